@@ -1,0 +1,158 @@
+"""Every error Tokenlake raises on purpose.
+
+::
+
+    TokenlakeError                     exit code 1
+    ├── ConfigError                    exit code 2: a configuration, an option or an argument
+    │   └── NotAvailableError          a valid option that this release does not implement yet
+    ├── MissingExtraError              an optional dependency is not installed
+    ├── SourceError                    the raw input
+    │   ├── SourceNotFoundError        nothing matches a path, glob or id
+    │   ├── DamagedFileError           a file as a whole cannot be trusted; never quarantined
+    │   ├── BadRecordError             one record cannot be used and the policy is `fail`
+    │   ├── TooManyBadRecordsError     the policy is `quarantine` and `max_bad_fraction` is exceeded
+    │   └── InputChangedError          an input is not what it was when the build was planned
+    ├── TokenizerError                 loading or running a tokenizer
+    │   └── EngineMismatchError        a fast engine's ids differ from the reference's
+    ├── StoreError                     reading or writing the store
+    │   ├── NotFoundError              no such dataset, version or object
+    │   └── VersionConflictError       another writer's object is where ours should go
+    ├── IntegrityError                 exit code 3: bytes are not what the manifest says
+    │   └── AccountError               an account does not close
+    └── WorkerError                    running the build
+        ├── WorkerDiedError            a worker process ended without an answer; worth a retry
+        └── CancelledError             the build was asked to stop; the state is resumable
+
+Every message says what is wrong, what was found, what was expected and how to mend it, with the
+location (``file:line``) where there is one. Errors cross process boundaries as JSON
+(:func:`to_json`, :func:`from_json`): a class is rebuilt by its name, a message stays as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+
+class TokenlakeError(Exception):
+    """Root of all deliberate errors.
+
+    Attributes:
+        details: JSON-able facts for programs (file, line, expected, got ...); the message is for people.
+        exit_code: what the command line ends with.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.details: dict[str, Any] = details
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return from_json, (to_json(self),)
+
+
+class ConfigError(TokenlakeError):
+    """A configuration, an option or an argument is wrong."""
+
+    exit_code = 2
+
+
+class NotAvailableError(ConfigError):
+    """A valid option that this release does not implement yet."""
+
+
+class MissingExtraError(TokenlakeError):
+    """An optional dependency is missing; the message holds the exact install line."""
+
+
+class SourceError(TokenlakeError):
+    """The raw input cannot be used."""
+
+
+class SourceNotFoundError(SourceError):
+    """Nothing matches a path, glob or id; the message names near matches."""
+
+    exit_code = 2
+
+
+class DamagedFileError(SourceError):
+    """A file as a whole cannot be trusted (cut, corrupted, wrong format); never quarantined."""
+
+
+class BadRecordError(SourceError):
+    """One record cannot be used and ``on_bad_record`` is ``fail``."""
+
+
+class TooManyBadRecordsError(SourceError):
+    """More records are bad than ``max_bad_fraction`` allows."""
+
+
+class InputChangedError(SourceError):
+    """An input is not what it was when the build was planned."""
+
+
+class TokenizerError(TokenlakeError):
+    """A tokenizer cannot be loaded or used."""
+
+
+class EngineMismatchError(TokenizerError):
+    """A fast engine's ids differ from the reference's on one text."""
+
+
+class StoreError(TokenlakeError):
+    """The store cannot be read or written."""
+
+
+class NotFoundError(StoreError):
+    """No such dataset, version or object."""
+
+    exit_code = 2
+
+
+class VersionConflictError(StoreError):
+    """Another writer's object is where ours should go."""
+
+
+class IntegrityError(TokenlakeError):
+    """Bytes are not what the manifest says."""
+
+    exit_code = 3
+
+
+class AccountError(IntegrityError):
+    """An account of rows or tokens does not close: something was lost or invented."""
+
+
+class WorkerError(TokenlakeError):
+    """A build could not be carried through."""
+
+
+class WorkerDiedError(WorkerError):
+    """A worker process ended without an answer (killed, out of memory); worth a retry."""
+
+
+class CancelledError(WorkerError):
+    """The build was asked to stop; what is finished stays and a rerun resumes."""
+
+    exit_code = 130
+
+
+def _tree(cls: type[TokenlakeError]) -> dict[str, type[TokenlakeError]]:
+    found = {cls.__name__: cls}
+    for child in cls.__subclasses__():
+        found |= _tree(child)
+    return found
+
+
+_BY_NAME: Final = _tree(TokenlakeError)
+
+
+def to_json(error: TokenlakeError) -> dict[str, Any]:
+    """Return ``{"type", "message", "details"}``, enough for :func:`from_json` to rebuild the error."""
+    return {"type": type(error).__name__, "message": str(error), "details": error.details}
+
+
+def from_json(data: dict[str, Any]) -> TokenlakeError:
+    """Rebuild an error written by :func:`to_json`; an unknown type becomes the root."""
+    cls = _BY_NAME.get(data["type"], TokenlakeError)
+    return cls(data["message"], **data["details"])
