@@ -1,0 +1,27 @@
+"""The task that makes a version visible."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from tasks.engine import LocalEngine
+from tasks.reporting import Summary, summarize
+from tasks.shards import is_worth_a_retry
+
+
+@task(
+    name="commit",
+    task_run_name="commit",
+    retries=2,
+    retry_delay_seconds=[0.5, 2.0],
+    retry_condition_fn=is_worth_a_retry,
+    persist_result=False,
+    cache_policy=NO_CACHE,
+)
+def commit_version(engine: LocalEngine) -> Summary:
+    """Judge and commit the version, and sum it up."""
+    summary = summarize(engine, engine.commit())
+    get_run_logger().info("%s v%d is committed", summary["dataset"], summary["version"])
+    return summary
