@@ -39,7 +39,8 @@ from tokenlake.build.reuse import (
 from tokenlake.build.runlog import RunLog
 from tokenlake.build.units import WorkUnit
 from tokenlake.catalog import Catalog
-from tokenlake.config import PipelineConfig, load_config, resolve
+from tokenlake.config import PipelineConfig, load_config
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import EngineMismatchError, StoreError
 from tokenlake.manifest import Manifest, UnitRecord
 from tokenlake.storage import Layout, Store, open_store
