@@ -1,0 +1,114 @@
+"""The kinds of values that sections share: counts, fractions, names, sizes, paths, weights.
+
+Numbers and texts are strict: ``seq_length: yes`` or ``"2048"`` is a mistake to report, not one to guess at.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, cast
+
+from annotated_types import Ge, Gt, Le
+from pydantic import AfterValidator, BeforeValidator, Strict, StringConstraints, WithJsonSchema
+
+from tokenlake.config.explain import problem, shown
+from tokenlake.config.sizes import PATTERN, parse_size
+from tokenlake.errors import ConfigError
+
+_INT32: Final = 2**31 - 1
+_INT64: Final = 2**63 - 1
+
+DATASET_NAME: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+"""Names of datasets in a store."""
+
+
+def _index(value: object) -> object:
+    """Let NumPy integers in as the ints they are; bool stays bool and is refused by Strict."""
+    if isinstance(value, bool | int) or not hasattr(value, "__index__"):
+        return value
+    return operator.index(cast("Any", value))
+
+
+def _size(value: object) -> int:
+    try:
+        return parse_size(cast("Any", _index(value)))
+    except ConfigError as error:
+        raise problem(str(error)) from None
+
+
+def _path(value: object) -> object:
+    return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
+
+
+_Int = Annotated[int, BeforeValidator(_index), Strict()]
+Count = Annotated[_Int, Gt(0), Le(_INT64)]
+"""A number of things, at least one."""
+Length = Annotated[_Int, Gt(0), Le(_INT32)]
+"""A number of tokens, at least one."""
+TokenId = Annotated[_Int, Ge(0), Le(_INT32)]
+Seed = Annotated[_Int, Ge(0), Le(_INT64)]
+"""A seed; 0 is one like any other."""
+Switch = Annotated[bool, Strict()]
+Fraction = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
+Positive = Annotated[float, Strict(), Gt(0.0)]
+Text = Annotated[str, Strict(), StringConstraints(min_length=1)]
+Path = Annotated[
+    str, BeforeValidator(_path), Strict(), StringConstraints(min_length=1, pattern=r"^[^\x00]+$")
+]
+"""A path or URL; ``os.PathLike`` becomes text."""
+SourceName = Annotated[str, Strict(), StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+DatasetName = Annotated[str, Strict(), StringConstraints(pattern=DATASET_NAME)]
+SplitName = Annotated[str, Strict(), StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": PATTERN}]}),
+]
+"""A number of bytes, written as an int or as ``"500MB"`` (see :mod:`tokenlake.config.sizes`)."""
+
+
+def total_is_one(name: str, numbers: Iterable[float]) -> None:
+    """Raise unless `numbers` sum to 1 within 1e-6."""
+    total = math.fsum(numbers)
+    if abs(total - 1.0) > 1e-6:
+        # Twelve digits: enough to see what is missing, without the noise of binary fractions.
+        raise problem(f"{name} must sum to 1.0, got {float(f'{total:.12g}')}")
+
+
+def _weights(value: dict[str, float]) -> dict[str, float]:
+    total_is_one("Weights", value.values())
+    return value
+
+
+def _splits(value: dict[str, float]) -> dict[str, float]:
+    total_is_one("Splits", value.values())
+    return value
+
+
+Weights = Annotated[dict[SourceName, Annotated[float, Strict(), Ge(0.0)]], AfterValidator(_weights)]
+"""Dataset name to weight; the weights sum to 1."""
+Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator(_splits)]
+"""Split name to the fraction of documents it gets; the fractions sum to 1."""
+
+
+def _data_files(value: object) -> object:
+    files = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
+    texts = [_path(item) for item in files]
+    for item in texts:
+        if not isinstance(item, str) or not item or "\x00" in item:
+            raise problem(f"got {shown(item)}, must be a path, glob, directory or URL, or a list of them")
+    if not texts:
+        raise problem("got an empty list, must be a path, glob, directory or URL, or a list of them")
+    return tuple(texts) if isinstance(value, list | tuple) else texts[0]
+
+
+DataFiles = Annotated[str | tuple[str, ...], BeforeValidator(_data_files)]
+"""One path, glob, directory or URL, or several; a list becomes a tuple."""
+
+
+def nothing_means_defaults(value: object) -> object:
+    """Read an empty YAML section (``mix:`` with every line commented out) as one of defaults."""
+    return cast("Mapping[str, Any]", {}) if value is None else value
