@@ -60,7 +60,7 @@ def _result(engine: LocalEngine, state: State[Any]) -> BuildResult:
 def _drain(state: State[Any]) -> None:
     """Give the server the run's last events and logs, and time to write them down, before it is stopped."""
     EventsWorker.drain_all(timeout=_DRAIN_SECONDS)
-    APILogHandler.flush()
+    APILogHandler().flush()
     run = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
     deadline = time.monotonic() + _DRAIN_SECONDS
     with get_client(sync_client=True) as client:

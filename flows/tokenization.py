@@ -10,8 +10,8 @@ from pydantic import Field
 
 from tasks.commit import commit_version
 from tasks.ending import cancellable, final_state
-from tasks.handoff import take_prepared
 from tasks.engine import LocalEngine
+from tasks.handoff import take_prepared
 from tasks.naming import flow_run_name
 from tasks.planning import plan_build
 from tasks.reporting import Summary, publish_table
@@ -49,10 +49,9 @@ def tokenize(
         )
         with engine, cancellable(engine):
             plan_build(engine)
-            for _ in build_all(engine):
-                pass
+            build_all(engine)
             summary = commit_version(engine)
-            publish_table(summary)
+            publish_table(engine)
             return summary
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)

@@ -8,20 +8,21 @@ from prefect.logging import get_run_logger
 
 from tasks.engine import LocalEngine
 from tasks.reporting import Summary, summarize
-from tasks.shards import is_worth_a_retry
+from tasks.shards import RETRY_SECONDS, is_worth_a_retry
 
 
 @task(
     name="commit",
     task_run_name="commit",
-    retries=2,
-    retry_delay_seconds=[0.5, 2.0],
+    retries=len(RETRY_SECONDS),
+    retry_delay_seconds=RETRY_SECONDS,
+    retry_jitter_factor=0.5,
     retry_condition_fn=is_worth_a_retry,
     persist_result=False,
     cache_policy=NO_CACHE,
 )
 def commit_version(engine: LocalEngine) -> Summary:
     """Judge and commit the version, and sum it up."""
-    summary = summarize(engine, engine.commit())
-    get_run_logger().info("%s v%d is committed", summary["dataset"], summary["version"])
+    summary = summarize(engine.commit())
+    get_run_logger().info("%s v%d is committed: %s", summary["dataset"], summary["version"], summary["path"])
     return summary

@@ -6,7 +6,6 @@ which survives the death of its workers. This module knows nothing of Prefect.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -17,12 +16,13 @@ from typing import Final, Self, final
 
 from tasks.grouping import group_units
 from tasks.progress import Log, ProgressLog
-from tokenlake.build.events import Event, UnitProgress, Watcher, ignore
+from tokenlake.build.events import Event, UnitProgress, UnitRetried, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
+from tokenlake.build.runner import BuildResult, available_cpus, result_of, worth_a_retry
 from tokenlake.build.session import BuildSession
 from tokenlake.config import PipelineConfig
-from tokenlake.errors import CancelledError
-from tokenlake.manifest import Manifest, UnitRecord
+from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.manifest import UnitRecord
 
 #: Task runs of one flow run, at most: a few hundred are readable, and each costs some 20 kB.
 MAX_GROUPS: Final = 256
@@ -38,20 +38,17 @@ class LocalEngine:
         config: what to build.
         workers: worker processes; None: one per core that this process may use.
         on_event: told everything that happens, from several threads.
-
-    Attributes:
-        cancelled: whether :meth:`cancel` was called.
-        error: what the run ended with, for the caller of a flow, which sees a state only.
     """
 
     def __init__(self, config: PipelineConfig, *, workers: int | None = None, on_event: Watcher = ignore) -> None:
-        self.workers = workers or len(os.sched_getaffinity(0))
-        self.cancelled = False
-        self.error: BaseException | None = None
-        self._building_since: float | None = None
+        self.workers = workers or available_cpus()
+        self._began = time.monotonic()
         self._on_event = on_event
+        self._cancelled = False
         self._progress: dict[int, ProgressLog] = {}
+        self._failed: dict[int, TokenlakeError] = {}
         self._records: dict[int, UnitRecord] = {}
+        self._result: BuildResult | None = None
         self._pool = WorkerPool(self.workers)
         self._opening: Future[BuildSession] = Future()
         # A daemon: hashing terabytes must not keep a cancelled run alive.
@@ -61,7 +58,7 @@ class LocalEngine:
         """The planned and claimed build; waits for it.
 
         Raises:
-            TokenlakeError: what planning raised.
+            TokenlakeError: what planning raised, or CancelledError.
         """
         return self._opening.result()
 
@@ -85,9 +82,9 @@ class LocalEngine:
             TokenlakeError: what a unit raised.
         """
         began = time.monotonic()
-        self._building_since = self._building_since or began
+        pending = set(self.session().pending)
         for unit in units:
-            if unit not in self._records:
+            if unit in pending:
                 self._records[unit] = self._build_unit(unit, log)
         accounts = [self._records[unit].account for unit in units]
         return {
@@ -98,30 +95,32 @@ class LocalEngine:
             "seconds": round(time.monotonic() - began, 3),
         }
 
-    def commit(self) -> Manifest:
-        """Make the version visible, or find it committed."""
-        return self.session().commit()
+    def commit(self) -> BuildResult:
+        """Make the version visible, or find that it is."""
+        manifest = self.session().commit()
+        self._result = result_of(self.session(), manifest, time.monotonic() - self._began)
+        return self._result
+
+    def result(self) -> BuildResult:
+        """What :meth:`commit` returned."""
+        assert self._result is not None, "not committed yet"
+        return self._result
+
+    def built_text_bytes(self) -> int:
+        """Bytes of text in the units that this engine itself built."""
+        return sum(record.account.text_bytes for record in self._records.values())
 
     def cancel(self) -> None:
         """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
-        self.cancelled = True
+        self._cancelled = True
         with suppress(InvalidStateError):
             self._opening.set_exception(CancelledError(_CANCELLED))
         self._pool.cancel()
 
     def raise_if_cancelled(self) -> None:
         """Raise CancelledError after :meth:`cancel`."""
-        if self.cancelled:
+        if self._cancelled:
             raise CancelledError(_CANCELLED)
-
-    def built(self) -> dict[str, int | float]:
-        """What this run itself did: ``units, text_bytes`` and ``seconds`` since its first unit began."""
-        since = self._building_since
-        return {
-            "units": len(self._records),
-            "text_bytes": sum(record.account.text_bytes for record in self._records.values()),
-            "seconds": time.monotonic() - since if since is not None else 0.0,
-        }
 
     def __enter__(self) -> Self:
         return self
@@ -132,27 +131,31 @@ class LocalEngine:
         if error is not None:
             self.cancel()
         self._pool.close()
-        if self._opening.done() and self._opening.exception() is None:
-            self._opening.result().__exit__(kind, error, trace)
 
     def _open(self, config: PipelineConfig) -> None:
         # The future may have been cancelled meanwhile: then nobody waits any more.
         with suppress(InvalidStateError):
             try:
-                session = BuildSession.open(config, on_event=self._tell, workers=self.workers)
+                session = BuildSession.open(config, on_event=self._tell)
             except BaseException as error:  # whoever asks for the session gets it
                 self._opening.set_exception(error)
             else:
                 self._opening.set_result(session)
 
     def _build_unit(self, unit: int, log: Log) -> UnitRecord:
-        progress = ProgressLog(unit, self.session().plan.units[unit].bytes, log)
-        self._progress[unit] = progress
+        planned = self.session().plan.units[unit]
+        if unit in self._failed:
+            self._tell(UnitRetried(unit, planned.source, str(self._failed.pop(unit))))
+        self._progress[unit] = progress = ProgressLog(unit, planned.bytes, log)
         try:
             record = self.session().run_unit(unit, self._pool)
+        except TokenlakeError as error:
+            if worth_a_retry(error):
+                self._failed[unit] = error
+            raise
         finally:
             del self._progress[unit]
-        progress.done(record.source, record.account)
+        progress.done(planned.source, record.account)
         return record
 
     def _tell(self, event: Event) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tokenlake.config import PipelineConfig, load_config
 from tokenlake.config.near import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
-from tokenlake.demo import demo_overrides
+from tokenlake.demo.corpus import write_corpus
 from tokenlake.errors import ConfigError
 
 #: Where configurations that are known by name lie.
@@ -87,7 +87,7 @@ def _find(config: str) -> Path:
 def _datasets(data: Mapping[str, Any], data_files: str | Sequence[str] | None) -> list[str]:
     datasets = data.get("datasets") or ()
     if not data_files:
-        return [] if datasets else demo_overrides(data)
+        return [] if datasets else [f"datasets={json.dumps(_demo_datasets())}"]
     if not datasets:
         return [f"datasets={json.dumps([{'data_files': data_files}])}"]
     if len(datasets) == 1:
@@ -96,6 +96,10 @@ def _datasets(data: Mapping[str, Any], data_files: str | Sequence[str] | None) -
         f"data_files: the configuration has {len(datasets)} datasets and it is not said which one is meant;"
         " write overrides such as datasets.0.data_files=..."
     )
+
+
+def _demo_datasets() -> list[dict[str, str]]:
+    return [{"name": name, "data_files": str(path)} for name, path in write_corpus(Path('/tmp/pf/demo'), print).items()]
 
 
 def _tokenizer_key(data: Mapping[str, Any]) -> str:

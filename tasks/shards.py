@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from prefect import task
@@ -16,10 +16,11 @@ from prefect.tasks import Task
 
 from tasks.engine import LocalEngine
 from tasks.grouping import group_name
-from tokenlake.errors import CancelledError, NotFoundError, StoreError, VersionConflictError, WorkerDiedError
+from tokenlake.build.runner import worth_a_retry
+from tokenlake.errors import CancelledError
 
 #: Seconds before a second and a third try; short, because a cancelled run waits for them.
-_RETRY_SECONDS: Final = [0.5, 2.0]
+RETRY_SECONDS: Final = [0.5, 2.0]
 
 
 def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
@@ -28,9 +29,7 @@ def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> b
     What is raised on purpose about the input, the configuration or a conflict fails at once.
     """
     error = state.result(raise_on_failure=False)
-    if isinstance(error, NotFoundError | VersionConflictError):
-        return False
-    return isinstance(error, WorkerDiedError | StoreError)
+    return isinstance(error, BaseException) and worth_a_retry(error)
 
 
 def _name(parameters: dict[str, Any]) -> str:
@@ -40,8 +39,8 @@ def _name(parameters: dict[str, Any]) -> str:
 @task(
     name="build-units",
     task_run_name=_name,
-    retries=len(_RETRY_SECONDS),
-    retry_delay_seconds=_RETRY_SECONDS,
+    retries=len(RETRY_SECONDS),
+    retry_delay_seconds=RETRY_SECONDS,
     retry_jitter_factor=0.5,
     retry_condition_fn=is_worth_a_retry,
     persist_result=False,
@@ -56,26 +55,32 @@ def build_units(engine: LocalEngine, units: Sequence[int]) -> dict[str, int | fl
         return Cancelled(message=str(error))
 
 
-def build_all(engine: LocalEngine) -> Iterator[dict[str, int | float]]:
-    """Submit all groups of units, a few at a time, and yield what each came to as it ends.
+def build_all(engine: LocalEngine) -> None:
+    """Submit all groups of units, a few at a time, until every unit is built.
 
     Raises:
         TokenlakeError: the first error of a group, after its retries.
     """
+    # An engine found wrong makes finished units pending again.
+    while groups := engine.groups():
+        _build_round(engine, groups)
+
+
+def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]]) -> None:
     finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
     running = 0
-    for units in engine.groups():
+    for units in groups:
         # One more than there are workers, so that no worker waits for Prefect.
         if running > engine.workers:
-            yield _outcome(engine, finished.get())
+            _check(engine, finished.get())
             running -= 1
-        future = build_units.submit(engine, units)
-        future.add_done_callback(finished.put)
+        build_units.submit(engine, units).add_done_callback(finished.put)
         running += 1
     for _ in range(running):
-        yield _outcome(engine, finished.get())
+        _check(engine, finished.get())
 
 
-def _outcome(engine: LocalEngine, future: PrefectFuture[Any]) -> dict[str, int | float]:
+def _check(engine: LocalEngine, future: PrefectFuture[Any]) -> None:
+    """Raise what a task run ended with."""
     engine.raise_if_cancelled()
-    return future.result()
+    future.result()
