@@ -19,7 +19,6 @@ from tokenlake.report.card import render_card
 from tokenlake.storage.base import Store
 from tokenlake.storage.layout import LEDGER, TOKENIZER, Layout
 
-
 _CONFIG_HEADER: Final = """\
 # What this version was built with, every default worked out. Nothing of the machine is here, so that equal
 # builds are equal bytes: the inputs are in manifest.json, the tokenizer is in tokenizer/, the configuration
@@ -75,7 +74,9 @@ def commit_version(store: Store, plan: Plan, layout: Layout, records: Sequence[U
         VersionConflictError: another writer committed something else.
     """
     if not store.exists(layout.claim):
-        raise StoreError(f"{layout.claim} is gone: the version was swept while it was built; run the build again")
+        raise StoreError(
+            f"{layout.claim} is gone: the version was swept while it was built; run the build again"
+        )
     draft = _manifest(store, plan, layout, records)
     draft.check(layout.manifest)
     store.put_new(layout.card, render_card(draft).encode())
@@ -118,7 +119,9 @@ def _tokenizers(plan: Plan) -> dict[str, Any]:
 
 def _inputs(plan: Plan) -> tuple[InputFileEntry, ...]:
     return tuple(
-        InputFileEntry(source=file.source, path=file.path, size=file.size, token=file.token, file_id=file.file_id)
+        InputFileEntry(
+            source=file.source, path=file.path, size=file.size, token=file.token, file_id=file.file_id
+        )
         for file in plan.inputs
     )
 

@@ -118,7 +118,12 @@ class _Unit:
         self._set_aside(batch.bad)
         text, position = self._leave_out(batch)
         for name, mask in self._by_split(batch.file.file_id, position):
-            self._encode(name, batch, text if mask is None else text.filter(mask), position if mask is None else position[mask])
+            self._encode(
+                name,
+                batch,
+                text if mask is None else text.filter(mask),
+                position if mask is None else position[mask],
+            )
         self._progress(
             {"bytes": batch.bytes_read, "documents": batch.rows_read, "tokens": self._tokens() - before}
         )
