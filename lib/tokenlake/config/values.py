@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Strict, StringConstraints, WithJsonSchema
@@ -21,7 +22,7 @@ from tokenlake.errors import ConfigError
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 
-DATASET_NAME: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+DATASET_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 """Names of datasets in a store."""
 
 
@@ -39,7 +40,8 @@ def _size(value: object) -> int:
         raise problem(str(error)) from None
 
 
-def _path(value: object) -> object:
+def as_text(value: object) -> object:
+    """Return a path object as text, and anything else as it is."""
     return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
 
 
@@ -54,14 +56,35 @@ Seed = Annotated[_Int, Ge(0), Le(_INT64)]
 Switch = Annotated[bool, Strict()]
 Fraction = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
 Positive = Annotated[float, Strict(), Gt(0.0)]
-Text = Annotated[str, Strict(), StringConstraints(min_length=1)]
-Path = Annotated[
-    str, BeforeValidator(_path), Strict(), StringConstraints(min_length=1, pattern=r"^[^\x00]+$")
-]
-"""A path or URL; ``os.PathLike`` becomes text."""
-SourceName = Annotated[str, Strict(), StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-DatasetName = Annotated[str, Strict(), StringConstraints(pattern=DATASET_NAME)]
-SplitName = Annotated[str, Strict(), StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
+Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
+
+
+def _spelled(pattern: str, words: str) -> Any:
+    """Return the type of texts that match `pattern`, which a message describes by `words`."""
+
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise problem(f"got {shown(value)}, must be {words}")
+        return value
+
+    return Annotated[
+        str, Strict(), AfterValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+    ]
+
+
+_NAME_WORDS: Final = "letters, digits, '.', '_' and '-', a letter or digit first, at most 64 in all"
+
+if TYPE_CHECKING:
+    Path = DatasetName = SourceName = SplitName = VariableName = str
+else:
+    Path = Annotated[_spelled(r"[^\x00]+", "a path or URL, not empty"), BeforeValidator(as_text)]
+    DatasetName = _spelled(DATASET_NAME, f"a name of lower-case {_NAME_WORDS}")
+    SourceName = _spelled(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}")
+    SplitName = _spelled(
+        r"[A-Za-z][A-Za-z0-9_]{0,31}", "a split name of letters, digits and '_', a letter first"
+    )
+    VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
+
 Size = Annotated[
     int,
     BeforeValidator(_size),
@@ -96,7 +119,7 @@ Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator
 
 def _data_files(value: object) -> object:
     files = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
-    texts = [_path(item) for item in files]
+    texts = [as_text(item) for item in files]
     for item in texts:
         if not isinstance(item, str) or not item or "\x00" in item:
             raise problem(f"got {shown(item)}, must be a path, glob, directory or URL, or a list of them")
