@@ -203,8 +203,7 @@ def unavailable(section: str, config: object, path: str) -> list[str]:
         asleep = rule.acts_with is not None and not getattr(config, rule.acts_with)
         if not asleep and rule.refuses(value):
             # A secret's repr is masked, and options are not shown at all.
-            shown = "the given options" if isinstance(value, dict) else repr(value)
-            found.append(
-                f"{f'{path}.{field}'.lstrip('.')}: {shown} is not available yet; today: {rule.instead}"
-            )
+            shown = "the given mapping" if isinstance(value, dict) else repr(value)
+            key = f"{path}.{field}".lstrip(".")
+            found.append(f"{key}: {shown} is not available yet; today: {rule.instead}")
     return found

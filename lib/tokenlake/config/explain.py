@@ -46,7 +46,7 @@ def shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     if not isinstance(value, str | int | float | date | None):
-        return f"a value of type {type(cast('object', value)).__name__}"
+        return f"a value of type {type(value).__name__}"
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 

@@ -67,7 +67,7 @@ def _document(source: ConfigSource) -> _Document:
     path = Path(source)
     file = parse_yaml(_text(path), str(path))
     if not isinstance(file.data, Mapping):
-        got = "nothing" if file.data is None else f"a value of type {type(file.data).__name__}"
+        got = "nothing" if file.root is None else "something else"
         raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {_EXAMPLE}", file=str(path))
     data = cast("dict[str, Any]", file.data)
     if data.get("name") is None and re.fullmatch(DATASET_NAME, path.stem):

@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import Annotated, Literal, Self
 
-from annotated_types import Ge
-from pydantic import AfterValidator, Strict, model_validator
+from pydantic import AfterValidator, model_validator
 
 from tokenlake.config.explain import problem
 from tokenlake.config.section import Section
-from tokenlake.config.values import Count, Positive, Seed, Weights
+from tokenlake.config.values import Count, Positive, Seed, Step, Weights
 
 
 class WeightSchedulePoint(Section):
     """Weights that hold from a step on, or that the steps before it move towards."""
 
-    step: Annotated[int, Strict(), Ge(0)]
+    step: Step
     """Step at which exactly these weights hold."""
 
     weights: Weights

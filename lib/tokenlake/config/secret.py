@@ -21,6 +21,7 @@ from pydantic import (
     WithJsonSchema,
     WrapValidator,
 )
+from pydantic_core import PydanticCustomError
 
 from tokenlake.config.explain import problem
 from tokenlake.config.section import Section
@@ -119,6 +120,7 @@ def _guarded(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
 
 
 def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
+    """Return the option with credentials wrapped; below a credential's key everything is one."""
     secret = secret or _CREDENTIAL.search(key) is not None
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
@@ -128,10 +130,17 @@ def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
     if isinstance(value, list | tuple):
         return [_guard(key, item, info, secret=secret) for item in cast("list[Any]", value)]
     if isinstance(value, SecretStr | EnvSecret | BlockSecret) or (secret and isinstance(value, str)):
-        return _secret(value, None, info)
+        return _secret_option(key, value, info)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise problem(f"option {key!r} is a {type(value).__name__}, must be text, a number, a list or a mapping")
+
+
+def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue:
+    try:
+        return _secret(value, None, info)
+    except PydanticCustomError as error:
+        raise problem(f"option {key!r}: {error.message()}") from None
 
 
 def _redacted(value: Any) -> Any:

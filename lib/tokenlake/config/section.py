@@ -13,7 +13,8 @@ class Section(BaseModel):
     """A frozen group of keys.
 
     The text under a field is its documentation and its description in the JSON Schema. Wrong keys
-    and values raise pydantic's ``ValidationError``, a ``ValueError``; ``load_config`` makes it a ``ConfigError``.
+    and values raise pydantic's ``ValidationError``, a ``ValueError``, which ``load_config`` turns into a
+    ``ConfigError``.
     """
 
     model_config = ConfigDict(

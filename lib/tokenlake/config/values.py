@@ -45,26 +45,28 @@ def as_text(value: object) -> object:
     return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
 
 
-_Int = Annotated[int, BeforeValidator(_index), Strict()]
-Count = Annotated[_Int, Gt(0), Le(_INT64)]
+# The validator stands last and so runs first, before the strict check; the JSON Schema needs this order too.
+_Index = BeforeValidator(_index)
+Count = Annotated[int, Strict(), Gt(0), Le(_INT64), _Index]
 """A number of things, at least one."""
-Length = Annotated[_Int, Gt(0), Le(_INT32)]
+Length = Annotated[int, Strict(), Gt(0), Le(_INT32), _Index]
 """A number of tokens, at least one."""
-TokenId = Annotated[_Int, Ge(0), Le(_INT32)]
-Seed = Annotated[_Int, Ge(0), Le(_INT64)]
+TokenId = Annotated[int, Strict(), Ge(0), Le(_INT32), _Index]
+Seed = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
 """A seed; 0 is one like any other."""
+Step = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
 Switch = Annotated[bool, Strict()]
 Fraction = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
 Positive = Annotated[float, Strict(), Gt(0.0)]
 Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
 
 
-def _spelled(pattern: str, words: str) -> Any:
+def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
     """Return the type of texts that match `pattern`, which a message describes by `words`."""
 
     def check(value: str) -> str:
         if re.fullmatch(pattern, value) is None:
-            raise problem(f"got {shown(value)}, must be {words}")
+            raise problem(f"got {shown(value)}, must be {words}" if quote else f"must be {words}")
         return value
 
     return Annotated[
@@ -83,7 +85,8 @@ else:
     SplitName = _spelled(
         r"[A-Za-z][A-Za-z0-9_]{0,31}", "a split name of letters, digits and '_', a letter first"
     )
-    VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
+    # Somebody may write the secret itself where its name belongs.
+    VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable", quote=False)
 
 Size = Annotated[
     int,
