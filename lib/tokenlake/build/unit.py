@@ -22,7 +22,8 @@ from tokenlake.build.quarantine import QuarantineWriter
 from tokenlake.build.sinks import open_sink
 from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
-from tokenlake.sources import BadRecord, TextBatch, read_range, refuse
+from tokenlake.sources.batch import BadRecord, TextBatch, refuse
+from tokenlake.sources.records import read_range
 from tokenlake.storage import Layout, Store, open_store
 from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_engine
 
