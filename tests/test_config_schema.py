@@ -119,6 +119,7 @@ def test_no_keyword_is_unknown_to_json_schema() -> None:
         "minLength",
         "minimum",
         "pattern",
+        "patternProperties",
         "propertyNames",
         "title",
         "type",
