@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokenlake.config import DatasetConfig, PipelineConfig, SaveStageConfig, dump_yaml, load_config
@@ -283,6 +283,7 @@ CONFIGS = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CONFIGS)
 def test_what_is_dumped_loads_back_equal(data: dict[str, Any]) -> None:
     config = load_config(data)

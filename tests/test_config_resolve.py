@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokenlake.config import DatasetConfig, PipelineConfig, TokenizerConfig, dump_yaml, load_config
@@ -389,6 +389,7 @@ RUNTIME = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sections=RUNTIME,
     dataset=st.fixed_dictionaries(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokenlake.config import parse_size
@@ -49,6 +49,7 @@ def test_other_types_are_errors(bad: Any) -> None:
         parse_size(bad)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     number=st.integers(1, 1 << 20),
     power=st.integers(0, 4),
