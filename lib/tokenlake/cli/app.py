@@ -24,6 +24,7 @@ except ModuleNotFoundError as missing:
 _BUILD = Group("Build", sort_key=1)
 _STORE = Group("Store", sort_key=2)
 _LOOK = Group("Look inside", sort_key=3)
+_OPTIONS = Group("Options", sort_key=4)
 
 # name -> (where the function is, group, help); strings keep `--help` from importing any of them
 _COMMANDS = {
@@ -43,12 +44,13 @@ app = App(
     help_epilogue="Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled.",
     help_format="plaintext",
     help_formatter=PlainColumns(),
+    group_parameters=_OPTIONS,
     version=f"tokenlake {__version__}",
     version_flags=["--version", "-V"],
 )
 for _name, (_where, _group, _help) in _COMMANDS.items():
     app.command(f"tokenlake.cli.{_where}", name=_name, help=_help, group=_group)
-app["--help"].group = app["--version"].group = Group("Options", sort_key=4)
+app["--help"].group = app["--version"].group = _OPTIONS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tokens and not tokens[0].startswith("-") and tokens[0] not in _COMMANDS:
         return _unknown_command(tokens[0])
     try:
+        if tokens and tokens[0] in _COMMANDS:
+            app[tokens[0]].help = None  # the list's one line gives way to the function's own text
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
@@ -105,7 +109,9 @@ def _missing_module(error: ImportError) -> int:
     """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
     # cyclopts wraps what a command's module raises while it is imported
     cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
-    package = (cause.name or "tokenlake").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else None
+    package = (
+        (cause.name or "tokenlake").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else None
+    )
     if package in {None, "tokenlake"}:
         return _bug()
     message = f"this command needs {package}, which is not installed"

@@ -55,7 +55,9 @@ def print_table(table: Table, console: Console | None = None) -> None:
     headed = any(column.heading for column in table.columns)
     shown = RichTable(box=None, show_header=headed, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in table.columns:
-        shown.add_column(Text(column.heading), justify=column.align, overflow="fold", no_wrap=column.align == "right")
+        shown.add_column(
+            Text(column.heading), justify=column.align, overflow="fold", no_wrap=column.align == "right"
+        )
     for row in table.cells():
         shown.add_row(*(Text(printable(cell)) for cell in row))
     console.print(shown)
@@ -75,7 +77,14 @@ def printable(text: str) -> str:
 
 
 def _visible() -> dict[int, str]:
-    controls = [*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    controls = [
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        0x200E,
+        0x200F,
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    ]
     return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
 
 

@@ -29,7 +29,9 @@ _SETTINGS: Final = {
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
 
 
-def query(store: Store | str | os.PathLike[str], sql: str, *, on_verified: OnVerified | None = None) -> pa.Table:
+def query(
+    store: Store | str | os.PathLike[str], sql: str, *, on_verified: OnVerified | None = None
+) -> pa.Table:
     """Run one SELECT over a store.
 
     The shards that the query mentions are hashed first and compared with their manifests; DuckDB may then
@@ -114,10 +116,12 @@ def _explained(error: duckdb.Error, sql: str, known: dict[str, Relation]) -> Exc
     message = str(error).strip()
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return IntegrityError(f"DuckDB could not read the store's files: {message}")
-    unquoted = [name for name in known if re.search(r"[^a-z0-9_]", name) and name in sql and f'"{name}"' not in sql]
+    unquoted = [
+        name for name in known if re.search(r"[^a-z0-9_]", name) and name in sql and f'"{name}"' not in sql
+    ]
     if unquoted:
         name = max(unquoted, key=len)
-        message += f"\n\nNames with other characters than letters, digits and _ need double quotes: \"{name}\""
+        message += f'\n\nNames with other characters than letters, digits and _ need double quotes: "{name}"'
     elif isinstance(error, duckdb.CatalogException):
         message += "\n\n`tokenlake sql` without a query lists what there is."
     return ConfigError(message)

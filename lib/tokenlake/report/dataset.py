@@ -86,7 +86,12 @@ def inputs_table(manifest: Manifest) -> Table:
         mine = [entry for entry in manifest.inputs if entry.source == source]
         total = sum(entry.size for entry in mine)
         records.append(
-            {"source": source, "files": files[source], "bytes": total, "example": mine[0].path if mine else ""}
+            {
+                "source": source,
+                "files": files[source],
+                "bytes": total,
+                "example": mine[0].path if mine else "",
+            }
         )
     return Table.of(columns, records, "Inputs")
 
