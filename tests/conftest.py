@@ -14,5 +14,7 @@ def shared_data() -> Path:
     default = Path(__file__).resolve().parents[2] / "shared"
     folder = Path(os.environ.get("TOKENLAKE_TEST_DATA", default))
     if not (folder / "corpora").is_dir() or not (folder / "hf").is_dir():
-        pytest.skip(f"no real corpora and tokenizers in {folder}; set TOKENLAKE_TEST_DATA to a folder with both")
+        pytest.skip(
+            f"no real corpora and tokenizers in {folder}; set TOKENLAKE_TEST_DATA to a folder with both"
+        )
     return folder

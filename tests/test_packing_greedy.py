@@ -11,7 +11,9 @@ import tokenlake.packing.greedy as greedy
 from tokenlake.packing import GreedyPacker, Packed, join_documents, segments_of
 
 
-def _pack(lengths: list[int], seq_length: int, *, prefix=(7,), suffix=(9,), group_rows=3, chunk=4) -> list[Packed]:
+def _pack(
+    lengths: list[int], seq_length: int, *, prefix=(7,), suffix=(9,), group_rows=3, chunk=4
+) -> list[Packed]:
     packer = GreedyPacker(seq_length, group_rows=group_rows, prefix=prefix, suffix=suffix, pad_id=0)
     out: list[Packed] = []
     for first in range(0, len(lengths), chunk):
@@ -28,7 +30,9 @@ def _document(index: int, length: int) -> np.ndarray:
     return (np.arange(length, dtype=np.int32) + 1000 * (index + 1)).astype(np.int32)
 
 
-def _walk(lengths: list[int], seq_length: int, prefix=(7,), suffix=(9,)) -> tuple[list[int], list[list[tuple]]]:
+def _walk(
+    lengths: list[int], seq_length: int, prefix=(7,), suffix=(9,)
+) -> tuple[list[int], list[list[tuple]]]:
     """The obvious, slow packer: one token at a time."""
     stream = [
         (token, index, at)
@@ -54,7 +58,11 @@ def _unpack(packed: list[Packed]) -> tuple[list[int], list[list[tuple]]]:
     for part in packed:
         assert (part.file == 42).all()
         for first, last in zip(part.row_offsets[:-1], part.row_offsets[1:], strict=True):
-            columns = part.position[first:last] // 10, part.start[first:last], part.segment_lengths[first:last]
+            columns = (
+                part.position[first:last] // 10,
+                part.start[first:last],
+                part.segment_lengths[first:last],
+            )
             rows.append([tuple(map(int, piece)) for piece in zip(*columns, strict=True)])
     return ids, rows
 
@@ -90,7 +98,11 @@ def test_nothing_in_nothing_out():
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 20))
 def test_segments_cover_every_token_exactly_once(lengths, seq_length):
     cut = segments_of(np.array(lengths, np.int64), seq_length)
-    covered = [(int(d), int(s) + i) for d, s, n in zip(cut.document, cut.start, cut.length, strict=True) for i in range(n)]
+    covered = [
+        (int(d), int(s) + i)
+        for d, s, n in zip(cut.document, cut.start, cut.length, strict=True)
+        for i in range(n)
+    ]
     assert covered == [(d, i) for d, n in enumerate(lengths) for i in range(n)]
     sums = np.add.reduceat(cut.length, cut.row_offsets[:-1])
     assert (sums[:-1] == seq_length).all()

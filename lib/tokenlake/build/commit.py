@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+import yaml
 
 from tokenlake.account import Account
 from tokenlake.build.plan import Plan
 from tokenlake.build.produced import produced_by
-from tokenlake.config import resolved_yaml
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.errors import StoreError
 from tokenlake.fingerprint import sha256_file
@@ -18,13 +19,32 @@ from tokenlake.report.card import render_card
 from tokenlake.storage.base import Store
 from tokenlake.storage.layout import LEDGER, TOKENIZER, Layout
 
+_CONFIG_HEADER: Final = """\
+# What this version was built with, every default worked out. Nothing of the machine is here, so that equal
+# builds are equal bytes: the inputs are in manifest.json, the tokenizer is in tokenizer/, the configuration
+# as it was written is in runs/.
+"""
+
+
+def config_yaml(plan: Plan) -> str:
+    """``config.yaml``: the resolved configuration without paths of the machine."""
+    return _CONFIG_HEADER + yaml.safe_dump(config_identity(plan), sort_keys=True, allow_unicode=True)
+
+
+def config_identity(plan: Plan) -> dict[str, Any]:
+    """What identity sees of the configuration."""
+    return {
+        "build": identity(plan.build),
+        "sources": {source.name: source_identity(source) for source in plan.build.sources},
+    }
+
 
 def publish_preamble(store: Store, plan: Plan, layout: Layout) -> None:
     """Publish what workers and readers need besides the data: tokenizers and the resolved configuration."""
     for folder, files in tokenizer_folders(plan).values():
         for name, data in files.items():
             store.put_new(layout.tokenizer(f"{folder}/{name}" if folder else name), data)
-    store.put_new(layout.config, resolved_yaml(plan.build).encode())
+    store.put_new(layout.config, config_yaml(plan).encode())
 
 
 def tokenizer_folders(plan: Plan) -> dict[str, tuple[str, dict[str, bytes]]]:
@@ -54,7 +74,9 @@ def commit_version(store: Store, plan: Plan, layout: Layout, records: Sequence[U
         VersionConflictError: another writer committed something else.
     """
     if not store.exists(layout.claim):
-        raise StoreError(f"{layout.claim} is gone: the version was swept while it was built; run the build again")
+        raise StoreError(
+            f"{layout.claim} is gone: the version was swept while it was built; run the build again"
+        )
     draft = _manifest(store, plan, layout, records)
     draft.check(layout.manifest)
     store.put_new(layout.card, render_card(draft).encode())
@@ -71,10 +93,7 @@ def _manifest(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRe
         version=layout.version,
         fingerprint=plan.fingerprint,
         seq_length=packed.seq_length if packed else None,
-        config={
-            "build": identity(plan.build),
-            "sources": {source.name: source_identity(source) for source in plan.build.sources},
-        },
+        config=config_identity(plan),
         tokenizer=_tokenizers(plan),
         files=tuple(part for record in records for part in record.parts),
         other_files=_other_files(store, layout),
@@ -100,7 +119,9 @@ def _tokenizers(plan: Plan) -> dict[str, Any]:
 
 def _inputs(plan: Plan) -> tuple[InputFileEntry, ...]:
     return tuple(
-        InputFileEntry(source=file.source, path=file.path, size=file.size, token=file.token, file_id=file.file_id)
+        InputFileEntry(
+            source=file.source, path=file.path, size=file.size, token=file.token, file_id=file.file_id
+        )
         for file in plan.inputs
     )
 

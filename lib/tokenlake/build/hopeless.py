@@ -35,7 +35,9 @@ class BadRecordBudget:
         """Bad records in this unit past which the source fails whatever the other units hold."""
         if unit.source not in self._judged:
             return 0
-        most = sum(count for index, count in self._most.items() if self._plan.units[index].source == unit.source)
+        most = sum(
+            count for index, count in self._most.items() if self._plan.units[index].source == unit.source
+        )
         return int(self._plan.source(unit.source).max_bad_fraction * most)
 
     def add(self, record: UnitRecord) -> None:

@@ -69,7 +69,9 @@ class PartWriter:
         assert self._part is not None
         number = len(self._entries)
         path = shard_path(self._split, self._unit, number)
-        self._entries.append(self._part.publish(self._layout.key(path), path, self._split, self._unit, number))
+        self._entries.append(
+            self._part.publish(self._layout.key(path), path, self._split, self._unit, number)
+        )
         self._part = None
 
 

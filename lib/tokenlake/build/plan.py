@@ -24,6 +24,7 @@ from tokenlake.sources.split import FileRange, splittable
 from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
+
 @dataclass(frozen=True, slots=True)
 class PlannedTokenizer:
     """A tokenizer as the plan found it.
@@ -143,7 +144,9 @@ def _resolve_ids(
     return PlannedTokenizer(files, facts, eos, pad, append_eos=not suffix or suffix[-1] != eos)
 
 
-def unit_identity(build: ResolvedBuild, source: ResolvedSource, tokenizer: PlannedTokenizer) -> dict[str, Any]:
+def unit_identity(
+    build: ResolvedBuild, source: ResolvedSource, tokenizer: PlannedTokenizer
+) -> dict[str, Any]:
     """What a unit's bytes depend on besides its inputs."""
     return {
         "format_version": FORMAT_VERSION,
@@ -163,7 +166,9 @@ def _unit(
     excluded: dict[int, list[int]],
 ) -> WorkUnit:
     # Only what is excluded from this unit's own files counts: a takedown leaves the other units alone.
-    mine = {str(file): excluded[file] for file in sorted({part.file.file_id for part in ranges} & excluded.keys())}
+    mine = {
+        str(file): excluded[file] for file in sorted({part.file.file_id for part in ranges} & excluded.keys())
+    }
     digest = fingerprint(base | {"ranges": range_identity(ranges), "excluded": mine})
     return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest)
 
@@ -175,7 +180,9 @@ def _load_excluded(source: ResolvedSource, files: Iterable[InputFile]) -> dict[i
     try:
         table = pq.read_table(source.exclude, columns=["file", "position"])
     except FileNotFoundError:
-        raise ConfigError(f"dataset {source.name!r}: exclude file {source.exclude!r} does not exist") from None
+        raise ConfigError(
+            f"dataset {source.name!r}: exclude file {source.exclude!r} does not exist"
+        ) from None
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"dataset {source.name!r}: exclude file {source.exclude!r} is not a Parquet with int64 columns `file` "
@@ -196,4 +203,3 @@ def _unsplittable(files: Iterable[InputFile], unit_size: int) -> list[str]:
         for file in files
         if file.size > unit_size and not splittable(file)
     ]
-

@@ -60,7 +60,9 @@ def reusable_records(
                 yield layout, record, ours
 
 
-def adopt_record(store: Store, source: Layout, record: UnitRecord, target: Layout, unit: int) -> UnitRecord | None:
+def adopt_record(
+    store: Store, source: Layout, record: UnitRecord, target: Layout, unit: int
+) -> UnitRecord | None:
     """Link another version's files under this version's names, re-hashing them first, and file the record.
 
     Returns:

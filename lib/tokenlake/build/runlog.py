@@ -39,7 +39,12 @@ class RunLog:
 
     def condemned(self, engine: str, error: TokenlakeError) -> None:
         """Keep the text on which an engine failed, at once."""
-        facts = {"engine": engine, "error": str(error), "details": error.details, "produced_by": produced_by(engine)}
+        facts = {
+            "engine": engine,
+            "error": str(error),
+            "details": error.details,
+            "produced_by": produced_by(engine),
+        }
         self._put(f"{self.run_id}-condemned-{engine}", facts)
 
     def finish(self, how: Mapping[int, str]) -> None:
@@ -56,7 +61,9 @@ class RunLog:
                 "python": platform.python_version(),
                 "cpus": os.cpu_count(),
                 "produced_by": produced_by(),
-                "units": {word: sum(value == word for value in how.values()) for word in sorted(set(how.values()))},
+                "units": {
+                    word: sum(value == word for value in how.values()) for word in sorted(set(how.values()))
+                },
                 "unit_seconds": seconds,
             },
         )

@@ -68,7 +68,9 @@ def build(
     return result_of(session, manifest, time.monotonic() - begin)
 
 
-def run_pending(session: BuildSession, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2) -> None:
+def run_pending(
+    session: BuildSession, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
+) -> None:
     """Run a session's pending units until none is left; the first error that no retry mends ends it.
 
     A condemned engine makes finished units pending again, hence the loop.

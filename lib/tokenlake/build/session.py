@@ -39,7 +39,8 @@ from tokenlake.build.reuse import (
 from tokenlake.build.runlog import RunLog
 from tokenlake.build.units import WorkUnit
 from tokenlake.catalog import Catalog
-from tokenlake.config import PipelineConfig, load_config, resolve
+from tokenlake.config import PipelineConfig, load_config
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import EngineMismatchError, StoreError
 from tokenlake.manifest import Manifest, UnitRecord
 from tokenlake.storage import Layout, Store, open_store
@@ -59,7 +60,12 @@ class BuildSession:
     """
 
     def __init__(
-        self, plan: Plan, store: Store, version: int, status: Literal["new", "resumed", "committed"], watcher: Watcher
+        self,
+        plan: Plan,
+        store: Store,
+        version: int,
+        status: Literal["new", "resumed", "committed"],
+        watcher: Watcher,
     ) -> None:
         self.plan = plan
         self.dataset = plan.build.name
@@ -78,9 +84,7 @@ class BuildSession:
         self.found_committed = status == "committed"
 
     @classmethod
-    def open(
-        cls, config: Configuration, *, on_event: Watcher = ignore, plan: Plan | None = None
-    ) -> Self:
+    def open(cls, config: Configuration, *, on_event: Watcher = ignore, plan: Plan | None = None) -> Self:
         """Plan, claim a version, find what is finished and take over what another version already has.
 
         Args:
@@ -194,7 +198,9 @@ class BuildSession:
         def progress(fields: dict[str, int]) -> None:
             nonlocal progressed
             progressed += fields["bytes"]
-            self._emit(UnitProgress(unit.index, unit.source, fields["bytes"], fields["documents"], fields["tokens"]))
+            self._emit(
+                UnitProgress(unit.index, unit.source, fields["bytes"], fields["documents"], fields["tokens"])
+            )
 
         self._emit(UnitStarted(unit.index, unit.source, unit.bytes))
         answer = pool.run(self.job(unit.index, engine).to_json(), progress)
@@ -232,7 +238,9 @@ class BuildSession:
         self._store.sweep_temp(self._layout.prefix)
         for record in finished_records(self._catalog, self.plan, self.version):
             self._know(record, "resumed")
-        for source, record, unit in reusable_records(self._catalog, self.plan, self.version, set(self.pending)):
+        for source, record, unit in reusable_records(
+            self._catalog, self.plan, self.version, set(self.pending)
+        ):
             adopted = adopt_record(self._store, source, record, self._layout, unit)
             if adopted is not None:
                 self._know(adopted, "reused")

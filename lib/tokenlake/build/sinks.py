@@ -52,7 +52,9 @@ def open_sink(
     """
     if job.pack is None:
         schema = tokens_schema()
-        return TokensSink(PartWriter(store, layout, split, job.unit, schema, job.max_shard_size), prefix, suffix)
+        return TokensSink(
+            PartWriter(store, layout, split, job.unit, schema, job.max_shard_size), prefix, suffix
+        )
     schema = packed_schema(job.pack.seq_length, store_segment_ids=job.pack.store_segment_ids)
     writer = PartWriter(store, layout, split, job.unit, schema, job.max_shard_size)
     return PackedSink(job, writer, schema, prefix, suffix)
@@ -63,7 +65,12 @@ class PackedSink:
     """Greedy packing into sequences."""
 
     def __init__(
-        self, job: UnitJob, writer: PartWriter, schema: pa.Schema, prefix: tuple[int, ...], suffix: tuple[int, ...]
+        self,
+        job: UnitJob,
+        writer: PartWriter,
+        schema: pa.Schema,
+        prefix: tuple[int, ...],
+        suffix: tuple[int, ...],
     ) -> None:
         assert job.pack is not None
         self.counts: Counter[str] = Counter()
@@ -105,7 +112,9 @@ class PackedSink:
         self.counts["pad"] += packed.pad
         self.counts["sequences"] += packed.rows
         self.counts["slots"] += packed.rows * self._seq_length
-        for rows, tokens, documents in packed_batches(packed, self._schema, self._seq_length, self._group_rows):
+        for rows, tokens, documents in packed_batches(
+            packed, self._schema, self._seq_length, self._group_rows
+        ):
             self._writer.write(rows, tokens=tokens, documents=documents)
 
 

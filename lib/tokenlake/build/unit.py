@@ -22,7 +22,8 @@ from tokenlake.build.quarantine import QuarantineWriter
 from tokenlake.build.sinks import open_sink
 from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
-from tokenlake.sources import BadRecord, TextBatch, read_range, refuse
+from tokenlake.sources.batch import BadRecord, TextBatch, refuse
+from tokenlake.sources.records import read_range
 from tokenlake.storage import Layout, Store, open_store
 from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_engine
 
@@ -118,7 +119,12 @@ class _Unit:
         self._set_aside(batch.bad)
         text, position = self._leave_out(batch)
         for name, mask in self._by_split(batch.file.file_id, position):
-            self._encode(name, batch, text if mask is None else text.filter(mask), position if mask is None else position[mask])
+            self._encode(
+                name,
+                batch,
+                text if mask is None else text.filter(mask),
+                position if mask is None else position[mask],
+            )
         self._progress(
             {"bytes": batch.bytes_read, "documents": batch.rows_read, "tokens": self._tokens() - before}
         )

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenlake.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from tokenlake.config.cache import CacheStageConfig
+    from tokenlake.config.cache_stage import CacheStageConfig
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.dumping import dump_yaml
-    from tokenlake.config.load import LoadStageConfig
+    from tokenlake.config.load_stage import LoadStageConfig
     from tokenlake.config.loading import ConfigSource, load_config
-    from tokenlake.config.mix import MixStageConfig, WeightSchedulePoint
+    from tokenlake.config.mix_stage import MixStageConfig, WeightSchedulePoint
     from tokenlake.config.observability import ObservabilityConfig
-    from tokenlake.config.pack import PackStageConfig
+    from tokenlake.config.pack_stage import PackStageConfig
     from tokenlake.config.pipeline import PipelineConfig
     from tokenlake.config.ray import RayConfig
     from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource, ResolvedTokenizer
-    from tokenlake.config.save import SaveStageConfig
+    from tokenlake.config.save_stage import SaveStageConfig
     from tokenlake.config.schema import json_schema
-    from tokenlake.config.secrets import BlockSecret, EnvSecret
+    from tokenlake.config.secret import BlockSecret, EnvSecret
     from tokenlake.config.sizes import parse_size
-    from tokenlake.config.source import SourceStageConfig
-    from tokenlake.config.tokenize import TokenizeStageConfig
+    from tokenlake.config.source_stage import SourceStageConfig
+    from tokenlake.config.tokenize_stage import TokenizeStageConfig
     from tokenlake.config.tokenizer import TokenizerConfig
 
 __all__ = [
@@ -63,26 +63,26 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "BlockSecret": "secrets",
-    "CacheStageConfig": "cache",
+    "BlockSecret": "secret",
+    "CacheStageConfig": "cache_stage",
     "ConfigSource": "loading",
     "DatasetConfig": "dataset",
-    "EnvSecret": "secrets",
-    "LoadStageConfig": "load",
-    "MixStageConfig": "mix",
+    "EnvSecret": "secret",
+    "LoadStageConfig": "load_stage",
+    "MixStageConfig": "mix_stage",
     "ObservabilityConfig": "observability",
-    "PackStageConfig": "pack",
+    "PackStageConfig": "pack_stage",
     "PipelineConfig": "pipeline",
     "RayConfig": "ray",
     "ResolvedBuild": "resolved",
     "ResolvedPack": "resolved",
     "ResolvedSource": "resolved",
     "ResolvedTokenizer": "resolved",
-    "SaveStageConfig": "save",
-    "SourceStageConfig": "source",
-    "TokenizeStageConfig": "tokenize",
+    "SaveStageConfig": "save_stage",
+    "SourceStageConfig": "source_stage",
+    "TokenizeStageConfig": "tokenize_stage",
     "TokenizerConfig": "tokenizer",
-    "WeightSchedulePoint": "mix",
+    "WeightSchedulePoint": "mix_stage",
     "dump_yaml": "dumping",
     "json_schema": "schema",
     "load_config": "loading",
@@ -100,7 +100,7 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] not in ("pydantic", "yaml"):
             raise
         raise MissingExtraError(
-            f"tokenlake.config.{name} needs {error.name}, which is not installed: pip install 'tokenlake[etl]'"
+            f"tokenlake.config.{name} needs {error.name}, which is missing: pip install 'tokenlake[etl]'"
         ) from error
     globals()[name] = found
     return found

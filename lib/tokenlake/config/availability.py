@@ -55,7 +55,7 @@ _SHARDS = "files end at save.max_shard_size"
 _NO_MIX = "several sources become one dataset, unmixed, in the order of the configuration"
 _HUB = "push the store's files by hand"
 
-_TOP: Final = {
+_TOP: Final[dict[str, Rule]] = {
     "name": _BUILD,
     "datasets": _BUILD,
     "default_tokenizer": _BUILD,
@@ -64,7 +64,7 @@ _TOP: Final = {
     **dict.fromkeys(("source", "tokenize", "mix", "pack", "save", "ray"), _BUILD),
     **dict.fromkeys(("cache", "load", "observability"), _OTHER),
 }
-_DATASET: Final = {
+_DATASET: Final[dict[str, Rule]] = {
     **dict.fromkeys(("data_files", "name", "tokenizer", "special_tokens_in_text"), _BUILD),
     **dict.fromkeys(("text_mode", "on_bad_record", "max_bad_fraction", "splits", "exclude"), _BUILD),
     "type": _later(None, "jsonl", "parquet", "txt", instead=_LOCAL),
@@ -81,30 +81,30 @@ _DATASET: Final = {
     ),
     "save_path": _later(None, instead=_STORE),
     "save_format": _later(None, "parquet", instead="Parquet"),
-    "content_field": Rule("build"),
+    "content_field": _BUILD,
     "additional_fields": _later(None, (), instead="a row keeps its tokens and where they come from"),
     "format_callback": _later(None, instead=_ROWS),
     "format_fields": _later(None, {}, instead="name the text's field in `content_field`"),
     "shard_column": _later(None, instead=_SHARDS),
     "num_shards": _later(None, instead=_SHARDS),
 }
-_TOKENIZER: Final = {
+_TOKENIZER: Final[dict[str, Rule]] = {
     **dict.fromkeys(("name_or_path", "max_length", "truncation", "add_special_tokens"), _BUILD),
     "trust_remote_code": _BUILD,
     "padding": _later(False, "do_not_pad", instead="documents are stored unpadded"),
     "return_attention_mask": _OTHER,
 }
-_SOURCE: Final = dict.fromkeys(
+_SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
     ("unit_size", "max_record_bytes", "on_bad_record", "max_bad_fraction", "splits", "hash_threads"), _BUILD
 )
-_TOKENIZE: Final = {
+_TOKENIZE: Final[dict[str, Rule]] = {
     **dict.fromkeys(("default_tokenizer", "max_length", "engine", "special_tokens_in_text"), _BUILD),
     **dict.fromkeys(("batch_size", "num_workers", "remove_columns"), _OTHER),
     "cache_tokenized": _later(
         None, False, instead="the tokens of a source are not kept apart from the packed rows"
     ),
 }
-_MIX: Final = {
+_MIX: Final[dict[str, Rule]] = {
     **dict.fromkeys(("weights", "weight_schedule", "seed"), _later(None, instead=_NO_MIX)),
     **dict.fromkeys(("total_tokens", "total_rows", "epochs"), _later(None, instead=_NO_MIX)),
     "weight_schedule_type": _later("step", instead=_NO_MIX),
@@ -113,7 +113,7 @@ _MIX: Final = {
     "lanes": _later(64, instead=_NO_MIX),
     "batch_size": _later(256, instead=_NO_MIX),
 }
-_PACK: Final = {
+_PACK: Final[dict[str, Rule]] = {
     **dict.fromkeys(("enabled", "seq_length", "eos_token_id", "pad_token_id", "include_segment_ids"), _BUILD),
     **dict.fromkeys(("window_tokens", "store_segment_ids"), _BUILD),
     "strategy": _later("greedy", instead="greedy", acts_with="enabled"),
@@ -123,7 +123,7 @@ _PACK: Final = {
     ),
     "shuffle_buffer_factor": _later(10, instead="rows are stored in input order", acts_with="enabled"),
 }
-_SAVE: Final = {
+_SAVE: Final[dict[str, Rule]] = {
     "enabled": _OTHER,
     "output_dir": _BUILD,
     "max_shard_size": _BUILD,
@@ -137,13 +137,13 @@ _SAVE: Final = {
         ("hub_repo_id", "hub_private", "hub_token"), _later(instead=_HUB, acts_with="push_to_hub")
     ),
 }
-_RAY: Final = {
+_RAY: Final[dict[str, Rule]] = {
     "enabled": _later(False, instead="this machine's workers"),
     **dict.fromkeys(
         ("num_workers", "resources_per_worker"), _later(instead="this machine's workers", acts_with="enabled")
     ),
 }
-_CACHE: Final = dict.fromkeys(
+_CACHE: Final[dict[str, Rule]] = dict.fromkeys(
     (
         "enabled",
         "cache_type",
@@ -155,7 +155,7 @@ _CACHE: Final = dict.fromkeys(
     ),
     _OTHER,
 )
-_LOAD: Final = dict.fromkeys(
+_LOAD: Final[dict[str, Rule]] = dict.fromkeys(
     (
         "batch_size",
         "prefetch_enabled",
@@ -167,26 +167,25 @@ _LOAD: Final = dict.fromkeys(
     ),
     _OTHER,
 )
-_OBSERVABILITY: Final = dict.fromkeys(
+_OBSERVABILITY: Final[dict[str, Rule]] = dict.fromkeys(
     ("progress_enabled", "progress_type", "metrics_enabled", "log_level", "log_interval"), _OTHER
 )
 
-RULES: Final[Mapping[str, Mapping[str, Rule]]] = MappingProxyType(
-    {
-        "": _TOP,
-        "datasets": _DATASET,
-        "tokenizer": _TOKENIZER,
-        "source": _SOURCE,
-        "tokenize": _TOKENIZE,
-        "mix": _MIX,
-        "pack": _PACK,
-        "save": _SAVE,
-        "ray": _RAY,
-        "cache": _CACHE,
-        "load": _LOAD,
-        "observability": _OBSERVABILITY,
-    }
-)
+_ALL: Final[dict[str, Mapping[str, Rule]]] = {
+    "": _TOP,
+    "datasets": _DATASET,
+    "tokenizer": _TOKENIZER,
+    "source": _SOURCE,
+    "tokenize": _TOKENIZE,
+    "mix": _MIX,
+    "pack": _PACK,
+    "save": _SAVE,
+    "ray": _RAY,
+    "cache": _CACHE,
+    "load": _LOAD,
+    "observability": _OBSERVABILITY,
+}
+RULES: Final[Mapping[str, Mapping[str, Rule]]] = MappingProxyType(_ALL)
 """Section name to field name to rule; ``""`` is the top level, ``tokenizer`` a TokenizerConfig anywhere."""
 
 
@@ -204,6 +203,7 @@ def unavailable(section: str, config: object, path: str) -> list[str]:
         asleep = rule.acts_with is not None and not getattr(config, rule.acts_with)
         if not asleep and rule.refuses(value):
             # A secret's repr is masked, and options are not shown at all.
-            shown = "the given options" if isinstance(value, dict) else repr(value)
-            found.append(f"{path}.{field}: {shown} is not available yet; today: {rule.instead}")
+            shown = "the given mapping" if isinstance(value, dict) else repr(value)
+            key = f"{path}.{field}".lstrip(".")
+            found.append(f"{key}: {shown} is not available yet; today: {rule.instead}")
     return found

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema, WrapValidator
 
 from tokenlake.config.explain import problem, shown
-from tokenlake.config.secrets import Options
+from tokenlake.config.secret import Options
 from tokenlake.config.section import Section
-from tokenlake.config.source import BadRecordPolicy
+from tokenlake.config.source_stage import BadRecordPolicy
 from tokenlake.config.tokenizer import SpecialTokensInText, TokenizerChoice
 from tokenlake.config.values import Count, DataFiles, Fraction, Path, SourceName, Splits, Switch, Text
 

@@ -11,7 +11,8 @@ is built directly and a YAML file that is loaded give the same sentences.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from datetime import date
 from typing import Any, Final, cast
 
 from pydantic import ValidationError
@@ -21,6 +22,11 @@ from tokenlake.config.near import did_you_mean
 
 _OURS: Final = "tokenlake"
 _SHOWN: Final = 80
+_RULES: Final = {
+    "model_type": "must be a mapping of keys",
+    "dict_type": "must be a mapping of keys",
+    "tuple_type": "must be a list",
+}
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
@@ -31,7 +37,16 @@ def problem(message: str) -> PydanticCustomError:
 
 
 def shown(value: object) -> str:
-    """Return `value` as a message quotes it: its repr, cut after 80 characters."""
+    """Return `value` as a message quotes it: at most 80 characters; of a container only what it is.
+
+    Somewhere in a container may be a secret.
+    """
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if not isinstance(value, str | int | float | date | None):
+        return f"a value of type {type(value).__name__}"
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -70,6 +85,6 @@ def _sentence(details: ErrorDetails, known: Collection[str], *, quote: bool) -> 
         return f"unknown key{did_you_mean(details['loc'][-1], known)} (known here: {', '.join(known)})"
     if kind == "missing":
         return "required, but missing"
-    rule = re.sub(r"^Input should be", "must be", details["msg"])
+    rule = _RULES.get(kind) or re.sub(r"^\w+ should", "must", details["msg"])
     near = did_you_mean(value, _QUOTED.findall(rule)) if kind == "literal_error" else ""
     return f"got {shown(value)}, {rule}{near}" if quote else f"{rule} (the value is not shown)"

@@ -1,4 +1,4 @@
-"""From a YAML file, a mapping or a model to a validated configuration, or to one error that lists everything."""
+"""From a YAML file, a mapping or a model to a validated configuration, or to one error with every problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenlake.config.explain import path_of
 from tokenlake.config.near import nearest
 from tokenlake.config.overrides import apply_overrides
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.secrets import LITERALS_REFUSED
+from tokenlake.config.secret import LITERALS_REFUSED
 from tokenlake.config.values import DATASET_NAME
 from tokenlake.config.yaml_file import YamlFile, parse_yaml
 from tokenlake.errors import ConfigError
@@ -66,8 +66,8 @@ def _document(source: ConfigSource) -> _Document:
         return _Document(source)
     path = Path(source)
     file = parse_yaml(_text(path), str(path))
-    if not isinstance(file.data, dict):
-        got = "nothing" if file.data is None else f"a {type(file.data).__name__}"
+    if not isinstance(file.data, Mapping):
+        got = "nothing" if file.root is None else "something else"
         raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {_EXAMPLE}", file=str(path))
     data = cast("dict[str, Any]", file.data)
     if data.get("name") is None and re.fullmatch(DATASET_NAME, path.stem):
@@ -96,7 +96,7 @@ def _near_file(path: Path) -> str:
 
 def _validated(document: _Document, overrides: Sequence[str]) -> PipelineConfig:
     data = apply_overrides(document.data, overrides)
-    context = {LITERALS_REFUSED: document.file is not None or bool(overrides)}
+    context = {LITERALS_REFUSED: True} if document.file is not None or overrides else {}
     try:
         return PipelineConfig.model_validate(data, context=context)
     except ValidationError as error:

@@ -6,17 +6,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
-from tokenlake.config.cache import CacheStageConfig
+from tokenlake.config.cache_stage import CacheStageConfig
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.load import LoadStageConfig
-from tokenlake.config.mix import MixStageConfig
+from tokenlake.config.load_stage import LoadStageConfig
+from tokenlake.config.mix_stage import MixStageConfig
 from tokenlake.config.observability import ObservabilityConfig
-from tokenlake.config.pack import PackStageConfig
+from tokenlake.config.pack_stage import PackStageConfig
 from tokenlake.config.ray import RayConfig
-from tokenlake.config.save import SaveStageConfig
+from tokenlake.config.save_stage import SaveStageConfig
 from tokenlake.config.section import Section
-from tokenlake.config.source import SourceStageConfig
-from tokenlake.config.tokenize import TokenizeStageConfig
+from tokenlake.config.source_stage import SourceStageConfig
+from tokenlake.config.tokenize_stage import TokenizeStageConfig
 from tokenlake.config.tokenizer import TokenizerChoice
 from tokenlake.config.values import DatasetName, Seed, Switch, nothing_means_defaults
 
@@ -90,9 +90,11 @@ class PipelineConfig(Section):
             problems.append("At least one dataset is required")
         if len(set(names)) < len(names):
             problems.append("Duplicate dataset names found")
-        for name in self.mix.weights or {}:
-            if name not in names:
-                problems.append(f"Mix weight references unknown dataset: {name}")
+        problems.extend(
+            f"Mix weight references unknown dataset: {name}"
+            for name in self.mix.weights or {}
+            if name not in names
+        )
         for point in self.mix.weight_schedule or ():
             problems.extend(
                 f"Weight schedule at step {point.step} references unknown dataset: {name}"

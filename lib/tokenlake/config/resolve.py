@@ -77,14 +77,14 @@ def _missing(config: PipelineConfig) -> list[str]:
     problems: list[str] = []
     if config.name is None:
         problems.append(
-            "name: missing. A build needs a name for its dataset: lower-case letters, digits, '.', '_', '-', at "
-            "most 64. (The default is the stem of the configuration's file, where that is such a name.)"
+            "name: missing. A build needs a name for its dataset: lower-case letters, digits, '.', '_', '-', "
+            "at most 64. (The default is the stem of the configuration's file, where that is such a name.)"
         )
     if not config.pack.enabled and "enabled" not in config.pack.model_fields_set:
         written = sorted(config.pack.model_fields_set)
         if written:
             problems.append(
-                f"pack.{written[0]}: set, but packing is off; write pack.enabled: true to pack, false to say so"
+                f"pack.{written[0]}: set, but packing is off; write pack.enabled: true, or false to say so"
             )
     for dataset in config.datasets:
         problems += _missing_in(config, dataset)
@@ -96,8 +96,8 @@ def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
     problems: list[str] = []
     if _tokenizer_choice(config, dataset) is None:
         problems.append(
-            f"{path}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer is set; "
-            "write a Hub id, a directory or a tokenizer.json file"
+            f"{path}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer is "
+            "set; write a Hub id, a directory or a tokenizer.json file"
         )
     if dataset.text_mode != "document" and dataset.type in ("jsonl", "parquet"):
         problems.append(

@@ -59,14 +59,13 @@ class ResolvedSource:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild a source from ``dataclasses.asdict``, also after a trip through JSON."""
-        return cls(
-            **{
-                **data,
-                "data_files": tuple(data["data_files"]),
-                "splits": tuple((str(name), float(part)) for name, part in data["splits"]),
-                "tokenizer": ResolvedTokenizer(**data["tokenizer"]),
-            }
-        )
+        fields: dict[str, Any] = {
+            **data,
+            "data_files": tuple(data["data_files"]),
+            "splits": tuple((str(name), float(part)) for name, part in data["splits"]),
+            "tokenizer": ResolvedTokenizer(**data["tokenizer"]),
+        }
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +116,9 @@ class ResolvedBuild:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild a build from ``dataclasses.asdict``, also after a trip through JSON."""
         pack = data["pack"]
-        return cls(
-            **{
-                **data,
-                "sources": tuple(ResolvedSource.from_json(source) for source in data["sources"]),
-                "pack": None if pack is None else ResolvedPack(**pack),
-            }
-        )
+        fields: dict[str, Any] = {
+            **data,
+            "sources": tuple(ResolvedSource.from_json(source) for source in data["sources"]),
+            "pack": None if pack is None else ResolvedPack(**pack),
+        }
+        return cls(**fields)

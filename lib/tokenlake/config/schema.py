@@ -1,4 +1,4 @@
-"""The JSON Schema of a configuration file, for editors and for the flows' parameter forms."""
+"""The JSON Schema of a configuration file, for editors."""
 
 from __future__ import annotations
 
@@ -11,4 +11,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a YAML configuration; every key has a description."""
-    return {"$schema": DIALECT, **PipelineConfig.model_json_schema(), "title": "Tokenlake configuration"}
+    schema = PipelineConfig.model_json_schema()
+    # The model itself takes an empty list, so that `validate()` can say what is missing.
+    schema["properties"]["datasets"]["minItems"] = 1
+    return {"$schema": DIALECT, **schema, "title": "Tokenlake configuration", "required": ["datasets"]}

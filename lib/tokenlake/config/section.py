@@ -12,8 +12,9 @@ from tokenlake.config.explain import explained
 class Section(BaseModel):
     """A frozen group of keys.
 
-    The text under a field is its documentation and its description in the JSON Schema. Wrong keys and
-    values raise pydantic's ``ValidationError`` (a ``ValueError``) here and ``ConfigError`` in ``load_config``.
+    The text under a field is its documentation and its description in the JSON Schema. Wrong keys
+    and values raise pydantic's ``ValidationError``, a ``ValueError``, which ``load_config`` turns into a
+    ``ConfigError``.
     """
 
     model_config = ConfigDict(

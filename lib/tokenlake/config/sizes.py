@@ -41,8 +41,8 @@ def _bytes_of(value: object) -> int:
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ConfigError(
-            f"got {value!r}: a size must be a whole number of bytes or a text like '500MB', '1.5 GB' or '1GiB' "
-            "(units B, KB, MB, GB, TB, PB, all powers of 1024)"
+            f"got {value!r}: a size must be a whole number of bytes or a text like '500MB', '1.5 GB' or "
+            "'1GiB' (units B, KB, MB, GB, TB, PB, all powers of 1024)"
         )
     number, unit = match.group(1), (match.group(2) or "").lower()
     return int(Decimal(number) * 1024 ** _POWERS[unit])

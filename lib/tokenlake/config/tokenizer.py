@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, cast
 
@@ -10,7 +9,7 @@ from pydantic import WrapValidator
 
 from tokenlake.config.explain import problem, shown
 from tokenlake.config.section import Section
-from tokenlake.config.values import Length, Path, Switch
+from tokenlake.config.values import Length, Path, Switch, as_text
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
 """What the text of a special token inside a document becomes: plain text, the token, or a bad record."""
@@ -25,10 +24,10 @@ class TokenizerConfig(Section):
     """Hub id, directory, or tokenizer.json file."""
 
     max_length: Length | None = None
-    """Most tokens of a document, special tokens included, where `truncation` acts. null: the stage's `tokenize.max_length` (2048)."""
+    """Most tokens of a document, special ones too, where `truncation` acts; null: `tokenize.max_length`."""
 
     truncation: Switch | None = None
-    """Cut documents to `max_length`. null: no when packing follows, else yes. What is cut is in the account."""
+    """Cut documents to `max_length` (accounted); null: no when packing follows, else yes."""
 
     padding: Literal[False, "max_length", "longest", "do_not_pad"] = False
     """Padding of unpacked documents; a build stores documents unpadded."""
@@ -48,7 +47,7 @@ def _tokenizer(value: object, _handler: object) -> str | TokenizerConfig:
         return value
     if isinstance(value, Mapping):
         return TokenizerConfig.model_validate(dict(cast("Mapping[str, Any]", value)))
-    text = os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
+    text = as_text(value)
     if isinstance(text, str) and text and "\x00" not in text:
         return text
     raise problem(f"got {shown(value)}, must be a Hub id, a path, or a mapping with `name_or_path`")

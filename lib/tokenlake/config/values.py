@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Strict, StringConstraints, WithJsonSchema
@@ -21,7 +22,7 @@ from tokenlake.errors import ConfigError
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 
-DATASET_NAME: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+DATASET_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 """Names of datasets in a store."""
 
 
@@ -39,29 +40,54 @@ def _size(value: object) -> int:
         raise problem(str(error)) from None
 
 
-def _path(value: object) -> object:
+def as_text(value: object) -> object:
+    """Return a path object as text, and anything else as it is."""
     return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
 
 
-_Int = Annotated[int, BeforeValidator(_index), Strict()]
-Count = Annotated[_Int, Gt(0), Le(_INT64)]
+# The validator stands last and so runs first, before the strict check; the JSON Schema needs this order too.
+_Index = BeforeValidator(_index)
+Count = Annotated[int, Strict(), Gt(0), Le(_INT64), _Index]
 """A number of things, at least one."""
-Length = Annotated[_Int, Gt(0), Le(_INT32)]
+Length = Annotated[int, Strict(), Gt(0), Le(_INT32), _Index]
 """A number of tokens, at least one."""
-TokenId = Annotated[_Int, Ge(0), Le(_INT32)]
-Seed = Annotated[_Int, Ge(0), Le(_INT64)]
+TokenId = Annotated[int, Strict(), Ge(0), Le(_INT32), _Index]
+Seed = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
 """A seed; 0 is one like any other."""
+Step = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
 Switch = Annotated[bool, Strict()]
 Fraction = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
 Positive = Annotated[float, Strict(), Gt(0.0)]
-Text = Annotated[str, Strict(), StringConstraints(min_length=1)]
-Path = Annotated[
-    str, BeforeValidator(_path), Strict(), StringConstraints(min_length=1, pattern=r"^[^\x00]+$")
-]
-"""A path or URL; ``os.PathLike`` becomes text."""
-SourceName = Annotated[str, Strict(), StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-DatasetName = Annotated[str, Strict(), StringConstraints(pattern=DATASET_NAME)]
-SplitName = Annotated[str, Strict(), StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
+Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
+
+
+def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
+    """Return the type of texts that match `pattern`, which a message describes by `words`."""
+
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise problem(f"got {shown(value)}, must be {words}" if quote else f"must be {words}")
+        return value
+
+    return Annotated[
+        str, Strict(), AfterValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+    ]
+
+
+_NAME_WORDS: Final = "letters, digits, '.', '_' and '-', a letter or digit first, at most 64 in all"
+
+if TYPE_CHECKING:
+    Path = DatasetName = SourceName = SplitName = VariableName = str
+else:
+    Path = Annotated[_spelled(r"[^\x00]+", "a path or URL, not empty"), BeforeValidator(as_text)]
+    DatasetName = _spelled(DATASET_NAME, f"a name of lower-case {_NAME_WORDS}")
+    SourceName = _spelled(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}")
+    SplitName = _spelled(
+        r"[A-Za-z][A-Za-z0-9_]{0,31}", "a split name of letters, digits and '_', a letter first"
+    )
+    # Somebody may write the secret itself where its name belongs.
+    VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable", quote=False)
+
 Size = Annotated[
     int,
     BeforeValidator(_size),
@@ -96,7 +122,7 @@ Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator
 
 def _data_files(value: object) -> object:
     files = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
-    texts = [_path(item) for item in files]
+    texts = [as_text(item) for item in files]
     for item in texts:
         if not isinstance(item, str) or not item or "\x00" in item:
             raise problem(f"got {shown(item)}, must be a path, glob, directory or URL, or a list of them")

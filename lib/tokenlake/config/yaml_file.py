@@ -42,7 +42,7 @@ def parse_yaml(text: str, name: str) -> YamlFile:
             root = loader.get_single_node()
             if root is not None:
                 _refuse_duplicates(root, name, (), set())
-            data = None if root is None else loader.construct_document(root)
+            data: Any = None if root is None else cast("Any", loader).construct_document(root)
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError) as error:

@@ -101,7 +101,13 @@ class GreedyPacker:
     """
 
     def __init__(
-        self, seq_length: int, *, group_rows: int, prefix: tuple[int, ...], suffix: tuple[int, ...], pad_id: int
+        self,
+        seq_length: int,
+        *,
+        group_rows: int,
+        prefix: tuple[int, ...],
+        suffix: tuple[int, ...],
+        pad_id: int,
     ) -> None:
         self._seq_length = seq_length
         self._group = group_rows * seq_length
@@ -127,12 +133,16 @@ class GreedyPacker:
             limit = int(ends[first] - whole[first]) + _WINDOW
             last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
             if int(whole[first]) > _WINDOW:
-                yield from self._add_long(ids[offsets[first] : offsets[first + 1]], file, int(position[first]))
+                yield from self._add_long(
+                    ids[offsets[first] : offsets[first + 1]], file, int(position[first])
+                )
             else:
                 stream = join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix)
                 start = np.zeros(last - first, np.int64)
                 files = np.full(last - first, file, np.int64)
-                yield from self._extend(stream, _Pieces(whole[first:last], start, files, position[first:last]))
+                yield from self._extend(
+                    stream, _Pieces(whole[first:last], start, files, position[first:last])
+                )
             first = last
 
     def finish(self) -> Iterator[Packed]:
@@ -215,7 +225,9 @@ class _Pieces:
         inside = tokens - (int(ends[whole - 1]) if whole else 0)
         last = whole + (1 if inside else 0)
         head = _Pieces(self.length[:last].copy(), self.start[:last], self.file[:last], self.position[:last])
-        tail = _Pieces(self.length[whole:].copy(), self.start[whole:].copy(), self.file[whole:], self.position[whole:])
+        tail = _Pieces(
+            self.length[whole:].copy(), self.start[whole:].copy(), self.file[whole:], self.position[whole:]
+        )
         if inside:
             head.length[-1] = inside
             tail.length[0] -= inside

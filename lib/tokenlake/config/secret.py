@@ -17,14 +17,15 @@ from pydantic import (
     BeforeValidator,
     PlainSerializer,
     SecretStr,
-    StringConstraints,
     ValidationInfo,
     WithJsonSchema,
     WrapValidator,
 )
+from pydantic_core import PydanticCustomError
 
 from tokenlake.config.explain import problem
 from tokenlake.config.section import Section
+from tokenlake.config.values import Text, VariableName
 
 REDACTED: Final = "**********"
 """What stands in a dump where a literal secret was."""
@@ -44,7 +45,7 @@ _HOW: Final = "write {env: NAME} or {block: NAME}, which name where the secret i
 class EnvSecret(Section):
     """A secret in an environment variable."""
 
-    env: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    env: VariableName
     """Name of the environment variable."""
 
     hidden_values = frozenset({"env"})
@@ -53,7 +54,7 @@ class EnvSecret(Section):
 class BlockSecret(Section):
     """A secret in a Prefect block; the flows resolve it, the library never does."""
 
-    block: Annotated[str, StringConstraints(strict=True, min_length=1)]
+    block: Text
     """Name of the block."""
 
     hidden_values = frozenset({"block"})
@@ -72,15 +73,17 @@ def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValu
 
 def _literal(value: object, info: ValidationInfo) -> SecretStr:
     if not isinstance(value, str | SecretStr):
-        raise problem(f"got a {type(value).__name__} (the value is not shown), {_HOW}")
+        raise problem(f"got a value of type {type(value).__name__} (not shown): {_HOW}")
     secret = value if isinstance(value, SecretStr) else SecretStr(value)
     if secret.get_secret_value() == REDACTED:
         raise problem(f"got {REDACTED!r}, the mark of a secret that was removed on saving: {_HOW}")
-    if isinstance(value, str) and (info.context or {}).get(LITERALS_REFUSED):
-        raise problem(
-            f"got a literal secret (the value is not shown), which files and overrides must not hold: {_HOW}"
-        )
+    if isinstance(value, str) and _refused(info):
+        raise problem(f"got a literal secret (not shown), which files and overrides must not hold: {_HOW}")
     return secret
+
+
+def _refused(info: ValidationInfo) -> bool:
+    return bool(info.context) and LITERALS_REFUSED in cast("Mapping[str, Any]", info.context)
 
 
 def _reference(value: Mapping[str, Any]) -> EnvSecret | BlockSecret:
@@ -117,6 +120,7 @@ def _guarded(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
 
 
 def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
+    """Return the option with credentials wrapped; below a credential's key everything is one."""
     secret = secret or _CREDENTIAL.search(key) is not None
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
@@ -126,10 +130,17 @@ def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
     if isinstance(value, list | tuple):
         return [_guard(key, item, info, secret=secret) for item in cast("list[Any]", value)]
     if isinstance(value, SecretStr | EnvSecret | BlockSecret) or (secret and isinstance(value, str)):
-        return _secret(value, None, info)
+        return _secret_option(key, value, info)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise problem(f"option {key!r} is a {type(value).__name__}, must be text, a number, a list or a mapping")
+
+
+def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue:
+    try:
+        return _secret(value, None, info)
+    except PydanticCustomError as error:
+        raise problem(f"option {key!r}: {error.message()}") from None
 
 
 def _redacted(value: Any) -> Any:

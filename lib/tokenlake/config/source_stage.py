@@ -26,8 +26,8 @@ class SourceStageConfig(Section):
     max_bad_fraction: Fraction = 0.001
     """With quarantine, the share of bad records above which the build fails after all."""
 
-    splits: Splits = {"train": 1.0}
-    """Split name to fraction of the documents, by a hash of the document's identity; stable when data is added."""
+    splits: Splits = {"train": 1.0}  # noqa: RUF012 (pydantic copies defaults)
+    """Split name to fraction of the documents, by a hash of its identity; stable when data is added."""
 
     hash_threads: Count = 2
     """Threads that hash the input files; changes nothing in the result."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated, Literal, Self
 
-from annotated_types import Ge
-from pydantic import AfterValidator, Strict, model_validator
+from pydantic import AfterValidator, model_validator
 
 from tokenlake.config.explain import problem
 from tokenlake.config.section import Section
-from tokenlake.config.values import Count, Positive, Seed, Weights
+from tokenlake.config.values import Count, Positive, Seed, Step, Weights
 
 
 class WeightSchedulePoint(Section):
     """Weights that hold from a step on, or that the steps before it move towards."""
 
-    step: Annotated[int, Strict(), Ge(0)]
+    step: Step
     """Step at which exactly these weights hold."""
 
     weights: Weights
@@ -25,15 +25,15 @@ class WeightSchedulePoint(Section):
 def _schedule(points: tuple[WeightSchedulePoint, ...]) -> tuple[WeightSchedulePoint, ...]:
     if not points:
         raise problem("got an empty list, must hold at least one point")
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in itertools.pairwise(points):
         if after.step <= before.step:
             raise problem(
                 f"got step {after.step} after step {before.step}, steps must grow from point to point"
             )
         if set(after.weights) != set(before.weights):
             raise problem(
-                f"step {after.step} weighs {sorted(after.weights)} and step {before.step} {sorted(before.weights)}: "
-                "all points must weigh the same datasets"
+                f"step {before.step} weighs {sorted(before.weights)}, "
+                f"step {after.step} weighs {sorted(after.weights)}: all points must weigh the same datasets"
             )
     return points
 

@@ -34,4 +34,4 @@ class TokenizeStageConfig(Section):
     """auto: the fast engine where it is proven exact, else the reference. Never changes the ids."""
 
     special_tokens_in_text: SpecialTokensInText = "literal"
-    """A special token's text inside a document: literal (plain text), encode (the token), fail (a bad record)."""
+    """A special token's text in a document: literal (plain text), encode (the token), fail (a bad record)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tokenlake.config.secrets import Secret
+from tokenlake.config.secret import Secret
 from tokenlake.config.section import Section
 from tokenlake.config.sizes import MIB
 from tokenlake.config.values import Count, Path, Size, Switch, Text
@@ -19,7 +19,7 @@ class SaveStageConfig(Section):
     """Have the row-wise API write files; not used by a build, which always writes its store."""
 
     output_dir: Path | None = None
-    """The store of a build (null: $TOKENLAKE_STORE, else ./artifacts); the directory of the row-wise API (null: ./output)."""
+    """Store of a build; null: $TOKENLAKE_STORE, else ./artifacts (and ./output for the row-wise API)."""
 
     format: Literal["parquet", "arrow", "jsonl"] = "parquet"
     """Format of the files."""
@@ -46,4 +46,4 @@ class SaveStageConfig(Section):
     """Create the repository as a private one; acts with `push_to_hub`."""
 
     hub_token: Secret | None = None
-    """Token for the Hub; acts with `push_to_hub`. In files {env: NAME} or {block: NAME}, never the token itself."""
+    """Token for the Hub; acts with `push_to_hub`. In files {env: NAME} or {block: NAME}, never the token."""

@@ -51,6 +51,7 @@ class PackStageConfig(Section):
     def _window_holds_a_row(self) -> Self:
         if self.window_tokens < self.seq_length:
             raise problem(
-                f"window_tokens is {self.window_tokens} and seq_length {self.seq_length}: a window must hold a row"
+                f"window_tokens ({self.window_tokens}) is below seq_length ({self.seq_length}): "
+                "a window must hold at least one row"
             )
         return self
