@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 
@@ -60,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _unknown_command(tokens[0])
     try:
         if tokens and tokens[0] in _COMMANDS:
-            app[tokens[0]].help = None  # the list's one line gives way to the function's own text
+            _explain(app[tokens[0]])
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
@@ -78,14 +81,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _explain(command: App) -> None:
+    """In a command's own help, the list's one line gives way to the function's docstring, a paragraph a line."""
+    paragraphs = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 def _fail(message: str, code: int, hint: str | None = None) -> int:
     """Print ``error: message`` with an indented hint to stderr and return ``code``."""
     bold, plain = ("\x1b[1;31m", "\x1b[0m") if _coloured() else ("", "")
-    lines = [f"{bold}error:{plain} {message}"]
+    lines = f"error: {message}".splitlines()
     if hint:
         lines += ["", *(f"  {line}" for line in hint.splitlines())]
-    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - this is the command line's own output
+    shown = "\n".join(_wrapped(line) for line in lines)
+    print(shown.replace("error:", f"{bold}error:{plain}", 1), file=sys.stderr)  # noqa: T201 - our own output
     return code
+
+
+def _wrapped(line: str) -> str:
+    """Break a long line between words on a terminal; files and pipes get it whole."""
+    if not sys.stderr.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    indent = " " * (len(line) - len(line.lstrip()))
+    return (
+        line
+        if len(line) <= width
+        else textwrap.fill(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    )
 
 
 def _coloured() -> bool:

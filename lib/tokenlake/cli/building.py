@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+from rich.text import Text
 
 from tokenlake.build.events import Watcher
 from tokenlake.build.runner import BuildResult
-from tokenlake.cli.output import print_json, print_tables, stdout
+from tokenlake.cli.options import store_url
+from tokenlake.cli.output import near, print_json, print_tables, stdout
 from tokenlake.cli.progress import RunProgress
 from tokenlake.cli.tally import Tally
 from tokenlake.config import PipelineConfig, load_config
@@ -40,7 +44,11 @@ def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
         "version": result.version,
         "path": result.path,
         "status": result.status,
-        "units": {"built": result.units_built, "resumed": result.units_resumed, "reused": result.units_reused},
+        "units": {
+            "built": result.units_built,
+            "resumed": result.units_resumed,
+            "reused": result.units_reused,
+        },
         "seconds": round(result.seconds, 3),
         "input_bytes_built": tally.built,
         "totals": manifest.totals.to_json(),
@@ -52,16 +60,18 @@ def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
 def _print_summary(result: BuildResult, tally: Tally) -> None:
     manifest = result.manifest
     console = stdout()
-    console.print(f"[bold]{result.dataset} v{result.version}[/]  {_outcome(result)}\n")
+    console.print(f"[bold]{result.dataset} v{result.version}[/] {_outcome(result)}\n")
     headline = dataset.headline(manifest)
-    print_tables([facts([*headline.rows, ("work", _work(result, tally)), ("path", result.path)])])
+    print_tables([facts([*headline.rows, ("work", _work(result, tally)), ("path", near(result.path))])])
     console.print()
     print_tables([account_table(manifest.account, manifest.seq_length)])
     if notes := remarks(manifest.account):
         console.print()
         print_tables([Table((label("note", ""),), tuple((line,) for line in notes), "Notes")])
     console.print()
-    print_tables([facts(_next(result), "Next")])
+    console.print("Next", style="bold")
+    for command in _next(result):
+        console.print(Text(command), soft_wrap=True)  # a wrapped command could not be copied
 
 
 def _outcome(result: BuildResult) -> str:
@@ -82,12 +92,15 @@ def _work(result: BuildResult, tally: Tally) -> str:
     return f"{numbers.plural(result.units_built, 'unit')} built{''.join(others)}: {speed}; {numbers.duration(result.seconds)} in all"
 
 
-def _next(result: BuildResult) -> list[tuple[str, str]]:
+def _next(result: BuildResult) -> list[str]:
     """Commands that work as printed, from this folder."""
-    store = shlex.quote(result.path.removesuffix(f"/{result.dataset}/v{result.version}"))
+    root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
+    usual = Path(store_url(None)).expanduser().resolve() == Path(root)
+    store = "" if usual else f" --store {shlex.quote(near(root))}"
     name = result.dataset
+    question = shlex.quote(f'from "{name}/documents" limit 5')
     return [
-        ("look", f"tokenlake peek {name} -n 2 --store {store}"),
-        ("ask", f"tokenlake sql 'select split, count(*) from \"{name}\" group by all' --store {store}"),
-        ("check", f"tokenlake verify {name} --store {store}"),
+        f"tokenlake peek {name} -n 2{store}",
+        f"tokenlake sql {question}{store}",
+        f"tokenlake verify {name}{store}",
     ]

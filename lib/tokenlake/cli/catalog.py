@@ -40,7 +40,11 @@ def ls(
     """
     catalog = Catalog(open_store(store_url(store)))
     names = catalog.datasets() if name is None else [name]
-    lines = [_line(catalog, each, info.version, info.committed) for each in names for info in catalog.versions(each)]
+    lines = [
+        _line(catalog, each, info.version, info.committed)
+        for each in names
+        for info in catalog.versions(each)
+    ]
     if json:
         print_json(lines)
     elif lines:
@@ -64,9 +68,7 @@ def show(
     name: Name,
     /,
     *,
-    files: Annotated[
-        bool, Parameter(negative="", show_default=False, help="List every shard.")
-    ] = False,
+    files: Annotated[bool, Parameter(negative="", show_default=False, help="List every shard.")] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:

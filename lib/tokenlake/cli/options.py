@@ -34,7 +34,7 @@ Overrides: TypeAlias = Annotated[
 ]
 Workers: TypeAlias = Annotated[
     int | None,
-    Parameter(metavar="N", help="Worker processes. Default: the processors there are.", show_default=False)
+    Parameter(metavar="N", help="Worker processes. Default: the processors there are.", show_default=False),
 ]
 
 

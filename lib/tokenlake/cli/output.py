@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -60,12 +61,22 @@ def print_table(table: Table, console: Console | None = None) -> None:
         )
     for row in table.cells():
         shown.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(shown)
+    with console.capture() as captured:
+        console.print(shown)
+    # rich pads every line to the table's width, which only a terminal does not mind
+    lines = captured.get().splitlines()
+    console.file.writelines((line if console.is_terminal else line.rstrip()) + "\n" for line in lines)
 
 
 def note(message: str) -> None:
     """One line on stderr."""
     stderr().print(Text(message))
+
+
+def near(path: str) -> str:
+    """A path as seen from the current folder where it lies below it, else as it is."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def printable(text: str) -> str:

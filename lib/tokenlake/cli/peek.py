@@ -62,7 +62,10 @@ def _print_sequence(console: Console, sequence: Sequence, decoder: Decoder, full
     padding = f", {count(sequence.padding)} padding" if sequence.padding else ""
     console.print(
         Text(f"{sequence.split} row {count(sequence.row)}", style="bold"),
-        Text(f"  {plural(tokens, 'token')} in {plural(len(sequence.segments), 'segment')}{padding}", style="dim"),
+        Text(
+            f"  {plural(tokens, 'token')} in {plural(len(sequence.segments), 'segment')}{padding}",
+            style="dim",
+        ),
         sep="",
     )
     begin = 0

@@ -8,7 +8,8 @@ from typing import Any
 from tokenlake.build.plan import Plan, make_plan
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, with_store
 from tokenlake.cli.output import note, print_json, print_tables, stdout
-from tokenlake.config import load_config, resolve
+from tokenlake.config import load_config
+from tokenlake.config.resolve import resolve
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, facts, label, number
 
@@ -78,11 +79,21 @@ def _splits(splits: dict[str, float]) -> str:
 def _expected(made: Plan) -> list[tuple[str, str]]:
     estimate = made.estimate()
     pack = made.build.pack
-    rows = f"about {numbers.short(estimate['sequences'])} of {pack.seq_length:,} tokens" if pack else "one per document"
+    rows = (
+        f"about {numbers.short(estimate['sequences'])} of {pack.seq_length:,} tokens"
+        if pack
+        else "one per document"
+    )
     return [
         ("tokens", f"about {numbers.short(estimate['tokens'])}"),
         ("sequences", rows),
-        ("output", f"about {numbers.size(estimate['output_bytes'])} in {numbers.plural(estimate['files'], 'file')}"),
-        ("units", f"{numbers.plural(len(made.units), 'unit')} of at most {numbers.size(made.build.unit_size)}"),
+        (
+            "output",
+            f"about {numbers.size(estimate['output_bytes'])} in {numbers.plural(estimate['files'], 'file')}",
+        ),
+        (
+            "units",
+            f"{numbers.plural(len(made.units), 'unit')} of at most {numbers.size(made.build.unit_size)}",
+        ),
         ("fingerprint", made.fingerprint),
     ]

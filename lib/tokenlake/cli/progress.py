@@ -26,7 +26,7 @@ from tokenlake.build.events import (
     UnitProgress,
     UnitRetried,
 )
-from tokenlake.cli.output import printable, stderr
+from tokenlake.cli.output import near, printable, stderr
 from tokenlake.cli.tally import SourceTally, Tally
 from tokenlake.report import numbers
 
@@ -42,6 +42,7 @@ class RunProgress:
         self._lock = threading.Lock()
         self._last_line = time.monotonic()
         self._first = first
+        self._engines: set[tuple[str, str]] = set()
         self._spinner = Spinner("line", Text(first))
         self.tally = Tally()
         self._live: Live | None = None
@@ -76,7 +77,7 @@ class RunProgress:
                 self._spinner.update(text=Text("starting workers"))
                 self._say(_planned(event))
             case EngineChosen():
-                self._say(f"engine {event.engine} for {event.tokenizer}: {event.reason}")
+                self._tell_engine(event)
             case UnitRetried():
                 self._say(f"unit {event.unit} ({event.source}) again, after: {event.error}")
             case EngineCondemned():
@@ -85,6 +86,12 @@ class RunProgress:
                 self._now_and_then()
             case _:
                 pass
+
+    def _tell_engine(self, event: EngineChosen) -> None:
+        """Once for each tokenizer: every source of it is probed with its own texts."""
+        if (event.tokenizer, event.engine) not in self._engines:
+            self._engines.add((event.tokenizer, event.engine))
+            self._say(f"engine {event.engine} for {near(event.tokenizer)}: {event.reason}")
 
     def _say(self, line: str) -> None:
         self._console.print(Text(printable(line)))
@@ -131,7 +138,10 @@ def _bar(name: str, source: SourceTally, seconds: float) -> list[RenderableType]
 
 def _status(tally: Tally) -> str:
     """``7 of 9 units  3.12 M tokens  21.4 MB/s  12 s left``."""
-    parts = [f"{tally.finished} of {numbers.plural(tally.units, 'unit')}", f"{numbers.short(tally.tokens)} tokens"]
+    parts = [
+        f"{tally.finished} of {numbers.plural(tally.units, 'unit')}",
+        f"{numbers.short(tally.tokens)} tokens",
+    ]
     if tally.built:
         parts.append(numbers.rate(tally.built, tally.seconds()))
     left = tally.left()

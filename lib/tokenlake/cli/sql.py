@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json as jsonlib
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 from cyclopts import Parameter
@@ -14,17 +14,19 @@ from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables
 from tokenlake.cli.progress import counting
-from tokenlake.query import query, relations
+from tokenlake.query import Relation, query, relations
 from tokenlake.report.numbers import plural
 from tokenlake.report.table import Column, Table, label
-from tokenlake.storage import open_store
+from tokenlake.storage import Store, open_store
 
 _SHOWN_ROWS = 200
 _SHOWN_CELL = 400
 
 
 def sql(
-    statement: Annotated[str | None, Parameter(help="One statement that reads; without it, what there is to ask.")] = None,
+    statement: Annotated[
+        str | None, Parameter(help="One statement that reads; without it, what there is to ask.")
+    ] = None,
     /,
     *,
     store: StoreUrl = None,
@@ -40,7 +42,7 @@ def sql(
     opened = open_store(store_url(store))
     if statement is None:
         return _print_relations(opened, json)
-    with counting("hashing the shards of the query", None) as advance:
+    with counting("verified before querying", None) as advance:
         result = query(opened, statement, on_verified=advance)
     if json:
         print_json(result.to_pylist())
@@ -51,15 +53,26 @@ def sql(
     return 0
 
 
-def _print_relations(store: Any, json: bool) -> int:
-    known = sorted(relations(Catalog(store)).values(), key=lambda each: (each.kind == "table", each.name))
-    lines = [{"name": each.name, "about": each.about} for each in known]
+def _print_relations(store: Store, json: bool) -> int:
+    catalog = Catalog(store)
+    known = [
+        each for each in relations(catalog).values() if each.kind != "quarantine" or _has_bad(catalog, each)
+    ]
+    lines = [{"name": each.name, "about": each.about} for each in sorted(known, key=_order)]
     if json:
         print_json(lines)
         return 0
     shown = [line | {"name": _as_written(line["name"])} for line in lines]
     print_tables([Table.of([label("name"), label("about")], shown)])
     return 0
+
+
+def _has_bad(catalog: Catalog, relation: Relation) -> bool:
+    return bool(sum(catalog.manifest(relation.dataset, relation.version).account.quarantined.values()))
+
+
+def _order(relation: Relation) -> tuple[bool, str]:
+    return relation.kind == "table", relation.name
 
 
 def _as_written(name: str) -> str:
@@ -89,7 +102,9 @@ def _print_result(result: pa.Table) -> None:
 
 
 def _column(field: pa.Field) -> Column:
-    figures = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+    figures = (
+        pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+    )
     return Column(field.name, field.name, _cell, "right" if figures else "left")
 
 

@@ -23,7 +23,10 @@ def verify(
     /,
     *,
     deep: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Also decode every column and compare its logical hash.")
+        bool,
+        Parameter(
+            negative="", show_default=False, help="Also decode every column and compare its logical hash."
+        ),
     ] = False,
     workers: Workers = None,
     store: StoreUrl = None,
@@ -46,7 +49,10 @@ def verify(
         if report.ok:
             stdout().print(f"{where}: all well ({checked} checked)", markup=False)
         else:
-            stdout().print(f"{where}: {numbers.plural(len(report.problems), 'problem')} ({checked} checked)", markup=False)
+            stdout().print(
+                f"{where}: {numbers.plural(len(report.problems), 'problem')} ({checked} checked)",
+                markup=False,
+            )
             columns = [label("path"), label("problem"), label("expected"), label("got")]
             print_tables([Table.of(columns, [asdict(problem) for problem in report.problems])])
     return 0 if report.ok else IntegrityError.exit_code

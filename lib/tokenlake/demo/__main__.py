@@ -17,10 +17,10 @@ import yaml
 from tokenlake.demo import demo_settings
 from tokenlake.report.numbers import duration
 
-_QUESTION = (
-    "select source, path as document, sum(length)::bigint as tokens "
-    'from "demo/documents" where source = \'code\' group by all order by tokens desc limit 5'
-)
+_QUESTION = """\
+select source, count(*) as documents, sum(tokens) as tokens, max(tokens) as longest
+from (select source, file, position, sum(length) as tokens from "demo/documents" group by all)
+group by source order by source"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     config, store = _prepare(Path(folders[0] if folders else ".demo"))
     commands = [
         ["run", config, *flags],
-        ["peek", "demo", "-n", "2", "--store", store],
+        ["peek", "demo", "-n", "2", "--row", "1", "--store", store],
         ["sql", _QUESTION, "--store", store],
     ]
     for command in commands:
@@ -66,10 +66,10 @@ def _closing(config: str, store: str, seconds: float) -> str:
 The tour took {duration(seconds)}. Run it again: the version is found and nothing is rebuilt. Then try:
 
   export TOKENLAKE_STORE={shlex.quote(store)}
-  tokenlake show demo                                   totals, splits, the account, lineage
-  tokenlake verify demo --deep                          every byte, checksum and count
-  tokenlake sql                                         what there is to ask
-  tokenlake plan {config} --set pack.seq_length=2048    what another run would do
+  tokenlake show demo             totals, splits, the account, lineage
+  tokenlake verify demo --deep    every byte, checksum and count
+  tokenlake sql                   what there is to ask
+  tokenlake plan {config} --set pack.seq_length=2048
 """
 
 
