@@ -81,8 +81,8 @@ def _systems(results: Results) -> str:
     expected = expected_tokens(results.series)
     rows = [_row(one, expected) for one in results.series]
     note = (
-        f"Medians of {results.repeats} after a warm-up, systems in rotation. CPU seconds are user + system of the "
-        "whole process tree. 'Beyond start-up' compares with a small run: MB per CPU second of more text."
+        f"Medians of {results.repeats} after a warm-up, systems in rotation. CPU seconds: user + system of "
+        "the whole process tree. 'Beyond start-up' compares with a small run: MB per CPU second of more text."
     )
     return _table(COLUMNS, rows) + "\n\n" + note
 
