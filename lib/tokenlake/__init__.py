@@ -1,0 +1,51 @@
+"""Tokenlake: raw text to versioned, verified, packed token datasets.
+
+Names are imported on first use, so that ``import tokenlake`` costs a trainer nothing of the build side.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from tokenlake._version import __version__
+
+if TYPE_CHECKING:
+    from tokenlake.build.runner import BuildResult, build
+    from tokenlake.catalog import Catalog
+    from tokenlake.config import PipelineConfig, load_config
+    from tokenlake.errors import TokenlakeError
+    from tokenlake.manifest import Manifest
+
+_HOME: Final = {
+    "BuildResult": "tokenlake.build.runner",
+    "build": "tokenlake.build.runner",
+    "Catalog": "tokenlake.catalog",
+    "Manifest": "tokenlake.manifest",
+    "PipelineConfig": "tokenlake.config",
+    "TokenlakeError": "tokenlake.errors",
+    "load_config": "tokenlake.config",
+}
+
+__all__ = [
+    "BuildResult",
+    "Catalog",
+    "Manifest",
+    "PipelineConfig",
+    "TokenlakeError",
+    "__version__",
+    "build",
+    "load_config",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tokenlake' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,68 @@
+"""Which engine each source's units run with: chosen once by the gate, dropped once condemned."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final, final
+
+from tokenlake.build.commit import tokenizer_folders
+from tokenlake.build.events import EngineChosen, Watcher
+from tokenlake.build.job import EngineJob
+from tokenlake.build.plan import Plan
+from tokenlake.build.pool import WorkerPool
+from tokenlake.build.units import WorkUnit
+from tokenlake.storage import Layout
+from tokenlake.storage.layout import TOKENIZER
+
+REFERENCE: Final = "tokenizers"
+
+
+@final
+class Engines:
+    """The engine of every source of one build; thread-safe."""
+
+    def __init__(self, plan: Plan, store: str, layout: Layout, watcher: Watcher) -> None:
+        self._plan = plan
+        self._store = store
+        self._prefixes = {
+            name: layout.tokenizer(folder) if folder else layout.key(TOKENIZER)
+            for name, (folder, _) in tokenizer_folders(plan).items()
+        }
+        self._emit = watcher
+        self._lock = threading.Lock()
+        self._chosen: dict[str, str] = {}
+        self._condemned: set[str] = set()
+
+    def choose(self, unit: WorkUnit, pool: WorkerPool) -> str:
+        """The engine for a unit's source; the first call for a source runs the gate in a worker."""
+        with self._lock:
+            if unit.source not in self._chosen:
+                self._chosen[unit.source] = self._ask(unit, pool)
+            engine = self._chosen[unit.source]
+            return REFERENCE if engine in self._condemned else engine
+
+    def tokenizer_prefix(self, source: str) -> str:
+        """Key prefix of a source's tokenizer files in the store."""
+        return self._prefixes[source]
+
+    def is_condemned(self, engine: str) -> bool:
+        return engine in self._condemned
+
+    def condemn(self, engine: str) -> bool:
+        """Never use an engine again in this build; False if that was so already."""
+        if engine == REFERENCE or engine in self._condemned:
+            return False
+        self._condemned.add(engine)
+        return True
+
+    def _ask(self, unit: WorkUnit, pool: WorkerPool) -> str:
+        job = EngineJob(
+            store=self._store,
+            tokenizer=self.tokenizer_prefix(unit.source),
+            source=self._plan.source(unit.source),
+            ranges=unit.ranges,
+        )
+        verdict = pool.run(job.to_json())
+        name = self._plan.tokenizers[unit.source].files.name
+        self._emit(EngineChosen(name, verdict["engine"], verdict["reason"]))
+        return verdict["engine"]

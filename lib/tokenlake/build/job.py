@@ -1,0 +1,91 @@
+"""Jobs: what a worker process needs to know, as JSON.
+
+A job names the store and says everything else by value, so that the same job runs in a local worker
+process or on another machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tokenlake.config.resolved import ResolvedPack, ResolvedSource
+from tokenlake.sources.listing import InputFile
+from tokenlake.sources.split import FileRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitJob:
+    """Build one unit.
+
+    Attributes:
+        store, dataset, version: where the parts go.
+        unit, fingerprint: the unit's index and identity.
+        source: the resolved source, its tokenizer included.
+        ranges: what to read.
+        pack: how to pack; None writes one row per document (`tokens`).
+        tokenizer: key prefix of the tokenizer's files in the store.
+        engine: the engine that the gate chose.
+        eos_id, pad_id: resolved ids.
+        append_eos: whether packing adds EOS after each document.
+        max_shard_size: bytes after which a part is closed.
+        excluded: file id to the positions to leave out.
+        bad_budget: bad records after which the whole build cannot succeed any more.
+    """
+
+    store: str
+    dataset: str
+    version: int
+    unit: int
+    fingerprint: str
+    source: ResolvedSource
+    ranges: tuple[FileRange, ...]
+    pack: ResolvedPack | None
+    tokenizer: str
+    engine: str
+    eos_id: int
+    pad_id: int
+    append_eos: bool
+    max_shard_size: int
+    excluded: dict[int, list[int]]
+    bad_budget: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": "unit", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> UnitJob:
+        fields = {key: value for key, value in data.items() if key != "op"}
+        fields["source"] = ResolvedSource.from_json(data["source"])
+        fields["ranges"] = tuple(range_from_json(part) for part in data["ranges"])
+        fields["pack"] = ResolvedPack(**data["pack"]) if data["pack"] is not None else None
+        fields["excluded"] = {int(file): positions for file, positions in data["excluded"].items()}
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineJob:
+    """Choose the engine for a source: static checks, then a probe on its first documents."""
+
+    store: str
+    tokenizer: str
+    source: ResolvedSource
+    ranges: tuple[FileRange, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": "engine", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> EngineJob:
+        return cls(
+            store=data["store"],
+            tokenizer=data["tokenizer"],
+            source=ResolvedSource.from_json(data["source"]),
+            ranges=tuple(range_from_json(part) for part in data["ranges"]),
+        )
+
+
+def range_from_json(data: dict[str, Any]) -> FileRange:
+    """Rebuild what :func:`dataclasses.asdict` and JSON made of a range."""
+    file = InputFile(**{**data["file"], "stat": tuple(data["file"]["stat"])})
+    return FileRange(**{**data, "file": file})

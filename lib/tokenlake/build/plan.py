@@ -1,0 +1,205 @@
+"""Configuration and listing to a plan: the units, their identities, and what to expect.
+
+Planning reads inputs (their hashes, their footers) and tokenizers; it writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tokenlake.build.events import Listed, Watcher, ignore
+from tokenlake.build.units import WorkUnit, group_ranges, range_identity
+from tokenlake.config.identity import identity, source_identity
+from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
+from tokenlake.errors import ConfigError
+from tokenlake.fingerprint import fingerprint
+from tokenlake.schema import FORMAT_VERSION
+from tokenlake.sources.hashcache import HashCache
+from tokenlake.sources.listing import InputFile, list_inputs
+from tokenlake.sources.split import FileRange, splittable
+from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
+from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTokenizer:
+    """A tokenizer as the plan found it.
+
+    Attributes:
+        files: its bytes; they are copied into the version.
+        facts: fingerprint, probe ids, special ids (JSON-able).
+        eos_id, pad_id: as resolved for packing.
+        append_eos: whether packing adds EOS, which the post-processor does not.
+    """
+
+    files: TokenizerFiles
+    facts: dict[str, Any]
+    eos_id: int
+    pad_id: int
+    append_eos: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a build will do.
+
+    Attributes:
+        build: the resolved configuration.
+        inputs: every input file, sources in configuration order, paths sorted.
+        units: the work, in the order of the dataset's rows.
+        tokenizers: per source name.
+        excluded: per source name, file id to positions left out.
+        fingerprint: identity of the version.
+        notes: what a user should know before running.
+    """
+
+    build: ResolvedBuild
+    inputs: tuple[InputFile, ...]
+    units: tuple[WorkUnit, ...]
+    tokenizers: dict[str, PlannedTokenizer]
+    excluded: dict[str, dict[int, list[int]]]
+    fingerprint: str
+    notes: tuple[str, ...]
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(unit.bytes for unit in self.units)
+
+    @property
+    def source_bytes(self) -> dict[str, int]:
+        """Source name to bytes of its units, in plan order."""
+        sums = {source.name: 0 for source in self.build.sources}
+        for unit in self.units:
+            sums[unit.source] += unit.bytes
+        return sums
+
+    def source(self, name: str) -> ResolvedSource:
+        return next(source for source in self.build.sources if source.name == name)
+
+
+def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
+    """Plan a build.
+
+    Raises:
+        SourceNotFoundError: a path or glob matches nothing.
+        TokenizerError: a tokenizer cannot be loaded.
+        ConfigError: no EOS id, or an `exclude` file without the columns ``file`` and ``position``.
+    """
+    tokenizers = plan_tokenizers(build)
+    cache = HashCache()
+    inputs: list[InputFile] = []
+    units: list[WorkUnit] = []
+    excluded: dict[str, dict[int, list[int]]] = {}
+    notes: list[str] = []
+    for source in build.sources:
+        files = list_inputs(source, hash_threads=build.hash_threads, cache=cache)
+        on_event(Listed(source.name, len(files), sum(file.size for file in files)))
+        inputs += files
+        excluded[source.name] = _load_excluded(source, files)
+        base = unit_identity(build, source, tokenizers[source.name])
+        for ranges in group_ranges(files, build.unit_size):
+            units.append(_unit(len(units), source, ranges, base, excluded[source.name]))
+        notes += _unsplittable(files, build.unit_size)
+    digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
+    return Plan(build, tuple(inputs), tuple(units), tokenizers, excluded, digest, tuple(notes))
+
+
+def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
+    """Load and describe each source's tokenizer, each distinct one once."""
+    loaded: dict[str, PlannedTokenizer] = {}
+    for source in build.sources:
+        name = source.tokenizer.name_or_path
+        if name not in loaded:
+            files = load_tokenizer(name)
+            loaded[name] = _resolve_ids(build, files, describe(files), source.tokenizer.add_special_tokens)
+    return {source.name: loaded[source.tokenizer.name_or_path] for source in build.sources}
+
+
+def _resolve_ids(
+    build: ResolvedBuild, files: TokenizerFiles, facts: dict[str, Any], add_special_tokens: bool
+) -> PlannedTokenizer:
+    """EOS and pad as DESIGN rules: configuration, then tokenizer; pad falls back to EOS."""
+    asked = build.pack
+    eos = asked.eos_token_id if asked and asked.eos_token_id is not None else files.eos_id
+    if eos is None and asked:
+        raise ConfigError(
+            f"tokenizer {files.name!r} names no EOS token and pack.eos_token_id is not set; packing needs one to "
+            "mark where documents end: set pack.eos_token_id",
+            tokenizer=files.name,
+        )
+    pad = asked.pad_token_id if asked and asked.pad_token_id is not None else files.pad_id
+    eos = -1 if eos is None else eos
+    pad = eos if pad is None else pad
+    for name, value in (("eos_token_id", eos), ("pad_token_id", pad)):
+        if asked and not 0 <= value < files.vocab_size:
+            raise ConfigError(
+                f"pack.{name} is {value}, but tokenizer {files.name!r} has ids 0 to {files.vocab_size - 1}",
+                tokenizer=files.name,
+            )
+    suffix = tuple(facts["suffix"] or ()) if add_special_tokens else ()
+    return PlannedTokenizer(files, facts, eos, pad, append_eos=not suffix or suffix[-1] != eos)
+
+
+def unit_identity(
+    build: ResolvedBuild, source: ResolvedSource, tokenizer: PlannedTokenizer
+) -> dict[str, Any]:
+    """What a unit's bytes depend on besides its inputs."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "build": identity(build),
+        "source": source_identity(source),
+        "tokenizer": tokenizer_identity(tokenizer.facts),
+        "eos_id": tokenizer.eos_id,
+        "pad_id": tokenizer.pad_id,
+    }
+
+
+def _unit(
+    index: int,
+    source: ResolvedSource,
+    ranges: tuple[FileRange, ...],
+    base: dict[str, Any],
+    excluded: dict[int, list[int]],
+) -> WorkUnit:
+    # Only what is excluded from this unit's own files counts: a takedown leaves the other units alone.
+    mine = {
+        str(file): excluded[file] for file in sorted({part.file.file_id for part in ranges} & excluded.keys())
+    }
+    digest = fingerprint(base | {"ranges": range_identity(ranges), "excluded": mine})
+    return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest)
+
+
+def _load_excluded(source: ResolvedSource, files: Iterable[InputFile]) -> dict[int, list[int]]:
+    """`exclude`'s positions for the files of this source, sorted."""
+    if source.exclude is None:
+        return {}
+    try:
+        table = pq.read_table(source.exclude, columns=["file", "position"])
+    except FileNotFoundError:
+        raise ConfigError(
+            f"dataset {source.name!r}: exclude file {source.exclude!r} does not exist"
+        ) from None
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"dataset {source.name!r}: exclude file {source.exclude!r} is not a Parquet with int64 columns `file` "
+            f"and `position`, as `documents` has them: {error}"
+        ) from error
+    known = {file.file_id for file in files}
+    found: dict[int, set[int]] = {}
+    for file, position in zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True):
+        if file in known:
+            found.setdefault(file, set()).add(position)
+    return {file: sorted(positions) for file, positions in found.items()}
+
+
+def _unsplittable(files: Iterable[InputFile], unit_size: int) -> list[str]:
+    return [
+        f"{file.path}: {file.size / 2**20:.0f} MiB cannot be split ({file.compression or file.format}); "
+        "one worker reads it alone"
+        for file in files
+        if file.size > unit_size and not splittable(file)
+    ]

@@ -1,0 +1,208 @@
+"""A pool of worker processes that survives the death of its workers.
+
+Each worker is ``python -m tokenlake.build.worker``: a fresh interpreter that reads one JSON job per
+line and answers with JSON lines. Nothing is pickled, nothing is forked, the parent's ``__main__`` is
+not imported again. A thread that calls :meth:`WorkerPool.run` borrows one worker for one job; when that
+worker dies, this thread gets :class:`~tokenlake.errors.WorkerDiedError` and the pool starts another.
+A worker whose parent dies sees the end of its input and exits at once, in the middle of a job too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError, from_json
+
+Progress = Callable[[dict[str, Any]], None]
+
+#: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.
+RSS_LIMIT: Final = 768 << 20
+
+
+@final
+class WorkerPool:
+    """``workers`` processes, started at once and in the background.
+
+    Args:
+        workers: number of processes, at least 1.
+        rss_limit: resident bytes after which a worker is replaced.
+    """
+
+    def __init__(self, workers: int, *, rss_limit: int = RSS_LIMIT) -> None:
+        if workers < 1:
+            raise WorkerError(f"a pool needs at least one worker, got {workers}", workers=workers)
+        self.workers = workers
+        self._rss_limit = rss_limit
+        self._changed = threading.Condition()
+        self._cancelled = False
+        self._closed = False
+        self._all: set[_Worker] = set()
+        self._idle: list[_Worker] = []
+        for _ in range(workers):
+            self._start_one()
+
+    def run(self, job: dict[str, Any], on_progress: Progress | None = None) -> dict[str, Any]:
+        """Do one job in one worker and return its result; blocks the calling thread.
+
+        Raises:
+            WorkerDiedError: the worker ended without an answer; the job may be tried again.
+            CancelledError: :meth:`cancel` was called.
+            TokenlakeError: what the job itself raised, rebuilt.
+        """
+        worker = self._borrow()
+        try:
+            answer = worker.ask(job, on_progress)
+        except (OSError, EOFError, ValueError) as cause:
+            self._replace(worker)
+            if self._cancelled:
+                raise CancelledError("the build was cancelled; run it again to resume") from None
+            raise WorkerDiedError(f"worker process {worker.pid} {worker.ending()}", pid=worker.pid) from cause
+        except BaseException:
+            self._replace(worker)
+            raise
+        if answer.get("rss", 0) > self._rss_limit:
+            self._replace(worker)
+        else:
+            self._give_back(worker)
+        if "error" in answer:
+            raise from_json(answer["error"])
+        return answer["result"]
+
+    def cancel(self) -> None:
+        """Kill all workers; running and later calls of :meth:`run` raise CancelledError."""
+        with self._changed:
+            self._cancelled = True
+            for worker in self._all:
+                worker.kill()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the workers; jobs still running lose theirs."""
+        with self._changed:
+            self._closed = True
+            workers, self._all = list(self._all), set()
+            self._idle.clear()
+            self._changed.notify_all()
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.reap()
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers alive now."""
+        with self._changed:
+            return sorted(worker.pid for worker in self._all)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start_one(self) -> None:
+        worker = _Worker()
+        self._all.add(worker)
+        self._idle.append(worker)
+
+    def _borrow(self) -> _Worker:
+        with self._changed:
+            while not self._idle and not self._cancelled and not self._closed:
+                self._changed.wait()
+            if self._cancelled or self._closed:
+                raise CancelledError("the build was cancelled; run it again to resume")
+            return self._idle.pop()
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._changed:
+            if worker in self._all:
+                self._idle.append(worker)
+                self._changed.notify()
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.kill()
+        worker.reap()
+        with self._changed:
+            self._all.discard(worker)
+            if not self._cancelled and not self._closed:
+                self._start_one()
+                self._changed.notify()
+
+
+@final
+class _Worker:
+    """One process and its two pipes."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tokenlake.build.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            # Ctrl-C reaches the parent alone; the parent decides.
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def ask(self, job: dict[str, Any], on_progress: Progress | None) -> dict[str, Any]:
+        """Send a job and read lines until its answer.
+
+        Raises:
+            OSError, EOFError, ValueError: the process is gone.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(job).encode() + b"\n")
+        stdin.flush()
+        while line := stdout.readline():
+            answer = json.loads(line)
+            if "progress" not in answer:
+                return answer
+            if on_progress is not None:
+                on_progress(answer["progress"])
+        raise EOFError
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def reap(self) -> None:
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+
+    def ending(self) -> str:
+        """How the process ended, for people."""
+        code = self._process.wait()
+        if code == -signal.SIGKILL:
+            return "was killed (SIGKILL); if nobody did, the machine ran out of memory: use fewer workers"
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"ended with exit code {code} without an answer"
+
+
+def _environment() -> dict[str, str]:
+    """The parent's environment, with the library importable and native thread pools kept small."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.environ.get("PYTHONPATH", "")
+    return os.environ | {
+        "PYTHONPATH": here + (os.pathsep + path if path else ""),
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+        "POLARS_MAX_THREADS": "1",
+        "RAYON_NUM_THREADS": "1",
+    }

@@ -1,0 +1,120 @@
+"""Work that need not be done again: finished units of this claim, equal units of other versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from tokenlake.build.plan import Plan
+from tokenlake.catalog import Catalog, read_record
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError
+from tokenlake.fingerprint import sha256_file
+from tokenlake.manifest import QuarantineEntry, ShardEntry, UnitRecord
+from tokenlake.storage.base import Store
+from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, quarantine_path, shard_path
+
+#: Versions looked through for reusable units, newest first.
+_VERSIONS_BACK: Final = 20
+
+
+def finished_records(catalog: Catalog, plan: Plan, version: int) -> Iterator[UnitRecord]:
+    """Yield the records of this claim whose unit is the plan's and whose files are intact.
+
+    A record that is damaged, or whose files are, is deleted: its unit will be built again.
+    """
+    layout = Layout(plan.build.name, version)
+    wanted = {unit.index: unit.fingerprint for unit in plan.units}
+    for index in _units(catalog.store, layout):
+        try:
+            record = read_record(catalog.store, layout, index)
+            if wanted.get(index) != record.fingerprint:
+                raise IntegrityError(f"{layout.ledger(index)}: not a unit of this build")
+            _require_intact(catalog.store, layout, record)
+        except (IntegrityError, NotFoundError):
+            catalog.store.delete(layout.ledger(index))
+        else:
+            yield record
+
+
+def reusable_records(
+    catalog: Catalog, plan: Plan, version: int, pending: set[int]
+) -> Iterator[tuple[Layout, UnitRecord, int]]:
+    """Yield (where, record, our unit) for pending units that another version of the dataset has built.
+
+    Older versions are looked at newest first; a damaged record is passed over.
+    """
+    by_fingerprint = {plan.units[index].fingerprint: index for index in pending}
+    others = [info.version for info in catalog.versions(plan.build.name) if info.version != version]
+    for other in sorted(others, reverse=True)[:_VERSIONS_BACK]:
+        layout = Layout(plan.build.name, other)
+        for index in _units(catalog.store, layout):
+            if not by_fingerprint:
+                return
+            try:
+                record = read_record(catalog.store, layout, index)
+            except (IntegrityError, NotFoundError):
+                continue
+            ours = by_fingerprint.pop(record.fingerprint, None)
+            if ours is not None:
+                yield layout, record, ours
+
+
+def adopt_record(
+    store: Store, source: Layout, record: UnitRecord, target: Layout, unit: int
+) -> UnitRecord | None:
+    """Link another version's files under this version's names, re-hashing them first, and file the record.
+
+    Returns:
+        The record as this version's ledger holds it, or None when a file turned out damaged or gone.
+    """
+    parts = tuple(_renamed(part, unit) for part in record.parts)
+    quarantine: QuarantineEntry | None = None
+    try:
+        for old, new in zip(record.parts, parts, strict=True):
+            store.link(source.key(old.path), target.key(new.path), old.sha256, replace_orphan=True)
+        if (held := record.quarantine) is not None:
+            quarantine = replace(held, path=quarantine_path(unit))
+            store.link(source.key(held.path), target.key(quarantine.path), held.sha256, replace_orphan=True)
+    except (IntegrityError, NotFoundError):
+        return None
+    adopted = replace(record, unit=unit, parts=parts, quarantine=quarantine)
+    store.put_new(target.ledger(unit), adopted.to_bytes())
+    return adopted
+
+
+def _units(store: Store, layout: Layout) -> list[int]:
+    found = [ledger_unit(layout.path(info.key)) for info in store.list(layout.key(LEDGER))]
+    return sorted(index for index in found if index is not None)
+
+
+def _renamed(part: ShardEntry, unit: int) -> ShardEntry:
+    return replace(part, unit=unit, path=shard_path(part.split, unit, part.part))
+
+
+def _require_intact(store: Store, layout: Layout, record: UnitRecord) -> None:
+    files = [(part.path, part.bytes, part.sha256) for part in record.parts]
+    if record.quarantine is not None:
+        files.append((record.quarantine.path, record.quarantine.bytes, record.quarantine.sha256))
+    for path, size, sha256 in files:
+        key = layout.key(path)
+        if store.size(key) != size or sha256_file(store.local_path(key)) != sha256:
+            raise IntegrityError(f"{key}: not the bytes that its ledger record names")
+
+
+def publish_record(store: Store, layout: Layout, record: UnitRecord) -> None:
+    """File a finished unit's record.
+
+    Raises:
+        VersionConflictError: a record of other content is there.
+    """
+    store.put_new(layout.ledger(record.unit), record.to_bytes())
+
+
+def remove_record(store: Store, layout: Layout, unit: int) -> None:
+    """Forget a unit, whose record may be gone already."""
+    try:
+        store.delete(layout.ledger(unit))
+    except (NotFoundError, StoreError):
+        if store.exists(layout.ledger(unit)):
+            raise

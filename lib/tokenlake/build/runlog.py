@@ -1,0 +1,72 @@
+"""``runs/<run id>.json``: clocks, hosts and timings of one run; never part of identity."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, final
+
+from tokenlake.build.produced import produced_by
+from tokenlake.errors import TokenlakeError
+from tokenlake.storage.base import Store
+from tokenlake.storage.layout import Layout
+
+
+@final
+class RunLog:
+    """Collects what one run did and publishes it when the run ends; thread-safe."""
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._begin = datetime.now(UTC)
+        self._clock = time.monotonic()
+        self._seconds: dict[int, float] = {}
+        self.run_id = f"{self._begin:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+
+    def finished(self, unit: int, seconds: float) -> None:
+        """Note the wall time of a unit."""
+        with self._lock:
+            self._seconds[unit] = round(seconds, 3)
+
+    def condemned(self, engine: str, error: TokenlakeError) -> None:
+        """Keep the text on which an engine failed, at once."""
+        facts = {
+            "engine": engine,
+            "error": str(error),
+            "details": error.details,
+            "produced_by": produced_by(engine),
+        }
+        self._put(f"{self.run_id}-condemned-{engine}", facts)
+
+    def finish(self, how: Mapping[int, str]) -> None:
+        """Publish the run's facts."""
+        with self._lock:
+            seconds = dict(sorted(self._seconds.items()))
+        self._put(
+            self.run_id,
+            {
+                "begin": self._begin.isoformat(timespec="seconds"),
+                "seconds": round(time.monotonic() - self._clock, 3),
+                "host": socket.gethostname(),
+                "platform": platform.platform(),
+                "python": platform.python_version(),
+                "cpus": os.cpu_count(),
+                "produced_by": produced_by(),
+                "units": {
+                    word: sum(value == word for value in how.values()) for word in sorted(set(how.values()))
+                },
+                "unit_seconds": seconds,
+            },
+        )
+
+    def _put(self, name: str, facts: dict[str, Any]) -> None:
+        self._store.put_new(self._layout.run(name), json.dumps(facts, indent=2, default=str).encode() + b"\n")

@@ -1,0 +1,154 @@
+"""The library's own runner: a build in one call, without an orchestrator."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Literal
+
+from tokenlake.build.events import UnitRetried, Watcher, ignore
+from tokenlake.build.pool import WorkerPool
+from tokenlake.build.session import BuildSession, Configuration
+from tokenlake.errors import CancelledError, StoreError, TokenlakeError, VersionConflictError, WorkerDiedError
+from tokenlake.manifest import Manifest, UnitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What a build did.
+
+    Attributes:
+        dataset, version, path: the committed version and its folder.
+        status: ``built``, ``resumed`` (some units had been finished before) or ``exists`` (nothing to do).
+        manifest: the committed manifest.
+        units_built, units_resumed, units_reused: how the units came to be.
+        seconds: wall time.
+    """
+
+    dataset: str
+    version: int
+    path: str
+    status: Literal["built", "resumed", "exists"]
+    manifest: Manifest
+    units_built: int
+    units_resumed: int
+    units_reused: int
+    seconds: float
+
+
+def build(
+    config: Configuration,
+    *,
+    workers: int | None = None,
+    on_event: Watcher = ignore,
+    retries: int = 2,
+) -> BuildResult:
+    """Build a dataset version on this machine.
+
+    Args:
+        config: a configuration, a mapping of one, or the path of a YAML file.
+        workers: worker processes; default: the processors this process may use.
+        on_event: told of everything that happens, from several threads.
+        retries: how often a unit is tried again after an error worth a retry.
+
+    Returns:
+        The committed version; when an equal one existed, that one.
+
+    Raises:
+        TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
+    """
+    begin = time.monotonic()
+    with WorkerPool(workers or available_cpus()) as pool:
+        session = BuildSession.open(config, on_event=on_event)
+        run_pending(session, pool, on_event=on_event, retries=retries)
+        manifest = session.commit()
+    return result_of(session, manifest, time.monotonic() - begin)
+
+
+def run_pending(
+    session: BuildSession, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
+) -> None:
+    """Run a session's pending units until none is left; the first error that no retry mends ends it.
+
+    A condemned engine makes finished units pending again, hence the loop.
+    """
+    with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-unit") as threads:
+        while pending := session.pending:
+            try:
+                _run_round(session, pool, threads, pending, on_event, retries)
+            except BaseException:
+                pool.cancel()
+                raise
+
+
+def _run_round(
+    session: BuildSession,
+    pool: WorkerPool,
+    threads: ThreadPoolExecutor,
+    pending: list[int],
+    on_event: Watcher,
+    retries: int,
+) -> None:
+    failed = threading.Event()
+
+    def one(index: int) -> UnitRecord | None:
+        if failed.is_set():
+            return None
+        return run_with_retries(session, index, pool, on_event=on_event, retries=retries)
+
+    futures: set[Future[UnitRecord | None]] = {threads.submit(one, index) for index in pending}
+    while futures:
+        done, futures = wait(futures, return_when=FIRST_COMPLETED)
+        for future in done:
+            if (error := future.exception()) is not None:
+                failed.set()
+                raise error
+
+
+def run_with_retries(
+    session: BuildSession, index: int, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
+) -> UnitRecord:
+    """Run one unit, again after errors worth it."""
+    for attempt in range(retries + 1):
+        try:
+            return session.run_unit(index, pool)
+        except TokenlakeError as error:
+            if attempt == retries or not worth_a_retry(error):
+                raise
+            on_event(UnitRetried(index, session.plan.units[index].source, str(error)))
+            time.sleep(min(0.2 * 2**attempt, 5.0))
+    raise AssertionError("unreachable")
+
+
+def worth_a_retry(error: BaseException) -> bool:
+    """Whether the same work may succeed when tried again."""
+    if isinstance(error, VersionConflictError | CancelledError):
+        return False
+    return isinstance(error, WorkerDiedError | StoreError)
+
+
+def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> BuildResult:
+    """Sum up a committed session."""
+    how = list(session.how.values())
+    resumed = how.count("resumed")
+    return BuildResult(
+        dataset=session.dataset,
+        version=session.version,
+        path=session.path,
+        status="exists" if session.found_committed else "resumed" if resumed else "built",
+        manifest=manifest,
+        units_built=how.count("built"),
+        units_resumed=resumed,
+        units_reused=how.count("reused"),
+        seconds=seconds,
+    )
+
+
+def available_cpus() -> int:
+    """Processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

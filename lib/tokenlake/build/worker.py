@@ -1,0 +1,84 @@
+"""The worker process: one JSON job per line in, JSON lines out.
+
+Answers are ``{"progress": {...}}`` any number of times, then ``{"result": ..., "rss": bytes}`` or
+``{"error": {"type", "message", "details"}, "rss": bytes}``. An unexpected exception is an error of type
+``WorkerError`` whose message ends with the traceback: a bug should be seen, and the pool should live.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+import traceback
+from typing import Any, BinaryIO
+
+from tokenlake.build.job import EngineJob, UnitJob
+from tokenlake.build.unit import Workbench
+from tokenlake.errors import TokenlakeError, WorkerError, to_json
+
+
+def main() -> None:
+    """Serve jobs until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    # Whatever a library prints must not land between our lines.
+    os.dup2(2, 1)
+    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
+    workbench = Workbench()
+    while True:
+        _answer(workbench, json.loads(jobs.get()), answers)
+
+
+def _receive(jobs: queue.SimpleQueue[bytes]) -> None:
+    """Queue incoming lines; the end of the input means that the parent is gone or done with us."""
+    for line in sys.stdin.buffer:
+        jobs.put(line)
+    os._exit(0)
+
+
+def _answer(workbench: Workbench, job: dict[str, Any], answers: BinaryIO) -> None:
+    def progress(fields: dict[str, Any]) -> None:
+        _send(answers, {"progress": fields})
+
+    try:
+        outcome = {"result": _perform(workbench, job, progress)}
+    except TokenlakeError as error:
+        outcome = {"error": to_json(error)}
+    except BaseException:
+        wrong = WorkerError(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
+        outcome = {"error": to_json(wrong)}
+    _send(answers, outcome | {"rss": _resident()})
+
+
+def _perform(workbench: Workbench, job: dict[str, Any], progress: Any) -> dict[str, Any]:
+    if job["op"] == "unit":
+        return workbench.build_unit(UnitJob.from_json(job), progress).to_json()
+    if job["op"] == "engine":
+        return workbench.choose_engine(EngineJob.from_json(job))
+    raise WorkerError(f"unknown job {job['op']!r}; expected 'unit' or 'engine'")
+
+
+def _send(answers: BinaryIO, message: dict[str, Any]) -> None:
+    # One write per line: a pipe keeps it whole for its single reader.
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[answers.write(data) or 0 :]
+
+
+def _resident() -> int:
+    """Resident bytes now (Linux), else the peak."""
+    try:
+        with open("/proc/self/statm", "rb") as stat:  # noqa: PTH123 - no Path needed in a hot loop
+            return int(stat.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""From a store to datasets, versions, manifests and ledgers; claiming the next version."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from tokenlake.catalog.claims import Claim, ClaimResult
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.manifest import Manifest, UnitRecord
+from tokenlake.storage.base import Store
+from tokenlake.storage.keys import DATASET_NAME, check_dataset_name
+from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
+
+_REFERENCE: Final = re.compile(r"(?P<name>[^@]+)(?:@v?(?P<version>[1-9]\d{0,8}))?")
+_STATE: Final = {True: "", False: " (unfinished)"}
+_CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """A version that is taken; committed means that its manifest exists."""
+
+    version: int
+    committed: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Reads a store by names, and claims versions in it."""
+
+    store: Store
+
+    def datasets(self) -> list[str]:
+        """Return the sorted names of datasets with at least one version, committed or claimed."""
+        return [
+            name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name) and self._infos(name)
+        ]
+
+    def versions(self, dataset: str) -> list[VersionInfo]:
+        """Return the versions that are taken, ascending; NotFoundError if there are none."""
+        found = self._infos(check_dataset_name(dataset))
+        if not found:
+            raise self._no_dataset(dataset)
+        return found
+
+    def latest(self, dataset: str) -> int:
+        """Return the number of the newest committed version; NotFoundError if there is none."""
+        committed = [info.version for info in self.versions(dataset) if info.committed]
+        if not committed:
+            raise NotFoundError(
+                f"dataset {dataset!r} in {self.store.url} has no committed version, only unfinished builds "
+                f"({self._describe(dataset)}). Run its build again: it resumes.",
+                dataset=dataset,
+            )
+        return committed[-1]
+
+    def resolve(self, reference: str) -> tuple[str, int]:
+        """Return (dataset, version) of ``"name"`` (newest committed), ``"name@v3"`` or ``"name@3"``.
+
+        Raises:
+            StoreError: not such a reference.
+            NotFoundError: no such dataset or no such committed version; names near matches.
+        """
+        match = _REFERENCE.fullmatch(reference)
+        if match is None:
+            raise StoreError(f"{reference!r} names no dataset; expected NAME, NAME@v3 or NAME@3")
+        dataset = check_dataset_name(match["name"])
+        if match["version"] is None:
+            return dataset, self.latest(dataset)
+        version = int(match["version"])
+        self._require_committed(dataset, version)
+        return dataset, version
+
+    def manifest(self, dataset: str, version: int) -> Manifest:
+        """Read the manifest of a committed version.
+
+        Raises:
+            NotFoundError: there is no such committed version.
+            IntegrityError: it is damaged, or that of another dataset or version.
+        """
+        key = Layout(dataset, version).manifest
+        try:
+            data = self.store.read(key)
+        except NotFoundError:
+            self._require_committed(dataset, version)
+            raise
+        found = Manifest.from_bytes(data, key)
+        _same_place(key, (dataset, version), (found.dataset, found.version))
+        return found
+
+    def read_claim(self, dataset: str, version: int) -> Claim | None:
+        """Return the claim of a version, or None; IntegrityError if it is damaged or misplaced."""
+        key = Layout(dataset, version).claim
+        try:
+            data = self.store.read(key)
+        except NotFoundError:
+            return None
+        found = Claim.from_bytes(data, key)
+        _same_place(key, (dataset, version), (found.dataset, found.version))
+        return found
+
+    def claim(self, dataset: str, fingerprint: str, meta: Mapping[str, Any]) -> ClaimResult:
+        """Find or claim the version that builds ``fingerprint``.
+
+        A committed version of an equal fingerprint wins, then a claim of an equal one (resume it), else the
+        next number is claimed, create-only. Whoever loses that race looks again: equal builds end on one
+        version, different ones on different versions.
+        """
+        check_dataset_name(dataset)
+        for _ in range(_CLAIM_TRIES):
+            infos = self._infos(dataset)
+            if (found := self._find(dataset, fingerprint, infos)) is not None:
+                return found
+            version = infos[-1].version + 1 if infos else 1
+            ours = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
+            try:
+                outcome = self.store.put_new(Layout(dataset, version).claim, ours.to_bytes())
+            except VersionConflictError:
+                continue
+            return ClaimResult(version, "new" if outcome == "created" else "resumed")
+        raise VersionConflictError(
+            f"{dataset}: lost {_CLAIM_TRIES} races for a version number in {self.store.url}. "
+            "Other builds claim versions all the time; run again when they are done."
+        )
+
+    def ledger(self, dataset: str, version: int) -> dict[int, UnitRecord]:
+        """Return the finished units by index; IntegrityError names a damaged or foreign file."""
+        layout = Layout(dataset, version)
+        found: dict[int, UnitRecord] = {}
+        for info in self.store.list(layout.key(LEDGER)):
+            unit = ledger_unit(layout.path(info.key))
+            if unit is None:
+                raise IntegrityError(
+                    f"{info.key}: not a ledger record's name; remove the file", file=info.key
+                )
+            found[unit] = read_record(self.store, layout, unit)
+        return dict(sorted(found.items()))
+
+    def _find(self, dataset: str, fingerprint: str, infos: list[VersionInfo]) -> ClaimResult | None:
+        for info in sorted(infos, key=lambda info: (info.committed, info.version), reverse=True):
+            claim = self.read_claim(dataset, info.version)
+            # A version copied without its claim still says what it is.
+            theirs = self.manifest(dataset, info.version) if info.committed and claim is None else claim
+            if theirs is None or theirs.fingerprint != fingerprint:
+                continue
+            return ClaimResult(info.version, "committed" if info.committed else "resumed")
+        return None
+
+    def _infos(self, dataset: str) -> list[VersionInfo]:
+        numbers = sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
+        infos: list[VersionInfo] = []
+        for number in numbers:
+            layout = Layout(dataset, number)
+            committed = self.store.exists(layout.manifest)
+            if committed or self.store.exists(layout.claim):
+                infos.append(VersionInfo(number, committed))
+        return infos
+
+    def _require_committed(self, dataset: str, version: int) -> None:
+        infos = self.versions(dataset)
+        if VersionInfo(version, True) in infos:
+            return
+        state = (
+            "is not committed; run its build again: it resumes"
+            if VersionInfo(version, False) in infos
+            else "does not exist"
+        )
+        raise NotFoundError(
+            f"{dataset}@v{version} in {self.store.url} {state}. There are: {self._describe(dataset)}.",
+            dataset=dataset,
+            version=version,
+        )
+
+    def _describe(self, dataset: str) -> str:
+        return ", ".join(f"v{i.version}{_STATE[i.committed]}" for i in self._infos(dataset))
+
+    def _no_dataset(self, dataset: str) -> NotFoundError:
+        names = self.datasets()
+        near = difflib.get_close_matches(dataset, names, n=3, cutoff=0.5)
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names[:20]) or 'none'}."
+        )
+        return NotFoundError(
+            f"no dataset {dataset!r} in {self.store.url}; {hint}", dataset=dataset, near=near
+        )
+
+
+def read_record(store: Store, layout: Layout, unit: int) -> UnitRecord:
+    """Read one ledger record; IntegrityError if it is damaged or another unit's."""
+    key = layout.ledger(unit)
+    found = UnitRecord.from_bytes(store.read(key), key)
+    if found.unit != unit:
+        raise IntegrityError(
+            f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
+            file=key,
+        )
+    return found
+
+
+def _same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:
+    if expected != got:
+        raise IntegrityError(
+            f"{key}: it is of {got[0]}@v{got[1]}; expected {expected[0]}@v{expected[1]}, by its place. "
+            "A version cannot be renamed or moved inside a store: build it under the new name.",
+            file=key,
+        )

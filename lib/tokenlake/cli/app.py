@@ -1,0 +1,128 @@
+"""The ``tokenlake`` command: its commands, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from tokenlake._version import __version__
+from tokenlake.errors import MissingExtraError, TokenlakeError
+
+try:
+    from cyclopts import App, CycloptsError, Group
+
+    from tokenlake.cli.help import PlainColumns
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"error: the command line needs {missing.name}, which is not installed\n\n"
+        "  pip install 'tokenlake[etl]'"
+    ) from None
+
+_BUILD = Group("Build", sort_key=1)
+_STORE = Group("Store", sort_key=2)
+_LOOK = Group("Look inside", sort_key=3)
+
+# name -> (where the function is, group, help); strings keep `--help` from importing any of them
+_COMMANDS = {
+    "plan": ("plan:plan", _BUILD, "Show what a run would do: inputs, units, tokens, output files."),
+    "run": ("run:run", _BUILD, "Build a dataset version; an interrupted run resumes."),
+    "schema": ("schema:schema", _BUILD, "Print the JSON Schema of a configuration, for editors."),
+    "ls": ("catalog:ls", _STORE, "List the datasets of a store and their versions."),
+    "show": ("catalog:show", _STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
+    "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
+    "peek": ("peek:peek", _LOOK, "Decode a few sequences, with segment boundaries and provenance."),
+    "sql": ("sql:sql", _LOOK, "Ask DuckDB about datasets, on verified bytes."),
+}
+
+app = App(
+    name="tokenlake",
+    help="Raw text to versioned, verified, packed token datasets.",
+    help_epilogue="Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled.",
+    help_format="plaintext",
+    help_formatter=PlainColumns(),
+    version=f"tokenlake {__version__}",
+    version_flags=["--version", "-V"],
+)
+for _name, (_where, _group, _help) in _COMMANDS.items():
+    app.command(f"tokenlake.cli.{_where}", name=_name, help=_help, group=_group)
+app["--help"].group = app["--version"].group = Group("Options", sort_key=4)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; deliberate errors end as a few lines on stderr."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    if tokens and not tokens[0].startswith("-") and tokens[0] not in _COMMANDS:
+        return _unknown_command(tokens[0])
+    try:
+        result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _usage_error(error)
+    except TokenlakeError as error:
+        return _fail(str(error), error.exit_code)
+    except ImportError as error:
+        return _missing_module(error)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        return _reader_left()
+    except Exception:
+        return _bug()
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str, code: int, hint: str | None = None) -> int:
+    """Print ``error: message`` with an indented hint to stderr and return ``code``."""
+    bold, plain = ("\x1b[1;31m", "\x1b[0m") if _coloured() else ("", "")
+    lines = [f"{bold}error:{plain} {message}"]
+    if hint:
+        lines += ["", *(f"  {line}" for line in hint.splitlines())]
+    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - this is the command line's own output
+    return code
+
+
+def _coloured() -> bool:
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def _usage_error(error: CycloptsError) -> int:
+    chain = getattr(error, "command_chain", None) or ()
+    command = " ".join(("tokenlake", *chain))
+    return _fail(str(error).strip(), 2, f"{command} --help  lists what there is")
+
+
+def _unknown_command(name: str) -> int:
+    """Ours and not cyclopts': its message imports every command to find near matches."""
+    near = difflib.get_close_matches(name, _COMMANDS, n=1)
+    guess = f"; did you mean {near[0]!r}?" if near else ""
+    return _fail(f"there is no command {name!r}{guess}", 2, "tokenlake --help  lists the commands")
+
+
+def _missing_module(error: ImportError) -> int:
+    """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
+    # cyclopts wraps what a command's module raises while it is imported
+    cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+    package = (cause.name or "tokenlake").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else None
+    if package in {None, "tokenlake"}:
+        return _bug()
+    message = f"this command needs {package}, which is not installed"
+    return _fail(message, MissingExtraError.exit_code, "pip install 'tokenlake[etl]'")
+
+
+def _reader_left() -> int:
+    """`tokenlake ... | head`: stop quietly, and let the interpreter's own last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _bug() -> int:
+    traceback.print_exc()
+    return _fail(
+        f"this is a bug in tokenlake {__version__}, not something you did",
+        1,
+        "please report it with the traceback above and the command you ran; a build's state is kept,\n"
+        "and running the same command again resumes it",
+    )

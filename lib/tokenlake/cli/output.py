@@ -1,0 +1,82 @@
+"""What commands print: results to stdout, either for people or as JSON; asides to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from tokenlake.report.table import Table
+
+_UNBOUNDED = 1_000_000
+
+
+def stdout() -> Console:
+    """The console of results. Without a terminal nothing is wrapped, cut or coloured."""
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    """The console of progress and notes."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Console:
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    # highlight: rich would colour every number and path it believes to see
+    return Console(stderr=stderr, highlight=False, emoji=False, width=None if terminal else _UNBOUNDED)
+
+
+def print_json(value: object) -> None:
+    """Print ``value`` as indented JSON on stdout; what JSON lacks (dates, decimals) becomes text."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write("\n")
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Print tables on stdout, an empty line between them."""
+    console = stdout()
+    for index, table in enumerate(tables):
+        if index:
+            console.print()
+        print_table(table, console)
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print one table: headings dim, figures right-aligned, no ruled boxes."""
+    console = console or stdout()
+    if table.title:
+        console.print(Text(table.title, style="bold"))
+    headed = any(column.heading for column in table.columns)
+    shown = RichTable(box=None, show_header=headed, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in table.columns:
+        shown.add_column(Text(column.heading), justify=column.align, overflow="fold", no_wrap=column.align == "right")
+    for row in table.cells():
+        shown.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(shown)
+
+
+def note(message: str) -> None:
+    """One line on stderr."""
+    stderr().print(Text(message))
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters made visible: data must not drive the reader's terminal.
+
+    Line ends and tabs stay. Also escaped: the C1 range and the marks that reorder text.
+    """
+    return text.translate(_VISIBLE)
+
+
+def _visible() -> dict[int, str]:
+    controls = [*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
+
+
+_VISIBLE: Any = _visible()

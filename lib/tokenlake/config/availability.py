@@ -1,0 +1,209 @@
+"""Which options this release acts on: every field of every section is in this table, once.
+
+A field is one of three kinds, so that none can be ignored silently:
+
+- ``build``: a build acts on it;
+- ``other``: it configures another side (a trainer, the row-wise API, reporting), and its description says so;
+- ``later``: valid, but not implemented yet. The values listed are what this release does; any other value
+  is a NotAvailableError. With ``acts_with`` the field means nothing until that switch of its section is on.
+
+A test compares the table with the models, so a new field without a row fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What this release does with one field."""
+
+    kind: Literal["build", "other", "later"]
+    available: tuple[Any, ...] = ()
+    """For ``later``: the values that are fine."""
+    instead: str = ""
+    """For ``later``: what there is today."""
+    acts_with: str | None = None
+    """For ``later``: the switch of the same section without which the field means nothing."""
+
+    def refuses(self, value: object) -> bool:
+        """Return whether `value` is valid but not available."""
+        return self.kind == "later" and not any(_same(value, fine) for fine in self.available)
+
+
+def _same(left: object, right: object) -> bool:
+    # 0 == False in Python, but not in a configuration.
+    return type(left) is type(right) and left == right
+
+
+_BUILD: Final = Rule("build")
+_OTHER: Final = Rule("other")
+
+
+def _later(*available: Any, instead: str, acts_with: str | None = None) -> Rule:
+    return Rule("later", available, instead, acts_with)
+
+
+_ROWS = "rows are read as they are; prepare them before the build"
+_LOCAL = "local JSONL (also .gz, .zst), Parquet and text files"
+_STORE = "a build writes one dataset to the store save.output_dir"
+_SHARDS = "files end at save.max_shard_size"
+_NO_MIX = "several sources become one dataset, unmixed, in the order of the configuration"
+_HUB = "push the store's files by hand"
+
+_TOP: Final[dict[str, Rule]] = {
+    "name": _BUILD,
+    "datasets": _BUILD,
+    "default_tokenizer": _BUILD,
+    "streaming": _OTHER,
+    "seed": _BUILD,
+    **dict.fromkeys(("source", "tokenize", "mix", "pack", "save", "ray"), _BUILD),
+    **dict.fromkeys(("cache", "load", "observability"), _OTHER),
+}
+_DATASET: Final[dict[str, Rule]] = {
+    **dict.fromkeys(("data_files", "name", "tokenizer", "special_tokens_in_text"), _BUILD),
+    **dict.fromkeys(("text_mode", "on_bad_record", "max_bad_fraction", "splits", "exclude"), _BUILD),
+    "type": _later(None, "jsonl", "parquet", "txt", instead=_LOCAL),
+    "split": _later("train", instead=f"{_LOCAL}, which have no splits; `splits` makes them"),
+    "dataset_split_name": _later(None, instead=f"{_LOCAL}, which have no splits; `splits` makes them"),
+    "subset": _later(None, instead=f"{_LOCAL}, which have no subsets"),
+    "num_rows": _later(None, instead="all rows are read"),
+    "where": _later(None, instead=_ROWS),
+    "storage_options": _later(None, {}, instead=_LOCAL),
+    "tokenizer_kwargs": _later(None, {}, {"use_fast": True}, instead="the tokenizer.json is used as it is"),
+    "cache_path": _later(None, instead="a build resumes and reuses from its store"),
+    "cache_enabled": _later(
+        True, instead="a build always reuses equal units of its store, after hashing them again"
+    ),
+    "save_path": _later(None, instead=_STORE),
+    "save_format": _later(None, "parquet", instead="Parquet"),
+    "content_field": _BUILD,
+    "additional_fields": _later(None, (), instead="a row keeps its tokens and where they come from"),
+    "format_callback": _later(None, instead=_ROWS),
+    "format_fields": _later(None, {}, instead="name the text's field in `content_field`"),
+    "shard_column": _later(None, instead=_SHARDS),
+    "num_shards": _later(None, instead=_SHARDS),
+}
+_TOKENIZER: Final[dict[str, Rule]] = {
+    **dict.fromkeys(("name_or_path", "max_length", "truncation", "add_special_tokens"), _BUILD),
+    "trust_remote_code": _BUILD,
+    "padding": _later(False, "do_not_pad", instead="documents are stored unpadded"),
+    "return_attention_mask": _OTHER,
+}
+_SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
+    ("unit_size", "max_record_bytes", "on_bad_record", "max_bad_fraction", "splits", "hash_threads"), _BUILD
+)
+_TOKENIZE: Final[dict[str, Rule]] = {
+    **dict.fromkeys(("default_tokenizer", "max_length", "engine", "special_tokens_in_text"), _BUILD),
+    **dict.fromkeys(("batch_size", "num_workers", "remove_columns"), _OTHER),
+    "cache_tokenized": _later(
+        None, False, instead="the tokens of a source are not kept apart from the packed rows"
+    ),
+}
+_MIX: Final[dict[str, Rule]] = {
+    **dict.fromkeys(("weights", "weight_schedule", "seed"), _later(None, instead=_NO_MIX)),
+    **dict.fromkeys(("total_tokens", "total_rows", "epochs"), _later(None, instead=_NO_MIX)),
+    "weight_schedule_type": _later("step", instead=_NO_MIX),
+    "block_size": _later(1000, instead=_NO_MIX),
+    "stop_strategy": _later("restart", instead=_NO_MIX),
+    "lanes": _later(64, instead=_NO_MIX),
+    "batch_size": _later(256, instead=_NO_MIX),
+}
+_PACK: Final[dict[str, Rule]] = {
+    **dict.fromkeys(("enabled", "seq_length", "eos_token_id", "pad_token_id", "include_segment_ids"), _BUILD),
+    **dict.fromkeys(("window_tokens", "store_segment_ids"), _BUILD),
+    "strategy": _later("greedy", instead="greedy", acts_with="enabled"),
+    "num_packers": _later(4, instead="the strategy greedy, which has one packer", acts_with="enabled"),
+    "shuffle_packed": _later(
+        None, False, instead="rows are stored in input order; shuffle when reading", acts_with="enabled"
+    ),
+    "shuffle_buffer_factor": _later(10, instead="rows are stored in input order", acts_with="enabled"),
+}
+_SAVE: Final[dict[str, Rule]] = {
+    "enabled": _OTHER,
+    "output_dir": _BUILD,
+    "max_shard_size": _BUILD,
+    "format": _later("parquet", instead="Parquet"),
+    "num_shards": _later(None, instead=_SHARDS),
+    "compression": _later(None, "zstd", instead="zstd"),
+    "overwrite": _later(False, instead="a build never overwrites, it adds a version"),
+    "push_to_hub": _later(False, instead=_HUB),
+    # These mean nothing without `push_to_hub`, which is refused; alone they are harmless.
+    **dict.fromkeys(
+        ("hub_repo_id", "hub_private", "hub_token"), _later(instead=_HUB, acts_with="push_to_hub")
+    ),
+}
+_RAY: Final[dict[str, Rule]] = {
+    "enabled": _later(False, instead="this machine's workers"),
+    **dict.fromkeys(
+        ("num_workers", "resources_per_worker"), _later(instead="this machine's workers", acts_with="enabled")
+    ),
+}
+_CACHE: Final[dict[str, Rule]] = dict.fromkeys(
+    (
+        "enabled",
+        "cache_type",
+        "cache_dir",
+        "memory_cache_size",
+        "disk_cache_expiry",
+        "compression",
+        "hash_fn",
+    ),
+    _OTHER,
+)
+_LOAD: Final[dict[str, Rule]] = dict.fromkeys(
+    (
+        "batch_size",
+        "prefetch_enabled",
+        "prefetch_workers",
+        "prefetch_buffer_size",
+        "shuffle_buffer_size",
+        "drop_last",
+        "prefetch_to_device",
+    ),
+    _OTHER,
+)
+_OBSERVABILITY: Final[dict[str, Rule]] = dict.fromkeys(
+    ("progress_enabled", "progress_type", "metrics_enabled", "log_level", "log_interval"), _OTHER
+)
+
+_ALL: Final[dict[str, Mapping[str, Rule]]] = {
+    "": _TOP,
+    "datasets": _DATASET,
+    "tokenizer": _TOKENIZER,
+    "source": _SOURCE,
+    "tokenize": _TOKENIZE,
+    "mix": _MIX,
+    "pack": _PACK,
+    "save": _SAVE,
+    "ray": _RAY,
+    "cache": _CACHE,
+    "load": _LOAD,
+    "observability": _OBSERVABILITY,
+}
+RULES: Final[Mapping[str, Mapping[str, Rule]]] = MappingProxyType(_ALL)
+"""Section name to field name to rule; ``""`` is the top level, ``tokenizer`` a TokenizerConfig anywhere."""
+
+
+def unavailable(section: str, config: object, path: str) -> list[str]:
+    """Return a message for every field of `config` that is set to something this release does not do.
+
+    Args:
+        section: key of :data:`RULES`.
+        config: the section's model.
+        path: where it stands in the configuration, for the messages; ``""`` at the top.
+    """
+    found: list[str] = []
+    for field, rule in RULES[section].items():
+        value = getattr(config, field)
+        asleep = rule.acts_with is not None and not getattr(config, rule.acts_with)
+        if not asleep and rule.refuses(value):
+            # A secret's repr is masked, and options are not shown at all.
+            shown = "the given mapping" if isinstance(value, dict) else repr(value)
+            key = f"{path}.{field}".lstrip(".")
+            found.append(f"{key}: {shown} is not available yet; today: {rule.instead}")
+    return found

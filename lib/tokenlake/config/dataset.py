@@ -1,0 +1,138 @@
+"""One source of text: where it is, how it is read, and what it overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema, WrapValidator
+
+from tokenlake.config.explain import problem, shown
+from tokenlake.config.secret import Options
+from tokenlake.config.section import Section
+from tokenlake.config.source_stage import BadRecordPolicy
+from tokenlake.config.tokenizer import SpecialTokensInText, TokenizerChoice
+from tokenlake.config.values import Count, DataFiles, Fraction, Path, SourceName, Splits, Switch, Text
+
+RowFunction = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _type(value: object) -> object:
+    return "txt" if value == "text" else value
+
+
+def _callback(value: object, _handler: object) -> object:
+    if callable(value) or (isinstance(value, str) and value.count(":") == 1 and not value.startswith(":")):
+        return value
+    raise problem(f"got {shown(value)}, must be a function of a row (in Python) or 'package.module:function'")
+
+
+def _callback_name(value: object) -> object:
+    if value is None or isinstance(value, str):
+        return value
+    return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def _distinct(value: dict[str, str]) -> dict[str, str]:
+    if len(set(value.values())) < len(value):
+        raise problem(f"got {shown(value)}: two fields would get the same new name")
+    return value
+
+
+FileType = Annotated[
+    Literal["json", "jsonl", "parquet", "csv", "arrow", "huggingface", "hf", "txt"], BeforeValidator(_type)
+]
+FormatCallback = Annotated[
+    Any,
+    WrapValidator(_callback),
+    PlainSerializer(_callback_name, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": "^[^:]+:[^:]*$"}),
+]
+Renames = Annotated[dict[Text, Text], AfterValidator(_distinct)]
+
+
+class DatasetConfig(Section):
+    """One source. Options left at null inherit from the section `source` or `tokenize`."""
+
+    hidden_values = frozenset({"storage_options", "tokenizer_kwargs"})
+
+    data_files: DataFiles
+    """Path, glob, directory, URL or Hub id, or a list of them."""
+
+    name: SourceName | None = None
+    """Name of the source; null: dataset_0, dataset_1, ... by position."""
+
+    type: FileType | None = None
+    """Format of the files; null: by the extension of each."""
+
+    split: Text = "train"
+    """Split to read from a Hub dataset."""
+
+    num_rows: Count | None = None
+    """Read at most this many rows."""
+
+    dataset_split_name: Text | None = None
+    """Name of the split in a Hub dataset, where it is not `split`."""
+
+    subset: Text | None = None
+    """Configuration (subset) of a Hub dataset."""
+
+    where: Text | None = None
+    """One SQL predicate (DuckDB) that rows must meet, such as "lang = 'en'"."""
+
+    storage_options: Options | None = None
+    """Options of the file system the files are on; credentials as {env: NAME}."""
+
+    tokenizer: TokenizerChoice | None = None
+    """Tokenizer of this source; null: `tokenize.default_tokenizer`, else `default_tokenizer`."""
+
+    tokenizer_kwargs: Options | None = None
+    """Further options for loading the tokenizer."""
+
+    special_tokens_in_text: SpecialTokensInText | None = None
+    """See `tokenize.special_tokens_in_text`; null inherits it."""
+
+    cache_path: Path | None = None
+    """Directory of this source's cache."""
+
+    cache_enabled: Switch = True
+    """Reuse what an earlier run made of this source."""
+
+    save_path: Path | None = None
+    """Directory that gets this source alone."""
+
+    save_format: Literal["parquet", "arrow", "jsonl"] | None = None
+    """Format at `save_path`; null: `save.format`."""
+
+    content_field: Text = "text"
+    """Field that holds the text (or the messages of a chat)."""
+
+    text_mode: Literal["document", "lines"] = "document"
+    """For text files: a file is one document, or every line is."""
+
+    additional_fields: tuple[Text, ...] | None = None
+    """Fields to keep beside the tokens."""
+
+    format_callback: FormatCallback | None = None
+    """Function applied to every row before anything else; in a file as 'package.module:function'."""
+
+    format_fields: Renames | None = None
+    """Fields to rename, {old: new}, after `format_callback`."""
+
+    shard_column: Text | None = None
+    """Column whose value chooses the output shard."""
+
+    num_shards: Count | None = None
+    """Number of output shards of this source."""
+
+    on_bad_record: BadRecordPolicy | None = None
+    """See `source.on_bad_record`; null inherits it."""
+
+    max_bad_fraction: Fraction | None = None
+    """See `source.max_bad_fraction`; null inherits it."""
+
+    splits: Splits | None = None
+    """See `source.splits`; null inherits it."""
+
+    exclude: Path | None = None
+    """Parquet file of documents to leave out (takedowns): columns file: int64, position: int64."""

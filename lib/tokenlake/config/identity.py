@@ -1,0 +1,63 @@
+"""What is identity and what is not: the part of a configuration that decides output bytes.
+
+Left out on purpose: paths and names of stores, worker and thread counts, the engine (its ids equal the
+reference's or the build fails), names of tokenizers (their files and behaviour are hashed instead), and
+`max_bad_fraction`, which decides whether a build may be committed but not a byte of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource, ResolvedTokenizer
+
+
+def identity(build: ResolvedBuild) -> dict[str, Any]:
+    """Return the canonical, JSON-able identity of a build, without that of its sources."""
+    return {
+        "kind": "tokens" if build.pack is None else "packed",
+        "pack": None if build.pack is None else _pack(build.pack),
+        "unit_size": build.unit_size,
+        "max_shard_size": build.max_shard_size,
+        "compression": build.compression,
+    }
+
+
+def source_identity(source: ResolvedSource) -> dict[str, Any]:
+    """Return the canonical, JSON-able identity of a source.
+
+    The inputs (`data_files` listed and hashed), the content of `exclude` and the tokenizer's files are
+    identity too; whoever reads them adds them.
+    """
+    return {
+        "name": source.name,
+        "type": source.type,
+        "content_field": source.content_field,
+        "text_mode": source.text_mode,
+        "on_bad_record": source.on_bad_record,
+        "max_record_bytes": source.max_record_bytes,
+        "splits": [[name, part] for name, part in source.splits],
+        "num_rows": source.num_rows,
+        "tokenizer": _tokenizer(source.tokenizer),
+    }
+
+
+def _pack(pack: ResolvedPack) -> dict[str, Any]:
+    # `include_segment_ids` is about readers: the column is stored only with `store_segment_ids`.
+    return {
+        "seq_length": pack.seq_length,
+        "eos_token_id": pack.eos_token_id,
+        "pad_token_id": pack.pad_token_id,
+        "strategy": pack.strategy,
+        "window_tokens": pack.window_tokens,
+        "store_segment_ids": pack.store_segment_ids,
+    }
+
+
+def _tokenizer(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
+    return {
+        "add_special_tokens": tokenizer.add_special_tokens,
+        # Without truncation `max_length` does nothing, so it must not make two equal results differ.
+        "max_length": tokenizer.max_length if tokenizer.truncation else None,
+        "special_tokens_in_text": tokenizer.special_tokens_in_text,
+    }

@@ -1,0 +1,83 @@
+"""How several sources become one stream: weights, constant or along a schedule."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, model_validator
+
+from tokenlake.config.explain import problem
+from tokenlake.config.section import Section
+from tokenlake.config.values import Count, Positive, Seed, Step, Weights
+
+
+class WeightSchedulePoint(Section):
+    """Weights that hold from a step on, or that the steps before it move towards."""
+
+    step: Step
+    """Step at which exactly these weights hold."""
+
+    weights: Weights
+    """Dataset name to weight; they sum to 1."""
+
+
+def _schedule(points: tuple[WeightSchedulePoint, ...]) -> tuple[WeightSchedulePoint, ...]:
+    if not points:
+        raise problem("got an empty list, must hold at least one point")
+    for before, after in itertools.pairwise(points):
+        if after.step <= before.step:
+            raise problem(
+                f"got step {after.step} after step {before.step}, steps must grow from point to point"
+            )
+        if set(after.weights) != set(before.weights):
+            raise problem(
+                f"step {before.step} weighs {sorted(before.weights)}, "
+                f"step {after.step} weighs {sorted(after.weights)}: all points must weigh the same datasets"
+            )
+    return points
+
+
+class MixStageConfig(Section):
+    """Section `mix`."""
+
+    weights: Weights | None = None
+    """Dataset name to weight; they sum to 1. null: equal weights."""
+
+    weight_schedule: Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None = None
+    """Weights that change along the way; where given, it goes before `weights`."""
+
+    weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
+    """How weights move between two points of the schedule."""
+
+    block_size: Count = 1000
+    """Rows of a block; the weights hold at block boundaries, inside a block the order is a shuffle."""
+
+    stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
+    """When a source ends: start it again, stop, or go on with the others."""
+
+    seed: Seed | None = None
+    """Seed of the order; null: the pipeline's seed."""
+
+    lanes: Count = 64
+    """Lanes of the order; part of its identity."""
+
+    batch_size: Count = 256
+    """Rows of a global batch, for which a stored mixture is laid out."""
+
+    total_tokens: Count | None = None
+    """Stop after this many tokens."""
+
+    total_rows: Count | None = None
+    """Stop after this many rows."""
+
+    epochs: Positive | None = None
+    """Stop after this many passes over the sources."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        ends = {"total_tokens": self.total_tokens, "total_rows": self.total_rows, "epochs": self.epochs}
+        given = [name for name, value in ends.items() if value is not None]
+        if len(given) > 1:
+            raise problem(f"got {' and '.join(given)}, must be at most one of {', '.join(ends)}")
+        return self

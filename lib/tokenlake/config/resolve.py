@@ -1,0 +1,200 @@
+"""From what a person wrote to what a build consumes: inheritance, defaults, and nothing ignored silently.
+
+The one function here is pure but for the environment, and imports no pydantic: a worker that only needs
+the dataclasses gets them from here without paying for the models.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from tokenlake.config.availability import RULES, unavailable
+from tokenlake.config.identity import identity, source_identity
+from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource, ResolvedTokenizer
+from tokenlake.errors import ConfigError, NotAvailableError
+
+if TYPE_CHECKING:
+    from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.pipeline import PipelineConfig
+    from tokenlake.config.tokenizer import TokenizerConfig
+
+__all__ = [
+    "ResolvedBuild",
+    "ResolvedPack",
+    "ResolvedSource",
+    "ResolvedTokenizer",
+    "identity",
+    "resolve",
+    "source_identity",
+]
+
+STORE_VARIABLE: Final = "TOKENLAKE_STORE"
+DEFAULT_STORE: Final = "./artifacts"
+
+_TYPES: Final = {"jsonl": "jsonl", "parquet": "parquet", "txt": "text"}
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> ResolvedBuild:
+    """Return the build that `config` asks for.
+
+    Raises:
+        ConfigError: something is missing or contradicts itself; the message lists everything.
+        NotAvailableError: valid options that this release does not act on; the message lists everything.
+    """
+    _raise(ConfigError, config.validate() + _missing(config))
+    _raise(NotAvailableError, _not_yet(config))
+    save = config.save
+    return ResolvedBuild(
+        name=config.name or "",
+        store=save.output_dir or environ.get(STORE_VARIABLE) or DEFAULT_STORE,
+        seed=config.seed,
+        sources=tuple(_source(config, dataset) for dataset in config.datasets),
+        pack=_pack(config),
+        unit_size=config.source.unit_size,
+        max_shard_size=save.max_shard_size,
+        compression="zstd",
+        hash_threads=config.source.hash_threads,
+    )
+
+
+def _raise(kind: type[ConfigError], problems: list[str]) -> None:
+    if problems:
+        raise kind(_listed(problems), problems=problems)
+
+
+def _listed(problems: list[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return f"{len(problems)} problems in the configuration\n" + "\n".join(f"  {line}" for line in problems)
+
+
+def _missing(config: PipelineConfig) -> list[str]:
+    """What a build needs beyond a valid configuration, and what is written but would do nothing."""
+    problems: list[str] = []
+    if config.name is None:
+        problems.append(
+            "name: missing. A build needs a name for its dataset: lower-case letters, digits, '.', '_', '-', "
+            "at most 64. (The default is the stem of the configuration's file, where that is such a name.)"
+        )
+    if not config.pack.enabled and "enabled" not in config.pack.model_fields_set:
+        written = sorted(config.pack.model_fields_set)
+        if written:
+            problems.append(
+                f"pack.{written[0]}: set, but packing is off; write pack.enabled: true, or false to say so"
+            )
+    for dataset in config.datasets:
+        problems += _missing_in(config, dataset)
+    return problems
+
+
+def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
+    path = f"datasets.{dataset.name}"
+    problems: list[str] = []
+    if _tokenizer_choice(config, dataset) is None:
+        problems.append(
+            f"{path}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer is "
+            "set; write a Hub id, a directory or a tokenizer.json file"
+        )
+    if dataset.text_mode != "document" and dataset.type in ("jsonl", "parquet"):
+        problems.append(
+            f"{path}.text_mode: {dataset.text_mode!r} is for text files, but type is {dataset.type!r}"
+        )
+    return problems
+
+
+def _not_yet(config: PipelineConfig) -> list[str]:
+    problems = unavailable("", config, "")
+    for dataset in config.datasets:
+        problems += _not_yet_in(config, dataset)
+    for section in RULES:
+        if section not in ("", "datasets", "tokenizer"):
+            problems += unavailable(section, getattr(config, section), section)
+    problems += _remote("save.output_dir", config.save.output_dir or "")
+    return problems
+
+
+def _not_yet_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
+    path = f"datasets.{dataset.name}"
+    problems = unavailable("datasets", dataset, path)
+    for data_file in _data_files(dataset):
+        problems += _remote(f"{path}.data_files", data_file)
+    if dataset.exclude is not None:
+        problems += _remote(f"{path}.exclude", dataset.exclude)
+    if dataset.content_field == "messages":
+        problems.append(
+            f"{path}.content_field: 'messages' (a chat) is not available yet; today: a field of text"
+        )
+    choice = _tokenizer_choice(config, dataset)
+    if choice is not None and not isinstance(choice, str):
+        problems += unavailable("tokenizer", choice, f"{path}.tokenizer")
+    return problems
+
+
+def _remote(path: str, url: str) -> list[str]:
+    if not _URL.match(url):
+        return []
+    return [f"{path}: {url.split('://')[0]}:// is not available yet; today: plain paths of local files"]
+
+
+def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
+    stage = config.source
+    fraction = dataset.max_bad_fraction
+    return ResolvedSource(
+        name=dataset.name or "",
+        data_files=_data_files(dataset),
+        type=_TYPES[dataset.type] if dataset.type else None,  # pyright: ignore[reportArgumentType]
+        content_field=dataset.content_field,
+        text_mode=dataset.text_mode,
+        on_bad_record=dataset.on_bad_record or stage.on_bad_record,
+        max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
+        max_record_bytes=stage.max_record_bytes,
+        # Sorted, so that the order in which splits are written down does not move a document.
+        splits=tuple(sorted((dataset.splits or stage.splits).items())),
+        exclude=dataset.exclude,
+        num_rows=dataset.num_rows,
+        tokenizer=_tokenizer(config, dataset),
+    )
+
+
+def _data_files(dataset: DatasetConfig) -> tuple[str, ...]:
+    files = dataset.data_files
+    return (files,) if isinstance(files, str) else files
+
+
+def _tokenizer_choice(config: PipelineConfig, dataset: DatasetConfig) -> str | TokenizerConfig | None:
+    return dataset.tokenizer or config.tokenize.default_tokenizer or config.default_tokenizer
+
+
+def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokenizer:
+    stage, choice = config.tokenize, _tokenizer_choice(config, dataset)
+    options = None if isinstance(choice, str) else choice
+    truncation = None if options is None else options.truncation
+    return ResolvedTokenizer(
+        name_or_path=choice if isinstance(choice, str) else choice.name_or_path if choice else "",
+        add_special_tokens=options.add_special_tokens if options else True,
+        max_length=(options.max_length if options else None) or stage.max_length,
+        # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
+        truncation=not config.pack.enabled if truncation is None else truncation,
+        trust_remote_code=options.trust_remote_code if options else False,
+        special_tokens_in_text=dataset.special_tokens_in_text or stage.special_tokens_in_text,
+        engine=stage.engine,
+    )
+
+
+def _pack(config: PipelineConfig) -> ResolvedPack | None:
+    pack = config.pack
+    if not pack.enabled:
+        return None
+    return ResolvedPack(
+        seq_length=pack.seq_length,
+        eos_token_id=pack.eos_token_id,
+        pad_token_id=pack.pad_token_id,
+        strategy="greedy",
+        window_tokens=pack.window_tokens,
+        store_segment_ids=pack.store_segment_ids,
+        include_segment_ids=pack.include_segment_ids,
+    )

@@ -1,0 +1,124 @@
+"""What a build consumes: a configuration with every default, inheritance and size worked out.
+
+Plain frozen dataclasses of plain values, without pydantic, so that a worker process imports them in no
+time. ``dataclasses.asdict`` makes them JSON-able and ``from_json`` rebuilds them, so they travel as jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedTokenizer:
+    """The tokenizer of one source.
+
+    Attributes:
+        name_or_path: Hub id, directory or file.
+        max_length: most tokens of a document, special tokens included; acts only with `truncation`.
+        special_tokens_in_text: ``literal``, ``encode`` or ``fail``.
+        engine: ``auto``, ``gigatoken`` or ``tokenizers``; never changes the ids.
+    """
+
+    name_or_path: str
+    add_special_tokens: bool
+    max_length: int
+    truncation: bool
+    trust_remote_code: bool
+    special_tokens_in_text: Literal["literal", "encode", "fail"]
+    engine: Literal["auto", "gigatoken", "tokenizers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSource:
+    """One source of text.
+
+    Attributes:
+        data_files: paths, globs and directories as they were written.
+        type: format of all files, or None: by the extension of each.
+        max_record_bytes: a longer record is a bad record.
+        splits: (split, fraction of the documents), sorted by split; the fractions sum to 1.
+        exclude: Parquet file of documents to leave out, or None.
+    """
+
+    name: str
+    data_files: tuple[str, ...]
+    type: Literal["jsonl", "parquet", "text"] | None
+    content_field: str
+    text_mode: Literal["document", "lines"]
+    on_bad_record: Literal["fail", "quarantine"]
+    max_bad_fraction: float
+    max_record_bytes: int
+    splits: tuple[tuple[str, float], ...]
+    exclude: str | None
+    num_rows: int | None
+    tokenizer: ResolvedTokenizer
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a source from ``dataclasses.asdict``, also after a trip through JSON."""
+        fields: dict[str, Any] = {
+            **data,
+            "data_files": tuple(data["data_files"]),
+            "splits": tuple((str(name), float(part)) for name, part in data["splits"]),
+            "tokenizer": ResolvedTokenizer(**data["tokenizer"]),
+        }
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPack:
+    """How documents become rows.
+
+    Attributes:
+        seq_length: tokens of a row.
+        eos_token_id: token after each document, or None: the tokenizer's.
+        pad_token_id: token of unfilled slots, or None: the tokenizer's padding, else EOS.
+        window_tokens: tokens inside which documents may be reordered.
+    """
+
+    seq_length: int
+    eos_token_id: int | None
+    pad_token_id: int | None
+    strategy: Literal["greedy"]
+    window_tokens: int
+    store_segment_ids: bool
+    include_segment_ids: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedBuild:
+    """A whole build.
+
+    Attributes:
+        name: the dataset's name in the store.
+        store: URL or path of the store.
+        sources: in configuration order, which is the order of the units.
+        pack: how to pack, or None: one row per document (kind ``tokens``).
+        unit_size: input bytes of a unit of work.
+        max_shard_size: bytes past which an output file ends.
+        hash_threads: threads that hash inputs; changes nothing in the result.
+    """
+
+    name: str
+    store: str
+    seed: int | None
+    sources: tuple[ResolvedSource, ...]
+    pack: ResolvedPack | None
+    unit_size: int
+    max_shard_size: int
+    compression: Literal["zstd"]
+    hash_threads: int
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a build from ``dataclasses.asdict``, also after a trip through JSON."""
+        pack = data["pack"]
+        fields: dict[str, Any] = {
+            **data,
+            "sources": tuple(ResolvedSource.from_json(source) for source in data["sources"]),
+            "pack": None if pack is None else ResolvedPack(**pack),
+        }
+        return cls(**fields)

@@ -1,0 +1,163 @@
+"""Secrets: given as values in Python, by reference in files, and never printed, saved or sent.
+
+A YAML file says where a secret is, not what it is::
+
+    hub_token: {env: HF_TOKEN}          # an environment variable of the process that needs it
+    hub_token: {block: hub-credentials} # a Prefect block, resolved by the flows
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, cast
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    PlainSerializer,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
+
+from tokenlake.config.explain import problem
+from tokenlake.config.section import Section
+from tokenlake.config.values import Text, VariableName
+
+REDACTED: Final = "**********"
+"""What stands in a dump where a literal secret was."""
+
+LITERALS_REFUSED: Final = "literal_secrets_refused"
+"""Key of the validation context under which a file or an override may not spell out a secret."""
+
+# Options of fsspec, the Hub and the clouds whose values are credentials; `pad_token` is not one of them.
+_CREDENTIAL: Final = re.compile(
+    r"secret|passw|credential|connection_string|signature|(^|_)key($|_)"
+    r"|^(hf_|api_|access_|auth_|use_auth_|session_|refresh_|sas_|bearer_)?token$",
+    re.IGNORECASE,
+)
+_HOW: Final = "write {env: NAME} or {block: NAME}, which name where the secret is kept"
+
+
+class EnvSecret(Section):
+    """A secret in an environment variable."""
+
+    env: VariableName
+    """Name of the environment variable."""
+
+    hidden_values = frozenset({"env"})
+
+
+class BlockSecret(Section):
+    """A secret in a Prefect block; the flows resolve it, the library never does."""
+
+    block: Text
+    """Name of the block."""
+
+    hidden_values = frozenset({"block"})
+
+
+SecretValue = SecretStr | EnvSecret | BlockSecret
+
+
+def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValue:
+    if isinstance(value, EnvSecret | BlockSecret):
+        return value
+    if isinstance(value, Mapping):
+        return _reference(cast("Mapping[str, Any]", value))
+    return _literal(value, info)
+
+
+def _literal(value: object, info: ValidationInfo) -> SecretStr:
+    if not isinstance(value, str | SecretStr):
+        raise problem(f"got a value of type {type(value).__name__} (not shown): {_HOW}")
+    secret = value if isinstance(value, SecretStr) else SecretStr(value)
+    if secret.get_secret_value() == REDACTED:
+        raise problem(f"got {REDACTED!r}, the mark of a secret that was removed on saving: {_HOW}")
+    if isinstance(value, str) and _refused(info):
+        raise problem(f"got a literal secret (not shown), which files and overrides must not hold: {_HOW}")
+    return secret
+
+
+def _refused(info: ValidationInfo) -> bool:
+    return bool(info.context) and LITERALS_REFUSED in cast("Mapping[str, Any]", info.context)
+
+
+def _reference(value: Mapping[str, Any]) -> EnvSecret | BlockSecret:
+    if set(value) == {"env"}:
+        return EnvSecret.model_validate(value)
+    if set(value) == {"block"}:
+        return BlockSecret.model_validate(value)
+    raise problem(f"got a mapping with the keys {sorted(map(str, value))}, {_HOW}")
+
+
+_REFERENCES: Final[dict[str, Any]] = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {key: {"type": "string"}},
+            "required": [key],
+            "additionalProperties": False,
+        }
+        for key in ("env", "block")
+    ]
+}
+
+Secret = Annotated[SecretValue, WrapValidator(_secret), WithJsonSchema(_REFERENCES)]
+"""A secret: in Python a text or SecretStr, in files ``{env: NAME}`` or ``{block: NAME}``."""
+
+
+def _options(value: object) -> object:
+    # A copy of its own: what the caller does with the mapping later must not reach a frozen model.
+    return dict(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else value
+
+
+def _guarded(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    return {key: _guard(key, item, info, secret=False) for key, item in value.items()}
+
+
+def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
+    """Return the option with credentials wrapped; below a credential's key everything is one."""
+    secret = secret or _CREDENTIAL.search(key) is not None
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value)
+        if set(entries) in ({"env"}, {"block"}):
+            return _reference(entries)
+        return {str(name): _guard(str(name), item, info, secret=secret) for name, item in entries.items()}
+    if isinstance(value, list | tuple):
+        return [_guard(key, item, info, secret=secret) for item in cast("list[Any]", value)]
+    if isinstance(value, SecretStr | EnvSecret | BlockSecret) or (secret and isinstance(value, str)):
+        return _secret_option(key, value, info)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise problem(f"option {key!r} is a {type(value).__name__}, must be text, a number, a list or a mapping")
+
+
+def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue:
+    try:
+        return _secret(value, None, info)
+    except PydanticCustomError as error:
+        raise problem(f"option {key!r}: {error.message()}") from None
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return REDACTED
+    if isinstance(value, Section):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {key: _redacted(item) for key, item in cast("dict[str, Any]", value).items()}
+    return [_redacted(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+Options = Annotated[
+    dict[str, Any],
+    BeforeValidator(_options),
+    AfterValidator(_guarded),
+    PlainSerializer(_redacted, when_used="json"),
+    WithJsonSchema({"type": "object"}),
+]
+"""Free options for another library, JSON-like; values of credential-like keys become secrets."""

@@ -1,0 +1,37 @@
+"""How text becomes tokens."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tokenlake.config.section import Section
+from tokenlake.config.tokenizer import DEFAULT_MAX_LENGTH, SpecialTokensInText, TokenizerChoice
+from tokenlake.config.values import Count, Length, Switch, Text
+
+
+class TokenizeStageConfig(Section):
+    """Section `tokenize`."""
+
+    default_tokenizer: TokenizerChoice | None = None
+    """Tokenizer of the datasets that name none; before the pipeline's `default_tokenizer`."""
+
+    max_length: Length = DEFAULT_MAX_LENGTH
+    """Most tokens of a document where truncation acts; a tokenizer's own `max_length` goes first."""
+
+    batch_size: Count = 1000
+    """Documents per call in the row-wise API; not used by a build, which works on blocks of bytes."""
+
+    num_workers: Count = 4
+    """Workers of the row-wise API; not used by a build, whose workers are an option of the run."""
+
+    cache_tokenized: Switch | None = None
+    """Keep the tokens of each source as a dataset of its own; null: only when mixing."""
+
+    remove_columns: tuple[Text, ...] | None = None
+    """Columns to drop after tokenizing; a build keeps none but those asked for."""
+
+    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    """auto: the fast engine where it is proven exact, else the reference. Never changes the ids."""
+
+    special_tokens_in_text: SpecialTokensInText = "literal"
+    """A special token's text in a document: literal (plain text), encode (the token), fail (a bad record)."""

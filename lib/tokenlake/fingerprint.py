@@ -1,0 +1,80 @@
+"""Canonical bytes, and the ids made of them.
+
+Two things have the same fingerprint if and only if they have the same canonical JSON. What is put in is
+identity (inputs, resolved options, tokenizer files and behaviour, format version); what is left out is not
+(worker counts, paths of the machine, clocks, writer and engine versions). ``1`` and ``1.0`` are different
+values, key order is not part of a value, and a tuple is the same as a list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import xxhash
+
+from tokenlake.errors import ConfigError, SourceError
+
+
+def canonical_json(obj: Any) -> bytes:
+    """Return the one UTF-8 JSON form of ``obj``: sorted keys, no spaces, no escapes that can be avoided.
+
+    Raises:
+        ConfigError: ``obj`` holds NaN, infinity, a key that is not a string, a lone surrogate or a type
+            that JSON does not have.
+    """
+    _check_keys(obj, "$")
+    try:
+        text = json.dumps(obj, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"a value has no canonical JSON form: {error}. "
+            "Expected only str, int, finite float, bool, null, lists and objects with string keys."
+        ) from error
+
+
+def _check_keys(obj: Any, where: str) -> None:
+    # json.dumps turns {1: x} into {"1": x}: two values would share an id.
+    if isinstance(obj, Mapping):
+        for key, value in cast("Mapping[Any, Any]", obj).items():
+            if not isinstance(key, str):
+                raise ConfigError(
+                    f"{where} has the key {key!r}; expected string keys only, so write {str(key)!r}"
+                )
+            if isinstance(value, (dict, list, tuple)):
+                _check_keys(value, f"{where}.{key}")
+    elif isinstance(obj, (list, tuple)):
+        for index, value in enumerate(cast("list[Any]", obj)):
+            if isinstance(value, (dict, list, tuple)):
+                _check_keys(value, f"{where}[{index}]")
+
+
+def fingerprint(obj: Any) -> str:
+    """Return the sha256 (64 lower-case hex digits) of :func:`canonical_json`."""
+    return hashlib.sha256(canonical_json(obj)).hexdigest()
+
+
+def file_id(source: str, path: str) -> int:
+    """Return the id of an input file: xxh3_64 of ``source``, NUL, ``path``, as a signed int64.
+
+    It is what the ``file`` field of the provenance columns holds; the manifest's ``inputs`` is the table.
+    """
+    try:
+        raw = f"{source}\0{path}".encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"source {source!r}: the file name {path!r} is not valid UTF-8; rename it to record it"
+        ) from error
+    value = xxhash.xxh3_64_intdigest(raw)
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Return the sha256 (hex) of a file's bytes, read in pieces."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,25 @@
+"""Manifests and ledger records: what a version consists of, as sealed JSON."""
+
+from tokenlake.account import Account
+from tokenlake.manifest.files import FileEntry, QuarantineEntry, ShardEntry, Totals
+from tokenlake.manifest.inputs import InputEntry, InputFileEntry, Lineage, Parent, inputs_fingerprint
+from tokenlake.manifest.manifest import Kind, Manifest
+from tokenlake.manifest.record import UnitRecord
+from tokenlake.sealed import FORMAT_VERSION
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Account",
+    "FileEntry",
+    "InputEntry",
+    "InputFileEntry",
+    "Kind",
+    "Lineage",
+    "Manifest",
+    "Parent",
+    "QuarantineEntry",
+    "ShardEntry",
+    "Totals",
+    "UnitRecord",
+    "inputs_fingerprint",
+]

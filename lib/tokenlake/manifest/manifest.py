@@ -1,0 +1,194 @@
+"""The manifest: a version exists if and only if its ``manifest.json`` does."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal, Self, cast, final
+
+from tokenlake.account import Account
+from tokenlake.errors import AccountError
+from tokenlake.manifest.files import FileEntry, ShardEntry, Totals
+from tokenlake.manifest.inputs import InputFileEntry, Lineage, Parent, inputs_fingerprint
+from tokenlake.sealed import FORMAT_VERSION, SHA256, Fields, seal, seal_of, unseal
+from tokenlake.storage.keys import DATASET_NAME, key_problem
+from tokenlake.storage.layout import CLAIM, DATA, MANIFEST, RUNS
+
+Kind = Literal["packed", "tokens"]
+_KIND: Final = re.compile("packed|tokens")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything a version is: its files and their hashes, what it was made from, its account.
+
+    The file is sealed canonical JSON without clock, host, user or run id: equal work gives equal bytes.
+    What follows from the fields (totals, splits, account, lineage, sha256) is computed, written too, and
+    compared on reading.
+
+    Attributes:
+        kind: ``packed`` (fixed-length sequences) or ``tokens`` (a row per document).
+        dataset, version: the name in the store and the number of this version.
+        fingerprint: of the whole build.
+        seq_length: ids per row of a packed dataset, None for tokens.
+        config: the resolved config, as identity sees it.
+        tokenizer: per source: name, file hashes, probe, special ids.
+        files: the shards, in the order that readers number their rows by.
+        other_files: every other file below the version except the manifest, the claim and ``runs/``.
+        inputs: table of the input files; ``file_id`` is what provenance columns hold.
+        accounts: per source.
+        parents: versions that this one was made from.
+        produced_by: names and versions of what wrote it; not identity.
+    """
+
+    kind: Kind
+    dataset: str
+    version: int
+    fingerprint: str
+    seq_length: int | None
+    config: dict[str, Any]
+    tokenizer: dict[str, Any]
+    files: tuple[ShardEntry, ...]
+    other_files: dict[str, FileEntry]
+    inputs: tuple[InputFileEntry, ...]
+    accounts: dict[str, Account]
+    produced_by: dict[str, str]
+    parents: tuple[Parent, ...] = ()
+
+    @property
+    def format_version(self) -> int:
+        return FORMAT_VERSION
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Sums over all shards."""
+        return Totals.of(self.files)
+
+    @cached_property
+    def splits(self) -> dict[str, Totals]:
+        """Sums per split, by name."""
+        names = sorted({shard.split for shard in self.files})
+        return {name: Totals.of(shard for shard in self.files if shard.split == name) for name in names}
+
+    @cached_property
+    def account(self) -> Account:
+        """The sum of the sources' accounts."""
+        return Account.total(self.accounts.values())
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        """Parents and the hash over the inputs."""
+        return Lineage(parents=self.parents, inputs_fingerprint=inputs_fingerprint(self.inputs))
+
+    @cached_property
+    def sha256(self) -> str:
+        """The manifest's own hash: of the canonical form without this field."""
+        return seal_of(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON-able form, without the seal."""
+        return {
+            "format_version": self.format_version,
+            "kind": self.kind,
+            "dataset": self.dataset,
+            "version": self.version,
+            "fingerprint": self.fingerprint,
+            "seq_length": self.seq_length,
+            "config": self.config,
+            "tokenizer": self.tokenizer,
+            "files": [shard.to_json() for shard in self.files],
+            "other_files": {path: entry.to_json() for path, entry in self.other_files.items()},
+            "inputs": [entry.to_json() for entry in self.inputs],
+            "totals": self.totals.to_json(),
+            "splits": {name: totals.to_json() for name, totals in self.splits.items()},
+            "account": self.account.to_json(),
+            "accounts": {source: account.to_json() for source, account in self.accounts.items()},
+            "lineage": self.lineage.to_json(),
+            "produced_by": self.produced_by,
+        }
+
+    def to_bytes(self) -> bytes:
+        """Return the file's bytes: sealed canonical JSON."""
+        return seal(self.to_json())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str = MANIFEST) -> Self:
+        """Read a manifest; any change after it was written, or impossible value, is an IntegrityError."""
+        fields = unseal(data, where)
+        found = cls(
+            kind=cast("Kind", fields.text("kind", _KIND)),
+            dataset=fields.text("dataset", DATASET_NAME),
+            version=fields.count("version", low=1),
+            fingerprint=fields.text("fingerprint", SHA256),
+            seq_length=fields.optional_count("seq_length", low=1),
+            config=fields.json_object("config"),
+            tokenizer=fields.json_object("tokenizer"),
+            files=tuple(ShardEntry.read(entry) for entry in fields.children("files")),
+            other_files={
+                path: FileEntry.read(item) for path, item in fields.named_children("other_files").items()
+            },
+            inputs=tuple(InputFileEntry.read(entry) for entry in fields.children("inputs")),
+            accounts={
+                source: Account.read(item) for source, item in fields.named_children("accounts").items()
+            },
+            parents=tuple(Parent.read(entry) for entry in fields.child("lineage").children("parents")),
+            produced_by=fields.texts("produced_by"),
+        )
+        found._check_shape(fields)
+        return found
+
+    def check(self, where: str = MANIFEST) -> None:
+        """Check that the accounts close, one by one and against the files.
+
+        Raises:
+            AccountError: names the source, the equation and both sides.
+        """
+        for source, account in self.accounts.items():
+            account.check(self.seq_length, where=f"{where}: source {source!r}")
+        total, files = self.account, self.totals
+        rows, name = (
+            (total.sequences, "sequences") if self.kind == "packed" else (total.documents, "documents")
+        )
+        for equation, left, right in (
+            (f"account.{name} = rows of all files", rows, files.rows),
+            ("account.documents = documents of all files", total.documents, files.documents),
+            (
+                "account.content_packed + bos + eos = tokens of all files",
+                total.content_packed + total.bos + total.eos,
+                files.tokens,
+            ),
+        ):
+            if left != right:
+                raise AccountError(
+                    f"{where}: account and files disagree: expected {equation}, got {left} and {right}. "
+                    "Something was lost or counted twice; rebuild the version.",
+                    equation=equation,
+                    left=left,
+                    right=right,
+                    where=where,
+                )
+
+    def _check_shape(self, fields: Fields) -> None:
+        if (self.kind == "packed") != (self.seq_length is not None):
+            fields.fail("seq_length", "a length for kind packed, null for kind tokens", self.seq_length)
+        repeated = [path for path, times in Counter(shard.path for shard in self.files).items() if times > 1]
+        if repeated:
+            fields.fail("files", "each path once", repeated)
+        ids = [entry.file_id for entry in self.inputs]
+        if len(set(ids)) != len(ids):
+            fields.fail("inputs", "each file_id once", f"{len(ids) - len(set(ids))} repeated")
+        for path in self.other_files:
+            problem = key_problem(path)
+            if problem is not None or path.split("/")[0] in (DATA, RUNS, MANIFEST, CLAIM):
+                fields.fail(
+                    "other_files", f"paths of other files below the version ({problem or 'reserved'})", path
+                )
+        for key, value in self.to_json().items():
+            if fields.value.get(key) != value:
+                fields.fail(key, f"{value}, as the other fields make it", fields.value.get(key))
+        unknown = sorted(set(fields.value) - set(self.to_json()) - {"sha256"})
+        if unknown:
+            fields.fail(unknown[0], "no such key", fields.value[unknown[0]])

@@ -1,0 +1,262 @@
+"""Greedy packing: the documents of a stream laid end to end and cut every ``seq_length`` tokens.
+
+Picture a roll of tape. Each document is glued on with its BOS in front and its EOS behind, and the
+roll is cut into strips of equal length. A document that crosses a cut continues on the next strip, so
+nothing is lost and only the last strip of a stream needs padding. Where the pieces lie is a function
+of the documents' lengths alone (:func:`segments_of`); tokens are copied once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+#: Tokens assembled at a time: bounds the copy that a very long document needs (16 MiB).
+_WINDOW: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Pieces of documents in stream order.
+
+    Attributes:
+        document: int64[S], index of the document each piece belongs to.
+        start: int64[S], index of the piece's first token within its document.
+        length: int64[S], tokens in the piece, at least 1.
+        row_offsets: int64[R + 1], pieces ``row_offsets[r]:row_offsets[r + 1]`` make up row ``r``.
+    """
+
+    document: Int64
+    start: Int64
+    length: Int64
+    row_offsets: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Rows of ``seq_length`` tokens.
+
+    Attributes:
+        input_ids: int32[rows * seq_length], contiguous.
+        segment_lengths: int32[S], tokens of each piece, rows one after another.
+        row_offsets: int64[rows + 1] into the pieces.
+        file, position: int64[S], where each piece's document comes from.
+        start: int32[S], index of the piece's first token within its document.
+        pad: padding tokens at the end of the last row.
+    """
+
+    input_ids: Int32
+    segment_lengths: Int32
+    row_offsets: Int64
+    file: Int64
+    position: Int64
+    start: Int32
+    pad: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_offsets) - 1
+
+
+def segments_of(lengths: Int64, seq_length: int) -> Segments:
+    """Cut documents of ``lengths`` tokens, laid end to end from a row's beginning, into rows.
+
+    Args:
+        lengths: int64[n], tokens per document, each at least 1.
+        seq_length: tokens per row.
+
+    Returns:
+        The pieces of ``ceil(sum(lengths) / seq_length)`` rows; the last row may be partly filled.
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    rows = -(-total // seq_length)
+    row_starts = np.arange(rows, dtype=np.int64) * seq_length
+    doc_starts = ends - lengths
+    cuts = np.union1d(doc_starts, row_starts)
+    document = np.searchsorted(doc_starts, cuts, side="right") - 1
+    length = np.diff(cuts, append=total)
+    row_offsets = np.append(np.searchsorted(cuts, row_starts), len(cuts))
+    return Segments(document, cuts - doc_starts[document], length, row_offsets)
+
+
+@final
+class GreedyPacker:
+    """Packs one stream of documents, chunk by chunk, in bounded memory.
+
+    Args:
+        seq_length: tokens per row.
+        group_rows: rows come out in multiples of this (a row group), but for :meth:`finish`.
+        prefix, suffix: ids put around every document (BOS, EOS).
+        pad_id: fills the last row.
+    """
+
+    def __init__(
+        self,
+        seq_length: int,
+        *,
+        group_rows: int,
+        prefix: tuple[int, ...],
+        suffix: tuple[int, ...],
+        pad_id: int,
+    ) -> None:
+        self._seq_length = seq_length
+        self._group = group_rows * seq_length
+        self._prefix = np.asarray(prefix, np.int32)
+        self._suffix = np.asarray(suffix, np.int32)
+        self._pad_id = pad_id
+        self._ids: Int32 = np.empty(0, np.int32)
+        self._pieces = _Pieces.none()
+
+    def add(self, ids: Int32, offsets: Int64, file: int, position: Int64) -> Iterator[Packed]:
+        """Append documents and yield the row groups that are full.
+
+        Args:
+            ids: int32[total], the documents' tokens, contiguous, without prefix and suffix.
+            offsets: int64[n + 1] into ``ids``.
+            file: id of the file that all documents come from.
+            position: int64[n], each document's position in that file.
+        """
+        whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
+        ends = np.cumsum(whole)
+        first = 0
+        while first < len(whole):
+            limit = int(ends[first] - whole[first]) + _WINDOW
+            last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
+            if int(whole[first]) > _WINDOW:
+                yield from self._add_long(
+                    ids[offsets[first] : offsets[first + 1]], file, int(position[first])
+                )
+            else:
+                stream = join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix)
+                start = np.zeros(last - first, np.int64)
+                files = np.full(last - first, file, np.int64)
+                yield from self._extend(
+                    stream, _Pieces(whole[first:last], start, files, position[first:last])
+                )
+            first = last
+
+    def finish(self) -> Iterator[Packed]:
+        """Yield what is left, the last row padded; the packer is empty afterwards."""
+        filled = len(self._ids)
+        if filled:
+            pad = -filled % self._seq_length
+            self._ids = np.concatenate([self._ids, np.full(pad, self._pad_id, np.int32)])
+            yield self._emit(filled, pad)
+
+    def _add_long(self, ids: Int32, file: int, position: int) -> Iterator[Packed]:
+        """One document longer than a window, fed in pieces so that its copy stays small."""
+        windows = [ids[at : at + _WINDOW] for at in range(0, len(ids), _WINDOW)]
+        fed = 0
+        for tokens in (self._prefix, *windows, self._suffix):
+            if len(tokens):
+                yield from self._extend(tokens, _Pieces.one(len(tokens), fed, file, position))
+                fed += len(tokens)
+
+    def _extend(self, stream: Int32, pieces: _Pieces) -> Iterator[Packed]:
+        self._pieces = self._pieces.append(pieces)
+        self._ids = np.concatenate([self._ids, stream]) if len(self._ids) else stream
+        full = len(self._ids) - len(self._ids) % self._group
+        if full:
+            yield self._emit(full, 0)
+
+    def _emit(self, filled: int, pad: int) -> Packed:
+        """Take the first ``filled + pad`` tokens, whole rows, out of the buffer."""
+        taken, self._pieces = self._pieces.split(filled)
+        ids, self._ids = self._ids[: filled + pad], self._ids[filled + pad :].copy()
+        cut = segments_of(taken.length, self._seq_length)
+        return Packed(
+            input_ids=ids,
+            segment_lengths=cut.length.astype(np.int32),
+            row_offsets=cut.row_offsets,
+            file=taken.file[cut.document],
+            position=taken.position[cut.document],
+            start=(cut.start + taken.start[cut.document]).astype(np.int32),
+            pad=pad,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The documents, or parts of them, whose tokens lie in the buffer; all int64[n]."""
+
+    length: Int64
+    start: Int64
+    file: Int64
+    position: Int64
+
+    @classmethod
+    def none(cls) -> _Pieces:
+        empty = np.empty(0, np.int64)
+        return cls(empty, empty, empty, empty)
+
+    @classmethod
+    def one(cls, length: int, start: int, file: int, position: int) -> _Pieces:
+        return cls(*(np.array([value], np.int64) for value in (length, start, file, position)))
+
+    def append(self, other: _Pieces) -> _Pieces:
+        """Both, joining the two in the middle when the second continues the first."""
+        if len(self.length) and other.start[0] and other.start[0] == self.start[-1] + self.length[-1]:
+            length = np.concatenate([self.length, other.length[1:]])
+            length[len(self.length) - 1] += other.length[0]
+            other = _Pieces(other.length[1:], other.start[1:], other.file[1:], other.position[1:])
+        else:
+            length = np.concatenate([self.length, other.length])
+        return _Pieces(
+            length,
+            np.concatenate([self.start, other.start]),
+            np.concatenate([self.file, other.file]),
+            np.concatenate([self.position, other.position]),
+        )
+
+    def split(self, tokens: int) -> tuple[_Pieces, _Pieces]:
+        """The pieces of the first ``tokens`` tokens and of the rest; one piece may be in both."""
+        ends = np.cumsum(self.length)
+        whole = int(np.searchsorted(ends, tokens, side="right"))
+        inside = tokens - (int(ends[whole - 1]) if whole else 0)
+        last = whole + (1 if inside else 0)
+        head = _Pieces(self.length[:last].copy(), self.start[:last], self.file[:last], self.position[:last])
+        tail = _Pieces(
+            self.length[whole:].copy(), self.start[whole:].copy(), self.file[whole:], self.position[whole:]
+        )
+        if inside:
+            head.length[-1] = inside
+            tail.length[0] -= inside
+            tail.start[0] += inside
+        return head, tail
+
+
+def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> Int32:
+    """Documents laid end to end with ``prefix`` and ``suffix`` around each.
+
+    Arrow joins byte strings with a separator in one pass of memcpy (2.2 Gtok/s; a mask in numpy
+    reaches 1.3, a loop over documents 0.25 on short ones), so tokens pass as 4-byte strings here.
+
+    Args:
+        ids: int32[total].
+        offsets: int64[n + 1] into ``ids``, n at least 1.
+
+    Returns:
+        int32[offsets[-1] - offsets[0] + n * (len(prefix) + len(suffix))], read-only.
+    """
+    # An empty string at either end gives the first document its prefix and the last one its suffix;
+    # the half separators outside are sliced off.
+    edges = np.concatenate([offsets[:1], offsets, offsets[-1:]]) * 4
+    count = len(edges) - 1
+    strings: Any = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(ids)]
+    )
+    documents: Any = pa.LargeListArray.from_arrays(pa.array([0, count], pa.int64()), strings)
+    separator = pa.scalar(suffix.tobytes() + prefix.tobytes(), pa.large_binary())
+    joined: Any = pc.binary_join(documents, separator)
+    tokens = np.frombuffer(joined.buffers()[2], np.int32)
+    return tokens[len(suffix) : len(tokens) - len(prefix)]

@@ -1,0 +1,126 @@
+"""A few rows of a version with their segments, read with page checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.manifest import InputFileEntry, Manifest, ShardEntry
+from tokenlake.storage import Layout, Store
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of ids of one document.
+
+    Attributes:
+        source, path, position: where the document comes from (`position`: row number or byte offset).
+        start: index of the run's first id within the document.
+        ids: the run.
+    """
+
+    source: str
+    path: str
+    position: int
+    start: int
+    ids: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One row: its place, its segments, and how many ids of padding follow them."""
+
+    split: str
+    row: int
+    shard: str
+    shard_row: int
+    segments: tuple[Segment, ...]
+    padding: int
+
+
+def read_sequences(store: Store, manifest: Manifest, split: str | None, first: int, number: int) -> Iterator[Sequence]:
+    """Yield rows ``first .. first + number`` of a split, fewer where it ends; reads only their row groups.
+
+    Args:
+        split: its name; None means ``train`` or else the first there is.
+        first: row of the split, in the order of the manifest's shards; negative counts from the end.
+
+    Raises:
+        ConfigError: no such split, or `first` is past its end.
+        IntegrityError: a page's checksum is wrong.
+    """
+    name = _split(manifest, split)
+    total = manifest.splits[name].rows
+    start = first if first >= 0 else max(0, total + first)
+    if start >= total:
+        where = f"{manifest.dataset}@v{manifest.version}"
+        raise ConfigError(f"row {first} is past the end: split {name!r} of {where} has {total} rows (0 to {total - 1})")
+    inputs = {entry.file_id: entry for entry in manifest.inputs}
+    offset = 0
+    for shard in (shard for shard in manifest.files if shard.split == name):
+        low, high = max(start, offset) - offset, min(start + number, offset + shard.rows) - offset
+        for row, values in _rows(store, manifest, shard, low, high):
+            yield _sequence(manifest, shard, offset + row, row, values, inputs)
+        offset += shard.rows
+
+
+def _split(manifest: Manifest, asked: str | None) -> str:
+    names = list(manifest.splits)
+    if not names:
+        raise ConfigError(f"{manifest.dataset}@v{manifest.version} has no rows")
+    if asked is None:
+        return "train" if "train" in names else names[0]
+    if asked not in names:
+        raise ConfigError(
+            f"{manifest.dataset}@v{manifest.version} has no split {asked!r}; expected one of {', '.join(names)}"
+        )
+    return asked
+
+
+def _rows(
+    store: Store, manifest: Manifest, shard: ShardEntry, low: int, high: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows ``low .. high`` of a shard, by row group."""
+    key = Layout(manifest.dataset, manifest.version).key(shard.path)
+    bounds = list(zip(shard.row_groups, (*shard.row_groups[1:], shard.rows), strict=True))
+    wanted = [(index, begin) for index, (begin, end) in enumerate(bounds) if begin < high and end > low]
+    if not wanted:
+        return
+    with store.open(key) as stream:
+        try:
+            file = pq.ParquetFile(stream, page_checksum_verification=True)
+            for index, begin in wanted:
+                group = file.read_row_group(index)
+                for row in range(max(low, begin), min(high, begin + group.num_rows)):
+                    yield row, group.slice(row - begin, 1).to_pylist()[0]
+        except (OSError, pa.ArrowException) as error:
+            raise IntegrityError(f"{key}: cannot be read: {error}. Run `tokenlake verify`.", file=key) from error
+
+
+def _sequence(
+    manifest: Manifest,
+    shard: ShardEntry,
+    row: int,
+    shard_row: int,
+    values: dict[str, Any],
+    inputs: dict[int, InputFileEntry],
+) -> Sequence:
+    ids: list[int] = values["input_ids"]
+    packed = manifest.kind == "packed"
+    lengths: list[int] = values["segment_lengths"] if packed else [len(ids)]
+    documents: list[dict[str, int]] = values["documents"] if packed else [{**values, "start": 0}]
+    segments: list[Segment] = []
+    begin = 0
+    for length, document in zip(lengths, documents, strict=True):
+        entry = inputs[document["file"]]
+        run = tuple(ids[begin : begin + length])
+        segments.append(Segment(entry.source, entry.path, document["position"], document["start"], run))
+        begin += length
+    return Sequence(shard.split, row, shard.path, shard_row, tuple(segments), len(ids) - begin)

@@ -1,0 +1,123 @@
+"""One query, one DuckDB: verify, make views, lock, run, close."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from tokenlake.catalog import Catalog
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.query.decoding import Decoders
+from tokenlake.query.relations import Relation, mentioned, relations
+from tokenlake.query.verified import OnVerified
+from tokenlake.query.views import create
+from tokenlake.storage import Store, open_store
+
+_SETTINGS: Final = {
+    # `from x` must never find a Python variable of ours
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+}
+_EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
+
+
+def query(store: Store | str | os.PathLike[str], sql: str, *, on_verified: OnVerified | None = None) -> pa.Table:
+    """Run one SELECT over a store.
+
+    The shards that the query mentions are hashed first and compared with their manifests; DuckDB may then
+    read these files and nothing else, and nothing can be written.
+
+    Args:
+        store: a store or its address.
+        sql: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
+        on_verified: called with the size of each file found whole.
+
+    Raises:
+        ConfigError: the statement is wrong, or not one that only reads; the message is DuckDB's.
+        IntegrityError: a file is not what its manifest says.
+    """
+    catalog = Catalog(store if isinstance(store, Store) else open_store(store))
+    known = relations(catalog)
+    with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as spill:
+        connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": spill})
+        try:
+            _check_reads_only(connection, sql)
+            wanted = mentioned(_words(sql), known)
+            readable = create(connection, catalog, wanted, known, on_verified)
+            _add_decode(connection, Decoders(catalog))
+            _lock(connection, readable)
+            return connection.sql(sql).to_arrow_table()
+        except duckdb.Error as error:
+            raise _explained(error, sql, known) from error
+        finally:
+            connection.close()
+
+
+def _words(sql: str) -> list[str]:
+    """Identifiers and string literals of a statement, unquoted: more than the tables it names, never fewer."""
+    tokens = duckdb.tokenize(sql)
+    ends = [offset for offset, _ in tokens[1:]] + [len(sql)]
+    words = [sql[offset:end].strip() for (offset, _), end in zip(tokens, ends, strict=True)]
+    return [_unquoted(word) for word in words if word]
+
+
+def _unquoted(word: str) -> str:
+    for quote in ('"', "'"):
+        if len(word) > 1 and word[0] == quote == word[-1]:
+            return word[1:-1].replace(quote * 2, quote)
+    return word
+
+
+def _check_reads_only(connection: Any, sql: str) -> None:
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise ConfigError(f"expected one SQL statement, got {len(statements)}: run them one at a time")
+    kind = statements[0].type
+    if kind == duckdb.StatementType.EXPLAIN:
+        _check_reads_only(connection, _EXPLAIN.sub("", sql, count=1))
+    elif kind != duckdb.StatementType.SELECT:
+        raise ConfigError(
+            f"a query may only read, and this is {kind.name}: expected SELECT, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
+        )
+
+
+def _lock(connection: Any, readable: Sequence[str]) -> None:
+    """From here on: these files, no others, no network, no extensions, and no way to change that."""
+    paths = ", ".join(_literal(path) for path in readable)
+    connection.execute(f"set allowed_paths = [{paths}]")
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
+
+
+def _add_decode(connection: Any, decoders: Decoders) -> None:
+    def decode(ids: Any, datasets: Any) -> Any:
+        pairs = zip(ids.to_pylist(), datasets.to_pylist(), strict=True)
+        return pa.array([decoders.text(each, dataset) for each, dataset in pairs], pa.string())
+
+    connection.create_function("decode", decode, ["INTEGER[]", "VARCHAR"], "VARCHAR", type="arrow")
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _explained(error: duckdb.Error, sql: str, known: dict[str, Relation]) -> Exception:
+    """DuckDB's message, with a hint where a name lacks its quotes or does not exist."""
+    message = str(error).strip()
+    if isinstance(error, duckdb.IOException | duckdb.FatalException):
+        return IntegrityError(f"DuckDB could not read the store's files: {message}")
+    unquoted = [name for name in known if re.search(r"[^a-z0-9_]", name) and name in sql and f'"{name}"' not in sql]
+    if unquoted:
+        name = max(unquoted, key=len)
+        message += f"\n\nNames with other characters than letters, digits and _ need double quotes: \"{name}\""
+    elif isinstance(error, duckdb.CatalogException):
+        message += "\n\n`tokenlake sql` without a query lists what there is."
+    return ConfigError(message)

@@ -1,0 +1,69 @@
+"""Bytes that are what the manifest says, or an error."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from tokenlake.errors import IntegrityError, NotFoundError
+from tokenlake.storage import Layout, Store
+
+OnVerified = Callable[[int], None]
+"""Called with the size of each file that was found whole; from several threads."""
+
+_THREADS: Final = 4
+
+
+def verified_paths(
+    store: Store, layout: Layout, hashes: Mapping[str, str], on_verified: OnVerified | None = None
+) -> dict[str, Path]:
+    """Hash files of a version and return their local paths.
+
+    Args:
+        hashes: path relative to the version -> sha256 (hex).
+
+    Raises:
+        IntegrityError: a file is missing or its bytes are not what was committed.
+    """
+
+    def check(item: tuple[str, str]) -> tuple[str, Path]:
+        path, expected = item
+        key = layout.key(path)
+        try:
+            with store.open(key) as stream:
+                got = hashlib.file_digest(stream, "sha256").hexdigest()
+                size = stream.tell()
+        except NotFoundError as error:
+            raise IntegrityError(f"{key}: the file is missing; the manifest lists it. {_MEND}", file=key) from error
+        _same(key, expected, got)
+        if on_verified:
+            on_verified(size)
+        return path, store.local_path(key)
+
+    # hashlib releases the GIL: threads hash as fast as the disk reads
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(pool.map(check, hashes.items()))
+
+
+def verified_bytes(store: Store, layout: Layout, path: str, expected: str) -> bytes:
+    """Read one small file of a version; IntegrityError if its sha256 is not ``expected``."""
+    key = layout.key(path)
+    data = store.read(key)
+    _same(key, expected, hashlib.sha256(data).hexdigest())
+    return data
+
+
+_MEND: Final = "Run `tokenlake verify` for the whole picture, restore the file from a copy or build it again."
+
+
+def _same(key: str, expected: str, got: str) -> None:
+    if expected != got:
+        raise IntegrityError(
+            f"{key}: the file was changed after it was committed: sha256 is {got}, the manifest says {expected}. {_MEND}",
+            file=key,
+            expected=expected,
+            got=got,
+        )

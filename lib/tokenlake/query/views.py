@@ -1,0 +1,155 @@
+"""DuckDB views over verified shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tokenlake.catalog import Catalog
+from tokenlake.errors import ConfigError
+from tokenlake.manifest import Manifest
+from tokenlake.query import tables
+from tokenlake.query.relations import Relation
+from tokenlake.query.verified import OnVerified, verified_paths
+from tokenlake.storage import Layout
+
+_DOCUMENTS = pa.schema(
+    [("split", pa.string()), ("shard", pa.string()), ("row", pa.int64()), ("segment", pa.int64())]
+    + [("source", pa.string()), ("path", pa.string()), ("file", pa.int64()), ("position", pa.int64())]
+    + [("start", pa.int32()), ("length", pa.int64())]
+)
+
+
+def create(
+    connection: Any,
+    catalog: Catalog,
+    wanted: Sequence[Relation],
+    known: dict[str, Relation],
+    on_verified: OnVerified | None = None,
+) -> list[str]:
+    """Make the wanted relations and what they rest on; return the files that DuckDB may read.
+
+    Raises:
+        IntegrityError: a shard is not what its manifest says.
+    """
+    maker = _Maker(connection, catalog, on_verified)
+    for relation in wanted:
+        if relation.kind != "table":
+            maker.make(relation)
+        elif relation.name == "documents":
+            maker.all_documents([each for each in known.values() if _is_newest_documents(each)])
+        else:
+            maker.table(relation.name, tables.build(catalog, relation.name))
+    return maker.readable
+
+
+def _is_newest_documents(relation: Relation) -> bool:
+    return relation.kind == "documents" and "@" not in relation.name
+
+
+class _Maker:
+    """Creates each view once and collects the files behind them."""
+
+    def __init__(self, connection: Any, catalog: Catalog, on_verified: OnVerified | None) -> None:
+        self._connection, self._catalog, self._on_verified = connection, catalog, on_verified
+        self._made: set[str] = set()
+        self.readable: list[str] = []
+
+    def table(self, name: str, content: pa.Table) -> None:
+        """Make an in-memory table of an Arrow one."""
+        if name not in self._made:
+            self._connection.register(f"arrow:{name}", content)
+            self._connection.execute(f"create table {_quoted(name)} as select * from {_quoted(f'arrow:{name}')}")
+            self._made.add(name)
+
+    def make(self, relation: Relation) -> None:
+        """Make the view of one version, under the name it was asked by."""
+        base = f"{relation.dataset}@v{relation.version}"
+        manifest = self._catalog.manifest(relation.dataset, relation.version)
+        real = base if relation.kind == "rows" else f"{base}/{relation.kind}"
+        {"rows": self._rows, "documents": self._documents, "quarantine": self._quarantine}[relation.kind](real, manifest)
+        if relation.name != real:
+            self._view(relation.name, f"select * from {_quoted(real)}")
+
+    def all_documents(self, newest: Sequence[Relation]) -> None:
+        """Make ``documents``: the provenance of the newest version of every dataset."""
+        for relation in newest:
+            self.make(relation)
+        selects = [
+            f"select {_literal(each.dataset)} as dataset, {each.version} as version, * from {_quoted(each.name)}"
+            for each in newest
+        ]
+        empty = pa.schema([("dataset", pa.string()), ("version", pa.int32()), *_DOCUMENTS])
+        if selects:
+            self._view("documents", " union all ".join(selects))
+        else:
+            self.table("documents", empty.empty_table())
+
+    def _rows(self, name: str, manifest: Manifest) -> None:
+        if name in self._made:
+            return
+        if not manifest.files:
+            raise ConfigError(f"{name} has no rows: nothing was written in any split")
+        layout = Layout(manifest.dataset, manifest.version)
+        hashes = {shard.path: shard.sha256 for shard in manifest.files}
+        paths = verified_paths(self._catalog.store, layout, hashes, self._on_verified)
+        files = [
+            {"filename": str(paths[shard.path]), "shard": shard.path, "split": shard.split} for shard in manifest.files
+        ]
+        self.table(f"{name}/files", pa.Table.from_pylist(files))
+        self._view(
+            name,
+            "select f.split, f.shard, r.file_row_number as row, r.* exclude (filename, file_row_number) "
+            f"from {self._parquet(list(map(str, paths.values())))} r join {_quoted(f'{name}/files')} f using (filename)",
+        )
+
+    def _documents(self, name: str, manifest: Manifest) -> None:
+        rows = name.removesuffix("/documents")
+        self._rows(rows, manifest)
+        self.table(f"{rows}/inputs", _inputs(manifest))
+        pieces = (
+            "select split, shard, row, generate_subscripts(segment_lengths, 1) as segment, "
+            "unnest(documents) as d, unnest(segment_lengths)::bigint as length"
+            if manifest.kind == "packed"
+            else "select split, shard, row, 1::bigint as segment, "
+            "{file: file, position: position, start: 0::integer} as d, len(input_ids) as length"
+        )
+        self._view(
+            name,
+            "select split, shard, row, segment, i.source, i.path, d.file, d.position, d.start, length "
+            f"from ({pieces} from {_quoted(rows)}) left join {_quoted(f'{rows}/inputs')} i on i.file = d.file",
+        )
+
+    def _quarantine(self, name: str, manifest: Manifest) -> None:
+        layout = Layout(manifest.dataset, manifest.version)
+        hashes = {p: entry.sha256 for p, entry in manifest.other_files.items() if p.startswith("quarantine/")}
+        paths = verified_paths(self._catalog.store, layout, hashes, self._on_verified)
+        if not paths:
+            raise ConfigError(f"{name.removesuffix('/quarantine')} has no bad records: nothing was quarantined")
+        self._view(name, f"select * exclude (filename) from {self._parquet(list(map(str, paths.values())))}")
+
+    def _parquet(self, paths: list[str]) -> str:
+        self.readable += paths
+        listed = ", ".join(_literal(path) for path in paths)
+        return f"read_parquet([{listed}], filename = true, file_row_number = true, hive_partitioning = false)"
+
+    def _view(self, name: str, select: str) -> None:
+        if name not in self._made:
+            self._connection.execute(f"create view {_quoted(name)} as {select}")
+            self._made.add(name)
+
+
+def _inputs(manifest: Manifest) -> pa.Table:
+    rows = [{"file": entry.file_id, "source": entry.source, "path": entry.path} for entry in manifest.inputs]
+    schema = pa.schema([("file", pa.int64()), ("source", pa.string()), ("path", pa.string())])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

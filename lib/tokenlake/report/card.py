@@ -1,0 +1,101 @@
+"""The dataset card: ``README.md`` of a version, a pure function of its manifest.
+
+The YAML header's ``configs:`` names each split's files by glob, so that the Hub's viewer, ``load_dataset``
+and a person with DuckDB all find the shards without being told of ``data/``.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tokenlake.account import Account
+from tokenlake.manifest import Manifest
+from tokenlake.report import dataset, numbers
+from tokenlake.report.account import account_table, remarks, sources_table
+from tokenlake.report.table import Table, to_markdown
+
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
+_LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"))
+
+
+def render_card(manifest: Manifest) -> str:
+    """Return the card as Markdown with a YAML header. Equal manifests give equal text.
+
+    The hash of the manifest is not in it: the manifest holds the hash of the card.
+    """
+    sections = [
+        _header(manifest),
+        f"# {manifest.dataset} v{manifest.version}\n",
+        _introduction(manifest),
+        "## Splits\n\n" + _table(dataset.splits_table(manifest)),
+        "## Columns\n\n" + _columns(manifest),
+        "## Sources\n\n" + _table(sources_table(manifest.accounts)),
+        "## Tokenizer\n\n" + _table(dataset.tokenizers_table(manifest)),
+        "## Account\n\nNothing is lost silently; these equations were checked when the version was committed.\n\n"
+        + _account(manifest.account, manifest.seq_length),
+        "## Reading it\n\n" + _reading(manifest),
+    ]
+    return "\n".join(sections)
+
+
+def _header(manifest: Manifest) -> str:
+    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
+    for split in manifest.splits:
+        # quoted: a split called `no` or `1` must stay text
+        lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(f'data/{split}-*.parquet')}"]
+    lines += ["tags:", "- tokenlake", "- pretokenized", "size_categories:", f"- {_size(manifest.totals.rows)}", "---", ""]
+    return "\n".join(lines)
+
+
+def _size(rows: int) -> str:
+    return next((name for limit, name in (*_SIZES, *_LARGER) if rows < limit), "n>1T" if rows >= 10**12 else "100B<n<1T")
+
+
+def _introduction(manifest: Manifest) -> str:
+    account = manifest.account
+    what = "Packed token sequences" if manifest.seq_length else "Tokenized documents"
+    return (
+        f"{what}, written by tokenlake: "
+        f"{numbers.plural(account.documents, 'document')}, {numbers.plural(account.tokens, 'token')}, "
+        f"{dataset.shape(manifest)}; {dataset.stored(manifest)}.\n"
+    )
+
+
+def _columns(manifest: Manifest) -> str:
+    if manifest.seq_length is None:
+        return (
+            "- `input_ids`: the document's token ids (int32).\n"
+            "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
+            "  `manifest.json`), and the row number or byte offset in it.\n"
+        )
+    length = numbers.count(manifest.seq_length)
+    return (
+        f"- `input_ids`: exactly {length} token ids (int32).\n"
+        "- `segment_lengths`: how many ids each piece of a document takes, in order; what is left is padding.\n"
+        "- `documents`: for the same pieces, `file` (the id of an input file; the table is in `manifest.json`),\n"
+        "  `position` (row number or byte offset in it) and `start` (the piece's first token within its document).\n"
+    )
+
+
+def _account(account: Account, seq_length: int | None) -> str:
+    notes = "".join(f"- {remark}\n" for remark in remarks(account))
+    return _table(account_table(account, seq_length, None)) + (f"\n{notes}" if notes else "")
+
+
+def _reading(manifest: Manifest) -> str:
+    split = "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
+    name = f"{manifest.dataset}@v{manifest.version}"
+    return (
+        "```sh\n"
+        f"tokenlake peek {name} -n 3\n"
+        f"tokenlake verify {name}\n"
+        "```\n\n"
+        "```python\n"
+        "from datasets import load_dataset\n\n"
+        f'rows = load_dataset("path/to/this/folder", split="{split}")\n'
+        "```\n"
+    )
+
+
+def _table(table: Table) -> str:
+    return to_markdown(Table(table.columns, table.rows))

@@ -1,0 +1,25 @@
+"""Raw input, from a pattern in a configuration to columns of text.
+
+Like a mail room: :func:`list_inputs` lists and seals what has arrived (path, size, sha256),
+:func:`split_file` cuts big parcels into pieces anyone may open independently, and
+:func:`read_range` opens one piece and hands over its texts in Arrow batches, each with the place
+it came from, setting damaged letters aside with the reason written on them.
+"""
+
+from tokenlake.sources.batch import BadRecord, TextBatch
+from tokenlake.sources.hashcache import HashCache
+from tokenlake.sources.listing import InputFile, list_inputs
+from tokenlake.sources.records import read_range
+from tokenlake.sources.split import FileRange, split_file, splittable
+
+__all__ = [
+    "BadRecord",
+    "FileRange",
+    "HashCache",
+    "InputFile",
+    "TextBatch",
+    "list_inputs",
+    "read_range",
+    "split_file",
+    "splittable",
+]

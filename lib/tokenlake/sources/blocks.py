@@ -1,0 +1,207 @@
+"""Line files as blocks of whole lines, in bounded memory.
+
+A range ``[start, stop)`` owns the lines that start inside it. Both ends are moved to the next start
+of a line by the same function, so that neighbours meet exactly and any partition reads every line once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from tokenlake.sources.batch import RAW_LIMIT
+from tokenlake.sources.opening import changed, damaged
+from tokenlake.sources.split import FileRange
+
+BLOCK_BYTES: Final = 16 << 20
+_SCAN_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Whole lines.
+
+    Attributes:
+        data: the bytes; what follows `size` belongs to the next block and is to be ignored.
+        size: length of the whole lines; the last one lacks its newline only at the end of the file.
+        offset: of ``data[0]`` in the (decompressed) file.
+        line: how many lines of the range come before.
+        bytes_read: input bytes consumed since the block before.
+    """
+
+    data: bytes
+    size: int
+    offset: int
+    line: int
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongLine:
+    """One line of more than a block, with its newline if it has one.
+
+    Attributes:
+        data: the bytes, None when there are more than `max_record_bytes` of them.
+        head: the first 64 KiB.
+        size: length in bytes.
+        offset, line, bytes_read: as in :class:`Block`.
+    """
+
+    data: bytearray | None
+    head: bytes
+    size: int
+    offset: int
+    line: int
+    bytes_read: int
+
+
+def read_blocks(
+    part: FileRange, descriptor: int, max_record_bytes: int, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Block | LongLine]:
+    """Yield the lines that `part` owns, in order; `descriptor` is the open file.
+
+    Raises:
+        DamagedFileError: a compressed stream is cut, corrupt or followed by something else.
+        InputChangedError: the file is shorter than planned.
+    """
+    if part.file.compression is None:
+        return _plain(part, descriptor, max_record_bytes, block_bytes)
+    return _compressed(part, descriptor, max_record_bytes, block_bytes)
+
+
+def count_lines(descriptor: int, stop: int) -> int:
+    """Return the number of newlines before byte `stop` of a plain file."""
+    total = 0
+    for offset in range(0, stop, _SCAN_BYTES):
+        total += os.pread(descriptor, min(_SCAN_BYTES, stop - offset), offset).count(b"\n")
+    return total
+
+
+def _line_start(descriptor: int, offset: int, size: int) -> int:
+    """Return where the first line that starts at or after `offset` starts; `size` if there is none."""
+    if offset <= 0:
+        return 0
+    at = offset - 1
+    while at < size:
+        data = os.pread(descriptor, min(_SCAN_BYTES, size - at), at)
+        if not data:
+            break
+        found = data.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at += len(data)
+    return size
+
+
+def _plain(part: FileRange, descriptor: int, limit: int, block_bytes: int) -> Iterator[Block | LongLine]:
+    size = part.file.size
+    at, line, mark = _line_start(descriptor, part.start, size), 0, part.start
+    end = _line_start(descriptor, part.stop, size)
+    while at < end:
+        data = _read_exactly(part, descriptor, min(block_bytes, end - at), at)
+        cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
+        if cut:
+            after = min(at + cut, part.stop)
+            yield Block(data=data, size=cut, offset=at, line=line, bytes_read=after - mark)
+            line += data.count(b"\n", 0, cut)
+        else:
+            cut = _line_start(descriptor, at + len(data), size) - at
+            after = min(at + cut, part.stop)
+            keep = cut <= limit + 2  # the newline, and a carriage return, are not part of the record
+            yield LongLine(
+                data=bytearray(_read_exactly(part, descriptor, cut, at)) if keep else None,
+                head=data[:RAW_LIMIT],
+                size=cut,
+                offset=at,
+                line=line,
+                bytes_read=after - mark,
+            )
+            line += 1
+        at, mark = at + cut, after
+
+
+def _read_exactly(part: FileRange, descriptor: int, size: int, offset: int) -> bytes:
+    data = os.pread(descriptor, size, offset)
+    while len(data) < size:  # a signal, a network file system, or more than the 2 GiB of one call
+        more = os.pread(descriptor, size - len(data), offset + len(data))
+        if not more:
+            raise changed(part.file, f"it ends at byte {offset + len(data)}, planned were {part.file.size}")
+        data += more
+    return data
+
+
+def _compressed(part: FileRange, descriptor: int, limit: int, block_bytes: int) -> Iterator[Block | LongLine]:
+    stream = DecompressedStream(part, descriptor)
+    pending, offset, line = b"", 0, 0
+    while True:
+        data = pending + stream.read(block_bytes - len(pending))
+        final = len(data) < block_bytes
+        cut = len(data) if final else data.rfind(b"\n") + 1
+        if cut:
+            yield Block(data=data, size=cut, offset=offset, line=line, bytes_read=stream.consumed())
+            line += data.count(b"\n", 0, cut)
+            pending = data[cut:]
+        elif data:
+            long, pending = _gather(stream, data, limit, offset, line)
+            cut, line = long.size, line + 1
+            yield long
+        offset += cut
+        if final:
+            return
+
+
+def _gather(
+    stream: DecompressedStream, head: bytes, limit: int, offset: int, line: int
+) -> tuple[LongLine, bytes]:
+    """Read on until the line ends; return it and what was read of the next lines."""
+    data: bytearray | None = bytearray(head)
+    size, rest, ended = len(head), b"", False
+    while not ended:
+        chunk = stream.read(_SCAN_BYTES)
+        newline = chunk.find(b"\n") + 1
+        ended = newline > 0 or not chunk
+        if newline:
+            chunk, rest = chunk[:newline], chunk[newline:]
+        size += len(chunk)
+        if data is not None:
+            data += chunk
+            data = data if size <= limit + 2 else None
+    found = LongLine(
+        data=data, head=head[:RAW_LIMIT], size=size, offset=offset, line=line, bytes_read=stream.consumed()
+    )
+    return found, rest
+
+
+class DecompressedStream:
+    """The bytes of a gzip (all members) or zstd (all frames) file, read once from the beginning."""
+
+    def __init__(self, part: FileRange, descriptor: int) -> None:
+        self._file, self._mark = part.file, 0
+        self._raw = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb", buffering=0), mode="r")
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        self._stream = pa.CompressedInputStream(self._raw, part.file.compression)
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        """Return exactly `size` bytes, fewer only at the end; DamagedFileError where the stream is broken."""
+        try:
+            data = self._stream.read(size)
+        except (OSError, pa.ArrowException) as error:
+            raise damaged(
+                self._file,
+                f"its {self._file.compression} stream breaks off or is corrupt within {size} bytes after byte "
+                f"{self._at} of the decompressed data ({error})",
+                offset=self._at,
+            ) from error
+        self._at += len(data)
+        return data
+
+    def consumed(self) -> int:
+        """Return how many compressed bytes were read since the last call."""
+        at = self._raw.tell()
+        self._mark, delta = at, at - self._mark
+        return delta

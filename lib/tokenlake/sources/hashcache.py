@@ -1,0 +1,101 @@
+"""Remembered sha256 sums of local files, so that a second run need not read them to list them.
+
+The key is what the file system changes whenever a file's bytes do: device, inode, size, mtime and
+ctime. The cache is a convenience: one that is missing, locked or corrupt is never an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, final
+
+_RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS sha256 (dev INTEGER, inode INTEGER, size INTEGER, mtime_ns INTEGER, "
+    "ctime_ns INTEGER, sha256 TEXT NOT NULL, PRIMARY KEY (dev, inode, size, mtime_ns, ctime_ns)) WITHOUT ROWID"
+)
+_SELECT: Final = "SELECT sha256 FROM sha256 WHERE dev=? AND inode=? AND size=? AND mtime_ns=? AND ctime_ns=?"
+_INSERT: Final = "INSERT OR REPLACE INTO sha256 VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def default_path() -> Path:
+    """Return where the cache lives: ``$TOKENLAKE_CACHE``, else the user's cache directory."""
+    own = os.environ.get("TOKENLAKE_CACHE")
+    if own:
+        return Path(own) / "sha256.sqlite"
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "tokenlake" / "sha256.sqlite"
+
+
+@final
+class HashCache:
+    """A table (device, inode, size, mtime, ctime) -> sha256 in one SQLite file; usable from threads."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Open or create the cache at `path` (default: :func:`default_path`); never raises."""
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        with suppress(sqlite3.Error, OSError, RuntimeError):
+            self._connection = _connect(Path(path) if path is not None else default_path())
+
+    def get(self, stat: os.stat_result) -> str | None:
+        """Return the sha256 (hex) remembered for a file in this state, or None."""
+        with self._lock:
+            if self._connection is None:
+                return None
+            try:
+                row = self._connection.execute(_SELECT, _key(stat)).fetchone()
+            except sqlite3.Error:
+                return None
+        return row[0] if row and _looks_like_sha256(row[0]) else None
+
+    def put(self, stat: os.stat_result, sha256: str) -> None:
+        """Remember `sha256` for a file in this state, unless it changed within the last two seconds."""
+        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < _RACY_NS:
+            return
+        with self._lock, suppress(sqlite3.Error):
+            if self._connection is not None:
+                self._connection.execute(_INSERT, (*_key(stat), sha256))
+
+    def close(self) -> None:
+        """Close the file; the cache then forgets and remembers nothing."""
+        with self._lock, suppress(sqlite3.Error):
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> HashCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=0.2, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous=OFF")  # a lost entry costs one more hash, nothing else
+        connection.execute(_SCHEMA)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _key(stat: os.stat_result) -> tuple[int, int, int, int, int]:
+    # SQLite integers are signed 64 bits; some file systems hand out larger inode and device numbers.
+    return (_signed(stat.st_dev), _signed(stat.st_ino), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+def _signed(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _looks_like_sha256(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")

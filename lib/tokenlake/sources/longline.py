@@ -1,0 +1,156 @@
+"""A JSON line of more than a block: parsed with about twice its own size in memory.
+
+Decoding 200 MB at once would take up to five times as much (a Python string with one emoji has four
+bytes per character). So long strings are lifted out first; what is left is small and goes through
+the strict parser; the lifted ones are decoded piece by piece.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from tokenlake.sources.batch import text_over
+from tokenlake.sources.blocks import LongLine
+from tokenlake.sources.lineindex import BOM
+from tokenlake.sources.parsed import BadLine, Parsed
+from tokenlake.sources.strict import Fault, load_object, members, syntax_fault, text_of
+
+_LONG_STRING: Final = 64 << 10  # longer ones are lifted out
+_PIECE: Final = 1 << 20
+_MAX_SKELETON: Final = 16 << 20  # bytes beside long strings; parsed, they can take 25 times as much
+_LONGEST_UNIT: Final = 12  # bytes of the longest thing a piece must not be cut in: a surrogate pair
+
+
+def parse_long(line: LongLine, field: str, max_record_bytes: int) -> Parsed:
+    """Parse one long line into a batch of one record, or of none if it is blank or bad."""
+    start, stop, crlf, cut = _content(line)
+    bom = int(start > 0)
+    if stop - start > max_record_bytes or line.data is None:
+        found = Fault(
+            "line_too_long", f"the line has {stop - start} bytes, max_record_bytes is {max_record_bytes}"
+        )
+    else:
+        found = _parse(line.data, start, stop, field)
+    if (
+        cut
+        and isinstance(found, Fault)
+        and found.reason in {"invalid_json", "invalid_utf8", "lone_surrogate"}
+    ):
+        found = Fault("truncated_line", f"the file ends in the middle of a record ({found.detail})")
+    bad = [BadLine(line.offset, line.line, found, line.head)] if isinstance(found, Fault) else []
+    texts = [found] if isinstance(found, (bytes, bytearray)) else []
+    sizes = [len(text) for text in texts]
+    return Parsed(
+        text=text_over(np.cumsum([0, *sizes]), pa.py_buffer(texts[0] if texts else b"")),
+        positions=np.full(len(texts), line.offset, np.int64),
+        bad=tuple(bad),
+        normalized={"bom": bom, "crlf": crlf, "blank_line": int(found is None)},
+        bytes_read=line.bytes_read,
+    )
+
+
+def _content(line: LongLine) -> tuple[int, int, int, bool]:
+    """Return (start, stop) of the content, whether it ends in CRLF, and whether it has no end of line."""
+    start = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
+    if line.data is None:
+        return start, line.size, 0, False
+    if not line.data.endswith(b"\n"):
+        return start, line.size, int(line.data.endswith(b"\r")), True
+    crlf = int(line.data.endswith(b"\r\n"))
+    return start, line.size - 1 - crlf, crlf, False
+
+
+def _parse(data: bytearray, start: int, stop: int, field: str) -> bytes | bytearray | Fault | None:
+    """Return the text as UTF-8, the line's fault, or None if it is blank."""
+    # Longer than the field's name, so that a lifted key is never taken for it.
+    placeholder = b'"' + b"x" * (len(field) + 1) + b'"'
+    skeleton, lifted = _lift(data, start, stop, placeholder)
+    if len(skeleton) > _MAX_SKELETON:
+        return Fault(
+            "too_complex",
+            f"the record has {len(skeleton)} bytes beside long strings, at most {_MAX_SKELETON}",
+        )
+    if not skeleton.strip(b" \t\r"):
+        return None
+    record = load_object(skeleton)
+    if isinstance(record, Fault):
+        return record
+    wanted = [at for key, at in members(skeleton) if key == field]
+    text: bytes | bytearray | None = None
+    for at, (a, b) in lifted.items():
+        decoded = _decode(data, a, b, keep=at in wanted)
+        if isinstance(decoded, Fault):
+            return decoded
+        text = decoded if at in wanted else text
+    found = text_of(record, skeleton, field)
+    return found if isinstance(found, Fault) else text if text is not None else found.encode()
+
+
+def _lift(
+    data: bytearray, start: int, stop: int, placeholder: bytes
+) -> tuple[bytes, dict[int, tuple[int, int]]]:
+    """Replace long strings; return what is left and {offset there: (start, stop) of a string's inside}."""
+    skeleton = bytearray()
+    lifted: dict[int, tuple[int, int]] = {}
+    at = start
+    while at < stop and len(skeleton) <= _MAX_SKELETON:
+        quote = data.find(b'"', at, stop)
+        if quote < 0:
+            skeleton += data[at : min(stop, at + _MAX_SKELETON + 1)]
+            break
+        skeleton += data[at : min(quote, at + _MAX_SKELETON + 1)]
+        at = _string_end(data, quote + 1, stop)
+        if at - quote > _LONG_STRING:
+            lifted[len(skeleton)] = (quote + 1, at - 1)
+            skeleton += placeholder
+        else:
+            skeleton += data[quote:at]
+    return bytes(skeleton), lifted
+
+
+def _string_end(data: bytearray, start: int, stop: int) -> int:
+    """Return where the string whose inside begins at `start` ends, after its quote; `stop` if it does not."""
+    at = start
+    while (at := data.find(b'"', at, stop)) >= 0:
+        back = at
+        while data[back - 1] == ord("\\"):
+            back -= 1
+        at += 1
+        if (at - back) % 2:
+            return at
+    return stop
+
+
+def _decode(data: bytearray, start: int, stop: int, *, keep: bool) -> bytearray | Fault:
+    """Decode the inside of a JSON string to UTF-8 piece by piece; validate only, if not `keep`."""
+    text = bytearray()
+    at = start
+    while at < stop:
+        size, decoded = _piece(data, at, stop)
+        if isinstance(decoded, Fault):
+            return decoded
+        if keep:
+            text += decoded
+        at += size
+    return text
+
+
+def _piece(data: bytearray, at: int, stop: int) -> tuple[int, bytes | Fault]:
+    """Decode one piece; return its length in the line and its text or fault.
+
+    A piece that ends inside a character or an escape is not a valid JSON string, and one that ends
+    between them is: so the end moves back until the piece is valid.
+    """
+    end = min(at + _PIECE, stop)
+    fault: Fault | None = None
+    for back in range(1 if end == stop else min(_LONGEST_UNIT, end - at)):
+        piece = b'"' + data[at : end - back] + b'"'
+        try:
+            return end - back - at, orjson.loads(piece).encode()
+        except orjson.JSONDecodeError as error:
+            fault = fault or syntax_fault(piece, error)
+    return 0, fault or Fault("invalid_json", "an empty piece of a string")

@@ -1,0 +1,121 @@
+"""One JSON line, read strictly: the judge of what the vectorised reader is not sure about.
+
+RFC 8259 as orjson reads it: valid UTF-8, no NaN, no lone surrogates, at most 1024 levels, one object
+on the line; numbers of any size. The content field must be there once and hold a string.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+MAX_DEPTH: Final = 1024  # orjson's limit: what is nested deeper is a bad record
+_SHOWN: Final = 120  # characters of a foreign message or value in ours
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_TOKEN: Final = re.compile(_STRING + rb'|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
+_STRING_OR_NUMBER: Final = re.compile(
+    _STRING + rb"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a record cannot be used: a stable code and a sentence."""
+
+    reason: str
+    detail: str
+
+
+def parse_line(line: bytes, field: str) -> str | Fault:
+    """Return the text in `field` of the JSON object on `line` (no newline), or what is wrong with it."""
+    record = load_object(line)
+    return record if isinstance(record, Fault) else text_of(record, line, field)
+
+
+def load_object(line: bytes) -> dict[str, Any] | Fault:
+    """Parse `line` as one JSON object."""
+    try:
+        record = _loads(line)
+    except orjson.JSONDecodeError as error:
+        return syntax_fault(line, error)
+    if isinstance(record, dict):
+        return record
+    return Fault("not_an_object", f"the line holds a JSON {_kind(record)}, expected an object")
+
+
+def text_of(record: dict[str, Any], line: bytes, field: str) -> str | Fault:
+    """Return the string in `field` of `record`, which was parsed from `line`."""
+    if field not in record:
+        names = ", ".join(map(repr, sorted(record)[:12]))[:_SHOWN]
+        return Fault("missing_field", f"there is no field {field!r}; the record has {names or 'no fields'}")
+    if _may_repeat(line, field) and [key for key, _ in members(line)].count(field) > 1:
+        return Fault("duplicate_key", f"the field {field!r} is given more than once")
+    text = record[field]
+    if isinstance(text, str):
+        return text
+    if text is None:
+        return Fault("null_text", f"the field {field!r} is null, expected a string")
+    return Fault("not_a_string", f"the field {field!r} holds a JSON {_kind(text)}, expected a string")
+
+
+def members(line: bytes) -> list[tuple[str, int]]:
+    """Return (key, offset of the value) for every member of the valid JSON object on `line`, repeats too."""
+    found: list[tuple[str, int]] = []
+    depth, name = 0, b""
+    for token in _TOKEN.finditer(line):
+        first = token[0][:1]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+        elif first == b'"':
+            name = token[0]
+        elif depth == 1 and (colon := token[0].find(b":")) >= 0 and not token[0][:colon].strip():
+            value = token[0][colon + 1 :]
+            found.append((orjson.loads(name), token.end() - len(value.lstrip())))
+    return found
+
+
+def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
+    """Name the reason for which orjson refused `line`."""
+    message = str(error)[:_SHOWN]
+    try:
+        str(line, "utf-8")
+    except UnicodeDecodeError as unicode_error:
+        return Fault("invalid_utf8", f"byte {unicode_error.start} of the line is not UTF-8")
+    if "depth limit" in message or "recursion limit" in message:
+        return Fault("too_deep", f"values are nested more than {MAX_DEPTH} levels deep")
+    if "surrogate" in message:
+        return Fault(
+            "lone_surrogate", f"half a surrogate pair stands alone, which is no character: {message}"
+        )
+    return Fault("invalid_json", f"not a JSON object: {message}")
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if "infinity" not in str(error):
+            raise
+        return orjson.loads(_STRING_OR_NUMBER.sub(_tame, line))
+
+
+def _tame(token: re.Match[bytes]) -> bytes:
+    # A number beyond a double's range is valid JSON and nothing to us. `0e0` cannot be extended to
+    # another number by what follows, so nothing malformed becomes valid.
+    return token[0] if token[0].startswith(b'"') else b"0e0"
+
+
+def _may_repeat(line: bytes, field: str) -> bool:
+    return b"\\" in line or line.count(orjson.dumps(field)) != 1
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return names[type(value)]

@@ -1,0 +1,138 @@
+"""Plain text: a file as one document, or every line a document."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.sources.batch import RAW_LIMIT, text_over
+from tokenlake.sources.blocks import Block, DecompressedStream, LongLine, read_blocks
+from tokenlake.sources.jsonl import too_long
+from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
+from tokenlake.sources.parsed import BadLine, Parsed
+from tokenlake.sources.split import FileRange
+from tokenlake.sources.strict import Fault
+
+_CHUNK = 1 << 20
+
+
+def read_document(part: FileRange, descriptor: int, max_record_bytes: int) -> Parsed:
+    """Read a whole file as one text; line ends stay as they are, a byte order mark goes."""
+    data = _read_whole(part, descriptor, max_record_bytes)
+    skip = len(BOM) if data.startswith(BOM) else 0
+    text = text_over(np.array([0, len(data) - skip]), pa.py_buffer(data).slice(skip))
+    fault: Fault | None = None
+    if len(data) > max_record_bytes:
+        fault = Fault(
+            "document_too_long", f"the file has more than max_record_bytes = {max_record_bytes} bytes"
+        )
+    else:
+        fault = _utf8_fault(text, bytes_name="file")
+    return Parsed(
+        text=text[:0] if fault else text,
+        positions=np.zeros(0 if fault else 1, np.int64),
+        bad=(BadLine(0, None, fault, bytes(data[:RAW_LIMIT])),) if fault else (),
+        normalized={"bom": int(skip > 0)},
+        bytes_read=part.weight,
+    )
+
+
+def _read_whole(part: FileRange, descriptor: int, limit: int) -> bytes | bytearray:
+    if part.file.compression is None:
+        size = min(part.file.size, limit + 1)
+        data = bytearray(size)
+        at = 0
+        with memoryview(data) as view:
+            while at < size and (got := os.preadv(descriptor, [view[at:]], at)):
+                at += got
+        return data[:at] if at < size else data
+    stream, data = DecompressedStream(part, descriptor), bytearray()
+    while chunk := stream.read(_CHUNK):
+        if len(data) <= limit:  # what is beyond is read all the same: the stream must end well
+            data += chunk
+    return data
+
+
+def read_lines(part: FileRange, descriptor: int, max_record_bytes: int) -> Iterator[Parsed]:
+    """Read every line that is not empty as a text, without its end of line."""
+    for block in read_blocks(part, descriptor, max_record_bytes):
+        if isinstance(block, LongLine):
+            box = [_long_line(block, max_record_bytes)]
+            del block
+            yield box.pop()
+        else:
+            yield _lines(block, max_record_bytes)
+
+
+def _lines(block: Block, max_record_bytes: int) -> Parsed:
+    lines = index_lines(block)
+    text = _join(block, lines)
+    bad: list[BadLine] = []
+    positions = lines.positions(block)
+    sizes = lines.stops - lines.starts
+    if (sizes > max_record_bytes).any() or _utf8_fault(text, "block"):
+        bad = _bad_lines(block, lines, text, max_record_bytes)
+        keep = np.ones(len(text), bool)
+        keep[[np.searchsorted(positions, line.position) for line in bad]] = False
+        text, positions = text.filter(pa.array(keep)), positions[keep]
+    return Parsed(
+        text=text,
+        positions=positions,
+        bad=tuple(bad),
+        normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": lines.blank},
+        bytes_read=block.bytes_read,
+    )
+
+
+def _join(block: Block, lines: LineIndex) -> pa.LargeStringArray:
+    """Return the lines' contents laid end to end; not validated."""
+    data = memoryview(block.data)
+    spans = zip(lines.starts.tolist(), lines.stops.tolist(), strict=True)
+    joined = b"".join([data[start:stop] for start, stop in spans])
+    offsets = np.zeros(len(lines.starts) + 1, np.int64)
+    np.cumsum(lines.stops - lines.starts, out=offsets[1:])
+    return text_over(offsets, pa.py_buffer(joined))
+
+
+def _bad_lines(
+    block: Block, lines: LineIndex, text: pa.LargeStringArray, max_record_bytes: int
+) -> list[BadLine]:
+    bad: list[BadLine] = []
+    positions = lines.positions(block)
+    for index in range(len(text)):
+        start, stop = int(lines.starts[index]), int(lines.stops[index])
+        fault = _utf8_fault(text[index : index + 1], "line")
+        if stop - start > max_record_bytes:
+            fault = too_long(stop - start, max_record_bytes)
+        if fault:
+            number = block.line + int(lines.numbers[index])
+            bad.append(BadLine(int(positions[index]), number, fault, block.data[start:stop][:RAW_LIMIT]))
+    return bad
+
+
+def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
+    data = line.data if line.data is not None else bytearray(line.head)
+    skip = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
+    crlf = int(data.endswith(b"\r\n"))
+    size = line.size - skip - int(data.endswith(b"\n")) - crlf
+    text = text_over(np.array([0, min(size, len(data))]), pa.py_buffer(data).slice(skip))
+    too_big = line.data is None or size > max_record_bytes
+    fault = too_long(size, max_record_bytes) if too_big else _utf8_fault(text, "line")
+    return Parsed(
+        text=text[:0] if fault else text,
+        positions=np.full(0 if fault else 1, line.offset, np.int64),
+        bad=(BadLine(line.offset, line.line, fault, line.head),) if fault else (),
+        normalized={"bom": int(skip > 0), "crlf": crlf},
+        bytes_read=line.bytes_read,
+    )
+
+
+def _utf8_fault(text: pa.LargeStringArray, bytes_name: str) -> Fault | None:
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return Fault("invalid_utf8", f"the {bytes_name} is not valid UTF-8")
+    return None

@@ -1,0 +1,117 @@
+"""What a store is: named bytes, created once, verified when written, never half visible."""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeAlias, final
+
+Outcome: TypeAlias = Literal["created", "equal", "replaced"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One listed object: its key and its size in bytes."""
+
+    key: str
+    size: int
+
+
+class Store(ABC):
+    """Objects under one root. Keys are relative POSIX paths (see :mod:`tokenlake.storage.keys`).
+
+    All methods raise StoreError for an unsafe key or a failing file system, and may be called from several
+    threads and processes at once. Publishing is create-only: of two writers of one key exactly one creates
+    it, and the other learns whether the object is what it wanted to write.
+    """
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where the store is, as :func:`tokenlake.storage.open_store` takes it."""
+
+    @abstractmethod
+    def read(self, key: str) -> bytes:
+        """Return an object's bytes; NotFoundError if there is none."""
+
+    @abstractmethod
+    def open(self, key: str) -> BinaryIO:
+        """Open an object for reading, seekable; NotFoundError if there is none."""
+
+    @abstractmethod
+    def local_path(self, key: str) -> Path:
+        """Return the object's path on this machine (local stores only; the object need not exist)."""
+
+    @abstractmethod
+    def size(self, key: str) -> int | None:
+        """Return an object's size in bytes, or None if there is none."""
+
+    def exists(self, key: str) -> bool:
+        """Say whether there is such an object."""
+        return self.size(key) is not None
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield all objects below the folder ``prefix`` ("" = all), sorted by key, no temporary files."""
+
+    @abstractmethod
+    def list_dirs(self, prefix: str) -> builtins.list[str]:
+        """Return the sorted names of the folders right below the folder ``prefix``."""
+
+    @abstractmethod
+    def put_new(self, key: str, data: bytes) -> Literal["created", "equal"]:
+        """Create an object of ``data``.
+
+        Returns:
+            ``"created"``, or ``"equal"`` if an object of the same bytes is there.
+
+        Raises:
+            VersionConflictError: an object of other bytes is there; names both hashes.
+        """
+
+    @abstractmethod
+    def temp(self, prefix: str) -> Path:
+        """Create an empty temporary file to write an object of ``prefix`` into, for :meth:`publish`."""
+
+    @abstractmethod
+    def publish(
+        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
+    ) -> Outcome:
+        """Make a written temporary file the object ``key``, create-only; the temporary name is gone after.
+
+        Args:
+            temp: a file of :meth:`temp`, written and closed.
+            key: what it becomes.
+            sha256: hex, as computed while writing; the file is read back and compared.
+            replace_orphan: an unequal object that is there is replaced instead of being a conflict. Pass it
+                only for objects of an uncommitted version without a ledger record; a callable is asked again
+                at the last moment, with other replacing writers of this machine locked out.
+
+        Raises:
+            VersionConflictError: an unequal object is there; names both hashes.
+            StoreError: what was read back is not what was written.
+        """
+
+    @abstractmethod
+    def link(
+        self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
+    ) -> Outcome:
+        """Reuse an object under a second key (hard link, else a copy), after checking its hash.
+
+        Raises:
+            NotFoundError: no such source.
+            IntegrityError: the source's bytes do not have ``sha256``.
+            VersionConflictError: as in :meth:`publish`.
+        """
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove an object; NotFoundError if there is none."""
+
+    @abstractmethod
+    def sweep_temp(self, prefix: str) -> int:
+        """Remove temporary files of ``prefix`` left by dead processes of this machine; return how many."""

@@ -1,0 +1,121 @@
+"""The file-system steps that publishing is made of: what is durable, what is ours, who still lives."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Generator
+from pathlib import Path
+
+from tokenlake.errors import NotFoundError, StoreError
+from tokenlake.storage.keys import TEMP_MARK
+
+_HINTS = {
+    errno.ENOSPC: " Free space on that file system and run again: finished work is kept.",
+    errno.EDQUOT: " The quota is used up; free space and run again: finished work is kept.",
+    errno.EROFS: " The file system is mounted read-only.",
+    errno.EACCES: " Check the owner and the permissions.",
+    errno.EPERM: " Check the permissions, and that the file system has hard links.",
+    errno.ENOTSUP: " The store needs a file system with hard links.",
+}
+
+
+@contextlib.contextmanager
+def os_errors(action: str, key: str) -> Generator[None]:
+    """Turn OSError into StoreError (NotFoundError where nothing is there) with the key and a hint."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"cannot {action} {key}: there is no such object ({error.filename})", key=key
+        ) from error
+    except OSError as error:
+        hint = _HINTS.get(error.errno or 0, "")
+        raise StoreError(
+            f"cannot {action} {key}: {error.strerror} ({error.filename}).{hint}", key=key
+        ) from error
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; a symlink, folder, pipe or device is a StoreError."""
+    # O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise StoreError(f"{path} is not a regular file; the store reads no others")
+    return stream
+
+
+def hash_regular(path: Path) -> str:
+    """Return the sha256 (hex) of a regular file, read in pieces."""
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fsync_directory(path: Path) -> None:
+    """Make a folder's entries durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def settle(temp: Path) -> None:
+    """Make a written file durable and read-only."""
+    descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o444)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Generator[None]:
+    """Hold the folder's advisory lock: replacing writers of one machine take turns."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def new_temp_name() -> str:
+    """Return ``.tmp-<machine>-<pid>-<random>``."""
+    return f"{TEMP_MARK}{_machine()}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def is_abandoned(name: str) -> bool:
+    """Say whether a temporary file was left by a process of this machine that is dead.
+
+    A process of another machine, or of another container (its pids mean nothing here), counts as alive.
+    """
+    machine, _, rest = name.removeprefix(TEMP_MARK).rpartition("-")[0].rpartition("-")
+    if not name.startswith(TEMP_MARK) or machine != _machine() or not rest.isdecimal():
+        return False
+    try:
+        os.kill(int(rest), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _machine() -> str:
+    host = "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in socket.gethostname())[
+        :100
+    ]
+    try:
+        return f"{host}.{Path('/proc/self/ns/pid').stat().st_ino:x}"
+    except OSError:  # no /proc, as on macOS
+        return host

@@ -1,0 +1,247 @@
+"""A store in a folder of this machine.
+
+Publishing, always the same: temporary file in the version's folder, fsync, re-read and compare sha256, one
+create-only ``os.link``, fsync of the folder, unlink of the temporary name. A reader sees nothing or all, and
+of two writers of one key exactly one creates it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, cast, final
+
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.storage.base import ObjectInfo, Outcome, Store
+from tokenlake.storage.durable import (
+    fsync_directory,
+    hash_regular,
+    is_abandoned,
+    locked,
+    new_temp_name,
+    open_regular,
+    os_errors,
+    settle,
+)
+from tokenlake.storage.keys import TEMP_MARK, check_key
+from tokenlake.storage.writing import HashingFile
+
+# Hard links that cannot be made: other file system, too many links, none at all.
+_NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP})
+_TRIES: Final = 8  # an object that vanishes between "exists" and read-back is created again, but not for ever
+
+
+@final
+class LocalStore(Store):
+    """Objects as read-only files below ``root``; symlinks below it are refused, not followed."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(root).expanduser().resolve()
+        if self._root.exists() and not self._root.is_dir():
+            raise StoreError(f"the store {self._root} is a file; expected a folder (it is made when missing)")
+        self._durable: set[Path] = set()
+
+    @property
+    def url(self) -> str:
+        return str(self._root)
+
+    def local_path(self, key: str) -> Path:
+        path = self._root / check_key(key)
+        real = os.path.realpath(path)
+        if real != str(path):
+            raise StoreError(
+                f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there.", key=key
+            )
+        return path
+
+    def read(self, key: str) -> bytes:
+        with self.open(key) as stream, os_errors("read", key):
+            return stream.read()
+
+    def open(self, key: str) -> BinaryIO:
+        path = self.local_path(key)
+        with os_errors("open", key):
+            return open_regular(path)
+
+    def size(self, key: str) -> int | None:
+        path = self.local_path(key)
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for entry in self._entries(prefix):
+            key = f"{prefix}/{entry.name}" if prefix else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                yield from self.list(key)
+            elif not entry.name.startswith(TEMP_MARK):
+                yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
+
+    def list_dirs(self, prefix: str) -> builtins.list[str]:
+        return [entry.name for entry in self._entries(prefix) if entry.is_dir(follow_symlinks=False)]
+
+    def _entries(self, prefix: str) -> builtins.list[os.DirEntry[str]]:
+        folder = self.local_path(prefix) if prefix else self._root
+        try:
+            with os_errors("list", prefix or self.url), os.scandir(folder) as found:
+                # The order of whole keys, as an object store lists them: "a-b/x" before "a/x".
+                return sorted(found, key=lambda entry: entry.name + "/" * entry.is_dir(follow_symlinks=False))
+        except NotFoundError:
+            return []
+
+    def put_new(self, key: str, data: bytes) -> Literal["created", "equal"]:
+        self.local_path(key)
+        temp = self.temp(_temp_prefix(key))
+        try:
+            with HashingFile(temp) as sink:
+                sink.write(data)
+            return cast("Literal['created', 'equal']", self.publish(temp, key, sink.sha256))
+        finally:
+            temp.unlink(missing_ok=True)
+
+    def temp(self, prefix: str) -> Path:
+        folder = self.local_path(prefix) if prefix else self._root
+        with os_errors("write below", prefix or self.url):
+            self._make_durable(folder)
+            path = folder / new_temp_name()
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return path
+
+    def publish(
+        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
+    ) -> Outcome:
+        path = self.local_path(key)
+        if not temp.name.startswith(TEMP_MARK) or not temp.parent.is_relative_to(self._root):
+            raise StoreError(
+                f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"
+            )
+        try:
+            with os_errors("publish", key):
+                settle(temp)
+                if (found := hash_regular(temp)) != sha256:
+                    raise StoreError(
+                        f"{key}: read back is not what was written: sha256 {found}, expected {sha256}. "
+                        "Nothing was published. Check the disk and the memory of this machine.",
+                        key=key,
+                    )
+                return self._create(temp, path, key, sha256, replace_orphan)
+        finally:
+            temp.unlink(missing_ok=True)
+
+    def _create(
+        self, temp: Path, path: Path, key: str, sha256: str, replace_orphan: bool | Callable[[], bool]
+    ) -> Outcome:
+        self._make_durable(path.parent)
+        outcome: Outcome | None = None
+        for _ in range(_TRIES):
+            try:
+                os.link(temp, path, follow_symlinks=False)
+                outcome = "created"
+            except FileExistsError:
+                outcome = _read_back(temp, path, key, sha256, replace_orphan)
+            if outcome is not None:
+                # Also after "equal": the other writer may have died before its own fsync.
+                fsync_directory(path.parent)
+                return outcome
+        raise StoreError(
+            f"cannot publish {key}: it appears and vanishes; another process deletes it", key=key
+        )
+
+    def link(
+        self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
+    ) -> Outcome:
+        source, path = self.local_path(src_key), self.local_path(dst_key)
+        temp = self.temp(_temp_prefix(dst_key))
+        try:
+            with os_errors("reuse", src_key):
+                temp.unlink()
+                _link_or_copy(source, temp)
+                settle(temp)
+                if (found := hash_regular(temp)) != sha256:
+                    raise IntegrityError(
+                        f"cannot reuse {src_key} as {dst_key}: its sha256 is {found}, expected {sha256}. "
+                        "Verify the version it belongs to; without reuse the unit is built again.",
+                        file=src_key,
+                    )
+                return self._create(temp, path, dst_key, sha256, replace_orphan)
+        finally:
+            temp.unlink(missing_ok=True)
+
+    def delete(self, key: str) -> None:
+        path = self.local_path(key)
+        with os_errors("delete", key):
+            path.unlink()
+            fsync_directory(path.parent)
+
+    def sweep_temp(self, prefix: str) -> int:
+        folder, swept = self.local_path(prefix) if prefix else self._root, 0
+        for entry in self._entries(prefix):
+            if is_abandoned(entry.name):
+                (folder / entry.name).unlink(missing_ok=True)
+                swept += 1
+        return swept
+
+    def _make_durable(self, folder: Path) -> None:
+        """Make a folder and its ancestors, and their entries durable (each once per store object)."""
+        if folder in self._durable and folder.is_dir():
+            return
+        if folder != self._root:
+            self._make_durable(folder.parent)
+        # The root may lie in folders that do not exist either; those are the user's.
+        folder.mkdir(parents=folder == self._root, exist_ok=True)
+        fsync_directory(folder.parent)
+        self._durable.add(folder)
+
+
+def _temp_prefix(key: str) -> str:
+    """Return the version's folder (or what there is of it): the same file system as the object's."""
+    return "/".join(key.split("/")[:-1][:2])
+
+
+def _read_back(
+    temp: Path, path: Path, key: str, sha256: str, replace_orphan: bool | Callable[[], bool]
+) -> Outcome | None:
+    """Judge the object that is there; None if it vanished meanwhile."""
+    try:
+        found = hash_regular(path)
+        if found == sha256:
+            return "equal"
+        if replace_orphan is False:
+            raise _conflict(key, found, sha256)
+        with locked(path.parent):
+            found = hash_regular(path)  # again: another writer may have replaced it while we waited
+            if found == sha256:
+                return "equal"
+            if callable(replace_orphan) and not replace_orphan():
+                raise _conflict(key, found, sha256)
+            temp.replace(path)  # a new inode: a reader of the old one keeps what it opened
+            return "replaced"
+    except FileNotFoundError:
+        return None
+
+
+def _conflict(key: str, found: str, sha256: str) -> VersionConflictError:
+    return VersionConflictError(
+        f"{key} is there with other bytes: sha256 {found}, ours is {sha256}. Another writer or release "
+        "made it; nothing was changed. Let that build finish, or build under another name.",
+        key=key,
+        expected=sha256,
+        got=found,
+    )
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        with open_regular(source) as stream, target.open("xb") as copy:
+            shutil.copyfileobj(stream, copy, 1 << 20)

@@ -1,0 +1,194 @@
+"""Which tokenizer.json files gigatoken really supports.
+
+gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra stages, dropout, single_word
+...) and is then silently wrong. So the list here is of what was verified equal, stricter than its loader: every
+key of every part must have a known value. What is not on it goes to the reference, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tokenlake.tokenizers.files import TokenizerFiles
+
+_SPACE: Final = "\u2581"
+_CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_TAIL: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+SPLIT_REGEXES: Final = {
+    "gpt-2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama-3": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_TAIL}",
+    "qwen-2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_TAIL}",
+    "o200k": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|"
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+_BYTE_LEVEL_ALPHABET: Final = frozenset(
+    [chr(byte) for byte in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    + [chr(256 + n) for n in range(68)]
+)
+_BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+
+
+def objection(files: TokenizerFiles, *, literal: bool) -> str | None:
+    """Return why gigatoken cannot be trusted with a tokenizer, or None.
+
+    Args:
+        files: the tokenizer.
+        literal: special tokens' strings are plain text, so their entries are not given to gigatoken.
+    """
+    return next(_objections(files.spec, literal), None)
+
+
+def _objections(spec: dict[str, Any], literal: bool) -> Iterator[str]:
+    """Yield everything that is not on the list; tokenizer.json's shape itself was checked by `tokenizers`."""
+    model = spec["model"]
+    if model.get("type", "BPE") != "BPE":
+        yield f"the model is {model['type']}, only BPE is supported"
+        return
+    yield from _model_objections(model)
+    if model.get("byte_fallback"):
+        yield from _sentencepiece_objections(spec)
+    else:
+        yield from _byte_level_objections(spec)
+    yield from _added_token_objections(spec, literal)
+
+
+def _model_objections(model: dict[str, Any]) -> Iterator[str]:
+    if "unk_id" in model or "max_input_chars_per_word" in model:
+        yield "the model has no type and does not look like BPE"
+    if model.get("dropout"):
+        yield f"model.dropout is {model['dropout']}"
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            yield f"model.{key} is {model[key]!r}"
+    merges = [
+        tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]
+    ]
+    if len(set(merges)) != len(merges):
+        yield "model.merges holds a pair twice"
+    ids = list(model["vocab"].values())
+    if len(set(ids)) != len(ids):
+        yield "model.vocab gives an id to two tokens"
+
+
+def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
+    missing = _BYTE_LEVEL_ALPHABET - spec["model"]["vocab"].keys()
+    if missing:
+        yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
+    foreign = next(
+        (token for token in _merged_tokens(spec["model"]) if not _BYTE_LEVEL_ALPHABET.issuperset(token)), None
+    )
+    if foreign is not None:
+        yield f"a merge makes {foreign!r}, which is not byte-level text"
+    normalizer = spec.get("normalizer")
+    if normalizer not in (None, {"type": "NFC"}):
+        yield f"the normalizer is {_kind(normalizer)}, expected none or NFC"
+    if not _is_known_split(spec.get("pre_tokenizer")):
+        yield f"the pre_tokenizer is {_kind(spec.get('pre_tokenizer'))}, not a form known to be equal"
+
+
+def _is_known_split(stage: dict[str, Any] | None) -> bool:
+    if stage is None:
+        return False
+    if stage.get("type") == "ByteLevel":
+        return stage.get("use_regex", True) is True and stage.get("add_prefix_space") is False
+    if stage.get("type") != "Sequence" or len(stage.get("pretokenizers", ())) != 2:
+        return False
+    split, byte_level = stage["pretokenizers"]
+    return (
+        split.get("type") == "Split"
+        and split.get("pattern") in [{"Regex": regex} for regex in SPLIT_REGEXES.values()]
+        and split.get("behavior") == "Isolated"
+        and split.get("invert", False) is False
+        and byte_level.get("type") == "ByteLevel"
+        and byte_level.get("use_regex") is False
+        and byte_level.get("add_prefix_space") is False
+    )
+
+
+def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
+    model = spec["model"]
+    missing = _BYTE_TOKENS - model["vocab"].keys()
+    if missing:
+        yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
+    if model.get("ignore_merges"):
+        yield "model.ignore_merges with byte_fallback"
+    if _BYTE_TOKENS & {
+        part for merge in model["merges"] for part in (merge.split(" ") if isinstance(merge, str) else merge)
+    }:
+        yield "a merge uses a byte token"
+    normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
+    prepend = {"type": "Prepend", "prepend": _SPACE}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    if stage is None:
+        if normalizer not in ({"type": "Sequence", "normalizers": [prepend, replace]}, replace):
+            yield f"the normalizer is {_kind(normalizer)}, not a form known to be equal"
+    elif normalizer is not None:
+        yield f"the normalizer is {_kind(normalizer)} beside a pre_tokenizer"
+    elif not _is_known_metaspace(stage):
+        yield f"the pre_tokenizer is {_kind(stage)}, not a form known to be equal"
+
+
+def _is_known_metaspace(stage: dict[str, Any]) -> bool:
+    return (
+        stage.get("type") == "Metaspace"
+        and stage.get("replacement") == _SPACE
+        and stage.get("prepend_scheme") in ("first", "always", "never")
+        and stage.get("split") in (True, False)
+        and stage.keys() <= {"type", "replacement", "prepend_scheme", "split"}
+    )
+
+
+def _added_token_objections(spec: dict[str, Any], literal: bool) -> Iterator[str]:
+    added = spec.get("added_tokens") or []
+    vocab = spec["model"]["vocab"]
+    by_id = {index: token for token, index in vocab.items()}
+    contents = [token["content"] for token in added]
+    if len(set(contents)) != len(contents) or "" in contents:
+        yield "an added token is empty or there twice"
+    for token in added:
+        if (
+            vocab.get(token["content"], token["id"]) != token["id"]
+            or by_id.get(token["id"], token["content"]) != token["content"]
+        ):
+            yield f"the added token {token['content']!r} has another id in the vocabulary"
+    kept = [token for token in added if not (literal and token.get("special"))]
+    for token in kept:
+        for flag in ("single_word", "lstrip", "rstrip"):
+            if token.get(flag):
+                yield f"the added token {token['content']!r} has {flag}"
+        if token.get("normalized") and spec.get("normalizer") is not None:
+            yield f"the added token {token['content']!r} is matched in normalized text"
+    if kept:
+        yield from _overlaps(contents)
+
+
+def _overlaps(contents: list[str]) -> Iterator[str]:
+    """Yield pairs of tokens that can overlap in a text: which one wins differs between the engines."""
+    prefixes = {token[:length]: token for token in contents for length in range(1, len(token))}
+    whole = set(contents)
+    for token in contents:
+        for start in range(len(token)):
+            for length in range(1, len(token) - start + 1):
+                part = token[start : start + length]
+                inside = part != token and part in whole
+                if inside or (start and start + length == len(token) and part in prefixes):
+                    yield f"the added token {token!r} overlaps {part if inside else prefixes[part]!r}"
+                    return
+
+
+def _merged_tokens(model: dict[str, Any]) -> Iterator[str]:
+    for merge in model["merges"]:
+        yield "".join(merge.split(" ") if isinstance(merge, str) else merge)
+
+
+def _kind(stage: dict[str, Any] | None) -> str:
+    if stage is None:
+        return "missing"
+    inner = stage.get("normalizers") or stage.get("pretokenizers")
+    return f"{stage.get('type')}[{', '.join(map(_kind, inner))}]" if inner else str(stage.get("type"))

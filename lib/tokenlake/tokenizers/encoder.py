@@ -1,0 +1,192 @@
+"""Text in, token ids out: the one door to both engines.
+
+An analogy: the reference engine is the court interpreter whose word counts, gigatoken a much faster colleague
+who was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects known to give
+trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
+(:mod:`tokenlake.tokenizers.sampling`). One mistake ends the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.errors import ConfigError, TokenizerError
+from tokenlake.tokenizers.arrays import string_buffers
+from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.sampling import Sampler
+from tokenlake.tokenizers.special import SpecialScan
+from tokenlake.tokenizers.unicode_guard import guarded_rows, is_ascii
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+ENGINES: Final = ("gigatoken", "tokenizers")
+SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """The ids of a batch of texts.
+
+    Attributes:
+        offsets: int64[n + 1] from 0; row i has ids[offsets[i]:offsets[i + 1]].
+        ids: int32[total], contiguous; never holds BOS or EOS that were not in the text.
+        special_docs: int64[k], ascending: the rows whose text holds a special token's string.
+        special_counts: int64[k]: how many each of them holds.
+        sampled: documents compared between the engines.
+        guarded: documents given to the reference because of their characters.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int32]
+    special_docs: npt.NDArray[np.int64]
+    special_counts: npt.NDArray[np.int64]
+    sampled: int = 0
+    guarded: int = 0
+
+    @property
+    def special_tokens(self) -> int:
+        """Occurrences of special tokens' strings in all texts."""
+        return int(self.special_counts.sum())
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@final
+class Encoder:
+    """Encodes Arrow text with one engine; ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`.
+
+    Args:
+        files: the tokenizer.
+        engine: "gigatoken" (only if :func:`~tokenlake.tokenizers.gate.choose_engine` chose it) or "tokenizers".
+        special_tokens_in_text: "literal": their strings are plain text; "encode": they become control ids; "fail":
+            as literal, and the caller refuses the rows of `Encoded.special_docs`.
+        add_special_tokens: whether :attr:`prefix` and :attr:`suffix` are what the post-processor adds, or empty.
+        sample_rate: the share of documents (and at most of bytes) compared with the reference; 0 switches it off.
+        threads: let one call use all cores.
+
+    Attributes:
+        prefix, suffix: ids that belong around every document, never part of :class:`Encoded`.
+
+    Raises:
+        ConfigError: an unknown engine or mode.
+        TokenizerError: the tokenizer cannot be used.
+    """
+
+    def __init__(
+        self,
+        files: TokenizerFiles,
+        *,
+        engine: str,
+        special_tokens_in_text: str = "literal",
+        add_special_tokens: bool = True,
+        sample_rate: float = 0.001,
+        threads: bool = False,
+    ) -> None:
+        _require("engine", engine, ENGINES)
+        _require("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+        literal = special_tokens_in_text != "encode"
+        self.files = files
+        self.engine = engine
+        self._reference = Reference(files, literal=literal, threads=threads)
+        self._fast = (
+            GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
+        )
+        self._sampler = Sampler(sample_rate)
+        self._specials = SpecialScan(files.special_tokens)
+        affixes = self._reference.affixes() if add_special_tokens else ((), ())
+        self.prefix: tuple[int, ...] = affixes[0]
+        self.suffix: tuple[int, ...] = affixes[1]
+
+    def encode(self, text: pa.LargeStringArray) -> Encoded:
+        """Encode a batch; a row's ids do not depend on the other rows.
+
+        Raises:
+            TokenizerError: nulls, or bytes that are not UTF-8 (never given to an engine).
+            EngineMismatchError: the fast engine differs from the reference on a sampled text.
+        """
+        ascii_only = _checked(text, self.files.name)
+        special_docs, special_counts = self._specials.count(text)
+        if self._fast is None:
+            offsets, ids = _joined(self._reference.encode_arrow(text))
+            return Encoded(offsets=offsets, ids=ids, special_docs=special_docs, special_counts=special_counts)
+        rows = np.empty(0, np.int64) if ascii_only else guarded_rows(text)
+        offsets, ids = self._encode_fast(self._fast, text, rows)
+        sampled = self._sampler.check(text, offsets, ids, rows, self._fast, self._reference)
+        return Encoded(
+            offsets=offsets,
+            ids=ids,
+            special_docs=special_docs,
+            special_counts=special_counts,
+            sampled=sampled,
+            guarded=len(rows),
+        )
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
+        """Return the text of `ids` by the reference, special tokens included."""
+        return self._reference.decode(ids)
+
+    def _encode_fast(
+        self, fast: GigatokenEngine, text: pa.LargeStringArray, guarded: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        if not guarded.size:
+            return fast.encode(text)
+        free = np.ones(len(text), np.bool_)
+        free[guarded] = False
+        offsets, ids = fast.encode(text.filter(pa.array(free)))
+        return _merged(offsets, ids, guarded, self._reference.encode_arrow(text.take(pa.array(guarded))))
+
+
+def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
+
+
+def _checked(text: pa.LargeStringArray, name: str) -> bool:
+    """Return whether all text is ASCII; raise unless it is a large_string array of valid UTF-8 without nulls."""
+    if text.type != pa.large_string() or text.null_count:
+        raise TokenizerError(
+            f"tokenizer {name!r}: got {text.type} with {text.null_count} nulls, expected large_string without nulls"
+        )
+    offsets, data = string_buffers(text)
+    if offsets[0] < 0 or offsets[-1] > data.size or np.any(offsets[1:] < offsets[:-1]):
+        raise TokenizerError(
+            f"tokenizer {name!r}: the text's offsets are broken; expected them to ascend inside the data"
+        )
+    if is_ascii(text):
+        return True
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise TokenizerError(f"tokenizer {name!r}: the text is not valid UTF-8: {error}") from error
+    return False
+
+
+def _joined(rows: Sequence[npt.NDArray[np.int32]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return offsets, np.concatenate(rows) if rows else np.empty(0, np.int32)
+
+
+def _merged(
+    offsets: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int32],
+    at: npt.NDArray[np.int64],
+    rows: Sequence[npt.NDArray[np.int32]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Put `rows` into a ragged array so that they end up at the positions `at` (ascending)."""
+    before = at - np.arange(len(at))  # how many of the other rows come before each of them
+    lengths = np.insert(np.diff(offsets), before, [len(row) for row in rows])
+    cuts = np.split(ids, offsets[before])
+    pieces = [piece for pair in zip(cuts, [*rows, np.empty(0, np.int32)], strict=True) for piece in pair]
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), np.concatenate(pieces)

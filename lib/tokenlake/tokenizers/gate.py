@@ -1,0 +1,113 @@
+"""The exactness gate: which engine a tokenizer may use.
+
+gigatoken is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.tokenizers.allowlist`) and then
+gives the reference's ids on adversarial texts and on samples of the documents to come. While the build runs,
+:class:`~tokenlake.tokenizers.encoder.Encoder` keeps checking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, final
+
+import pyarrow as pa
+
+from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
+from tokenlake.tokenizers.allowlist import objection
+from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT
+from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.probe import adversarial_texts
+from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.sampling import WINDOW, require_equal
+from tokenlake.tokenizers.unicode_guard import is_guarded
+
+REQUESTS: Final = ("auto", "gigatoken", "tokenizers")
+# The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
+SAMPLE_BYTES: Final = 2 << 20
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """Which engine runs ("gigatoken" or "tokenizers"), and why."""
+
+    engine: str
+    reason: str
+
+
+def choose_engine(
+    files: TokenizerFiles,
+    requested: str = "auto",
+    special_tokens_in_text: str = "literal",
+    sample_texts: Sequence[str] = (),
+) -> EngineChoice:
+    """Choose the engine for a build.
+
+    Args:
+        files: the tokenizer.
+        requested: "auto", "gigatoken" or "tokenizers".
+        special_tokens_in_text: "literal", "encode" or "fail"; as in the build.
+        sample_texts: documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
+
+    Raises:
+        ConfigError: an unknown request or mode.
+        TokenizerError: "gigatoken" is requested and not on the allow-list, or the tokenizer does not load.
+        EngineMismatchError: "gigatoken" is requested and differs on a probe.
+    """
+    if requested not in REQUESTS:
+        raise ConfigError(f"engine is {requested!r}, expected one of {', '.join(map(repr, REQUESTS))}")
+    if special_tokens_in_text not in SPECIAL_TOKENS_IN_TEXT:
+        raise ConfigError(
+            f"special_tokens_in_text is {special_tokens_in_text!r}, expected {SPECIAL_TOKENS_IN_TEXT}"
+        )
+    literal = special_tokens_in_text != "encode"
+    reference = Reference(files, literal=literal)
+    if requested == "tokenizers":
+        return EngineChoice("tokenizers", "requested")
+    why_not = objection(files, literal=literal)
+    if why_not is not None:
+        return _refuse(files, requested, why_not)
+    try:
+        compared = probe(GigatokenEngine(files, literal=literal), reference, sample_texts)
+    except (TokenizerError, MissingExtraError) as error:
+        if requested == "gigatoken":
+            raise
+        return EngineChoice("tokenizers", f"gigatoken failed: {error}")
+    return EngineChoice("gigatoken", f"on the allow-list, equal to the reference on {compared} probe texts")
+
+
+def probe(fast: GigatokenEngine, reference: Reference, sample_texts: Sequence[str] = ()) -> int:
+    """Compare the engines on adversarial texts and documents; return how many texts were compared.
+
+    Raises:
+        EngineMismatchError: on the first difference.
+    """
+    specials = reference.files.special_tokens[:4]
+    around = [f"a{token}b {token} {token}{token}" for token in specials]
+    texts = [
+        text for text in [*adversarial_texts(), *around, *_bounded(sample_texts)] if not is_guarded(text)
+    ]
+    offsets, ids = fast.encode(pa.array(texts, pa.large_string()))
+    for row, (text, expected) in enumerate(zip(texts, reference.encode(texts), strict=True)):
+        require_equal(text, expected, ids[offsets[row] : offsets[row + 1]])
+    return len(texts)
+
+
+def _refuse(files: TokenizerFiles, requested: str, reason: str) -> EngineChoice:
+    if requested == "auto":
+        return EngineChoice("tokenizers", f"not for gigatoken: {reason}")
+    raise TokenizerError(
+        f"tokenizer {files.name!r}: engine 'gigatoken' is requested, but {reason}; its ids could differ from the "
+        "reference. Use engine: auto or engine: tokenizers",
+        tokenizer=files.name,
+        reason=reason,
+    )
+
+
+def _bounded(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the texts' beginnings, :data:`SAMPLE_BYTES` characters in all, each at least a window."""
+    share = max(WINDOW, SAMPLE_BYTES // max(1, len(texts)))
+    return islice((text[:share] for text in texts), SAMPLE_BYTES // share)

@@ -1,0 +1,160 @@
+"""The reference engine: the `tokenizers` backend of a tokenizer.json.
+
+What it returns is by definition right. Truncation and padding that a tokenizer.json carries are switched
+off: lengths are the pipeline's business and accounted there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.tokenizers.arrays import string_buffers
+from tokenlake.tokenizers.files import TokenizerFiles
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# Encodings are ~20x the text in memory: a batch of texts never holds more than this (one text may).
+BATCH_BYTES: Final = 4 << 20
+_AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
+
+
+@contextmanager
+def deliberate(what: str) -> Iterator[None]:
+    """Turn everything a Rust tokenizer raises, panics included, into a TokenizerError.
+
+    A panic arrives as `pyo3_runtime.PanicException`, a BaseException that `except Exception` misses.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, TokenizerError, MissingExtraError):
+        raise
+    except Exception as error:
+        raise TokenizerError(f"{what}: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{what}: the tokenizer's Rust code panicked: {error}") from None
+
+
+@final
+class Reference:
+    """`tokenizers.Tokenizer` of a tokenizer.json, with ids as numpy arrays.
+
+    Args:
+        files: the tokenizer.
+        literal: special-token strings inside a text are plain text (`encode_special_tokens=True`); False lets
+            them become their control ids, the default of `tokenizers`.
+        threads: let the backend use all cores; the process-wide `TOKENIZERS_PARALLELISM` wins if it is set.
+
+    Raises:
+        TokenizerError: the json cannot be loaded, or its ids would be random (BPE dropout).
+    """
+
+    def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
+        self.files = files
+        dropout = files.spec.get("model", {}).get("dropout")
+        if dropout:
+            raise TokenizerError(
+                f"tokenizer {files.name!r}: model.dropout is {dropout}, so equal texts get different ids; "
+                "expected null. Set it to null in tokenizer.json",
+                tokenizer=files.name,
+            )
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
+        self._backend: Any = _load(files)
+        self._backend.encode_special_tokens = literal
+
+    @property
+    def backend(self) -> Any:
+        """The `tokenizers.Tokenizer` itself."""
+        return self._backend
+
+    def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+        """Return the ids of every text, without anything the post-processor adds."""
+        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
+            return [
+                np.array(encoding.ids, np.int32)
+                for batch in _batches(texts)
+                for encoding in self._backend.encode_batch_fast(batch, add_special_tokens=False)
+            ]
+
+    def encode_arrow(self, text: pa.LargeStringArray) -> list[npt.NDArray[np.int32]]:
+        """Return the ids of every row; only one batch of rows becomes Python strings at a time."""
+        starts, _ = string_buffers(text)
+        rows: list[npt.NDArray[np.int32]] = []
+        first = 0
+        while first < len(text):
+            last = int(np.searchsorted(starts, starts[first] + BATCH_BYTES, "right")) - 1
+            last = min(max(last, first + 1), len(text))
+            rows += self.encode(text.slice(first, last - first).to_pylist())
+            first = last
+        return rows
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
+        """Return the text of `ids`, special tokens included."""
+        with deliberate(f"tokenizer {self.files.name!r}: decoding"):
+            return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return what the post-processor puts before and after a document's own ids (BOS, EOS, CLS ...).
+
+        Raises:
+            TokenizerError: the post-processor does more than wrap a document.
+        """
+        prefix, suffix = self._wrapped("a")
+        for text in _AFFIX_PROBES:
+            if self._wrapped(text) != (prefix, suffix):
+                raise self._not_a_wrapper(text)
+        return prefix, suffix
+
+    def _wrapped(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
+            encoding = self._backend.encode(text, add_special_tokens=True)
+            bare = self._backend.encode(text, add_special_tokens=False).ids
+        ids, mask = encoding.ids, encoding.special_tokens_mask
+        start = next((i for i, special in enumerate(mask) if not special), len(ids))
+        if ids[start : start + len(bare)] != bare:
+            start = next((i for i in range(len(ids)) if ids[i : i + len(bare)] == bare), -1)
+        if start < 0 or not bare:
+            raise self._not_a_wrapper(text)
+        return tuple(ids[:start]), tuple(ids[start + len(bare) :])
+
+    def _not_a_wrapper(self, text: str) -> TokenizerError:
+        kind = (self.files.spec.get("post_processor") or {}).get("type")
+        return TokenizerError(
+            f"tokenizer {self.files.name!r}: its post_processor ({kind}) does not simply put fixed ids around the ids "
+            f"of {text!r}; expected a prefix and a suffix. Use add_special_tokens: false",
+            tokenizer=self.files.name,
+        )
+
+
+def _load(files: TokenizerFiles) -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise MissingExtraError("tokenizing needs tokenizers: pip install 'tokenlake[etl]'") from error
+    with deliberate(f"tokenizer {files.name!r}: tokenizer.json cannot be loaded"):
+        backend = tokenizers.Tokenizer.from_buffer(files.json_bytes)
+        backend.no_truncation()
+        backend.no_padding()
+        return backend
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
