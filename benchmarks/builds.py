@@ -42,11 +42,7 @@ def library_command(config: Path, workers: int) -> list[str]:
 def flow_command(config: Path, workers: int) -> list[str]:
     """The same build through `tokenlake run`."""
     script = Path(sys.executable).with_name("tokenlake")
-    start = (
-        [str(script)]
-        if script.exists()
-        else [sys.executable, "-c", "from tokenlake.cli.app import main; main()"]
-    )
+    start = [str(script)] if script.exists() else [sys.executable, "-m", "tokenlake"]
     return [*start, "run", str(config), "--workers", str(workers)]
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import Determinism
-from benchmarks.inputs import Input, InputMaker
+from benchmarks.inputs import InputMaker
 from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
 from benchmarks.report import Results, to_json, to_markdown
@@ -23,7 +23,8 @@ from benchmarks.startup import measure_startup
 from benchmarks.vocabularies import REAL, Vocabulary, obtain
 
 PARTS: Final = ("throughput", "startup", "determinism", "kill", "memory")
-SMALL, DOCUMENT = 4.0, 200.0  # MB of text: the input that shows start-up cost, the one huge document
+# MB of text: the input that shows start-up cost, the one for start-up and determinism, the one huge document
+SMALL, CHECKED, DOCUMENT = 4.0, 64.0, 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
     results = run(options)
-    options.json.write_text(json.dumps(to_json(results), indent=1, default=str))
     print(to_markdown(results))
     print(f"all measurements: {options.json}", file=sys.stderr)
     failed = any(one.failure for one in results.series) or not all(trial.passed for trial in results.trials)
-    return 1 if failed else 0
+    return 1 if failed or results.failures else 0
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
@@ -113,20 +113,21 @@ def _options(given: argparse.Namespace) -> Options:
 
 
 def run(options: Options) -> Results:
-    """All parts that were asked for, one after the other."""
+    """All parts that were asked for, one after the other; a part that fails costs the others nothing."""
     results = Results(machine=machine_line(), versions=versions(), repeats=options.repeats)
     maker = InputMaker(options.work)
     vocabularies = [obtain(name, options.work, maker) for name in options.tokenizers]
     results.vocabularies = vocabularies
-    if "throughput" in options.parts:
-        _throughput(options, maker, vocabularies, results)
-    checked = maker.make(min(options.megabytes, 64.0))
-    if "startup" in options.parts:
-        results.startup = measure_startup(options.work, checked, vocabularies[0], max(options.repeats, 3))
-    if options.parts & {"determinism", "kill"}:
-        _determinism(options, checked, vocabularies[0], results)
-    if "memory" in options.parts:
-        _memory(options, maker, vocabularies, results)
+    actions = {"throughput": _throughput, "startup": _startup, "determinism": _determinism, "memory": _memory}
+    for part, action in actions.items():
+        if part in options.parts or (part == "determinism" and "kill" in options.parts):
+            print(f"{part} ...", file=sys.stderr, flush=True)
+            try:
+                action(options, maker, vocabularies, results)
+            except (RuntimeError, OSError, KeyError) as error:
+                results.failures.append(f"{part} failed: {type(error).__name__}: {error}")
+                print(results.failures[-1], file=sys.stderr)
+            options.json.write_text(json.dumps(to_json(results), indent=1, default=str))
     return results
 
 
@@ -147,8 +148,17 @@ def _throughput(
         results.series += series
 
 
-def _determinism(options: Options, source: Input, vocabulary: Vocabulary, results: Results) -> None:
-    check = Determinism(options.work, source, vocabulary)
+def _startup(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    source = maker.make(min(options.megabytes, CHECKED))
+    results.startup = measure_startup(options.work, source, vocabularies[0], max(options.repeats, 3))
+
+
+def _determinism(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    check = Determinism(options.work, maker.make(min(options.megabytes, CHECKED)), vocabularies[0])
     if "determinism" in options.parts:
         results.trials += check.workers()
     if "kill" in options.parts:

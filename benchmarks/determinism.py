@@ -59,8 +59,8 @@ class Determinism:
         """Kills two-worker builds at random moments and runs them again; library and Prefect in turn."""
         moments = random.Random(seed)
         makes = {"library": builds.library_command, "tokenlake run": builds.flow_command}
-        walls = {what: self._build("compared", make, 2)[1].wall for what, make in makes.items()}
         names = [("library", "tokenlake run")[number % 2] for number in range(times)]
+        walls = {name: self._build("compared", makes[name], 2)[1].wall for name in dict.fromkeys(names)}
         return [self._kill_once(name, makes[name], moments.uniform(0.2, walls[name])) for name in names]
 
     def _kill_once(self, name: str, make: MakeCommand, moment: float) -> Trial:

@@ -8,8 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from tokenlake._version import __version__
+
 PACKAGES: Final = (
-    *("tokenlake", "numpy", "pyarrow", "polars", "awkward", "orjson", "tokenizers", "gigatoken"),
+    *("numpy", "pyarrow", "polars", "awkward", "orjson", "tokenizers", "gigatoken"),
     *("transformers", "datasets", "datatrove", "prefect"),
 )
 
@@ -27,7 +29,7 @@ def machine_line() -> str:
 
 def versions() -> dict[str, str]:
     """Installed versions of everything compared; packages that are absent are left out."""
-    found: dict[str, str] = {}
+    found = {"tokenlake": __version__}
     for name in PACKAGES:
         try:
             found[name] = version(name)

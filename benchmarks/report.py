@@ -36,6 +36,7 @@ class Results:
     memory: list[MemoryCase] = field(default_factory=list)
     startup: Startup | None = None
     notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def goals(self) -> list[Goal]:
         """All goals that these results can judge."""
@@ -46,6 +47,7 @@ class Results:
             goals.append(Goal(what, case.worker_bytes / 1e6, "at most", WORKER_BYTES / 1e6, " MB"))
         if self.startup is not None:
             what = "`tokenlake run` to its first unit, warm home"
+            what += f" ({min(self.startup.first_unit):.2f}-{max(self.startup.first_unit):.2f})"
             goals.append(Goal(what, self.startup.median, "at most", FIRST_UNIT, " s"))
         return goals
 
@@ -71,7 +73,7 @@ def _head(results: Results) -> str:
     lines = [f"Machine: {results.machine}.", f"Versions: {versions}."]
     lines += [f"Tokenizer {one.name}: {one.origin}, {one.size} entries." for one in results.vocabularies]
     lines += [f"Input: {one.describe()}." for one in results.inputs]
-    lines += results.notes
+    lines += [*results.notes, *results.failures]
     return "\n".join(f"- {line}" for line in lines)
 
 
