@@ -82,6 +82,8 @@ def _watch(process: subprocess.Popen[bytes], source: Input, started: float) -> t
             if any(_has_open(pid, source.folder) for pid in pids):
                 return worker, time.monotonic() - started
             time.sleep(0.004)
+    if process.poll():
+        return worker, 0.0  # it failed: its exit code says so
     raise RuntimeError(
         "no worker was seen to open an input; expected it before the run ended: use a larger --megabytes"
     )
