@@ -48,6 +48,11 @@ def _of_vocabulary(name: str, measured: dict[tuple[str, str], Series]) -> Iterat
             if peer := measured.get((name, f"{family}-{workers}")):
                 what = f"{name}, {many}: MB per CPU s, tokenlake / {MEANING[family]}"
                 yield Goal(what, ours.rate / peer.rate, "at least", FASTER[name], "x")
+                # The peer's shorter run pays relatively more for its start-up, which flatters us.
+                expected = peer.cpu_on(ours.source.megabytes)
+                if peer.source != ours.source and expected is not None:
+                    what += ", peer extrapolated to the same input"
+                    yield Goal(what, expected / ours.cpu, "at least", FASTER[name], "x")
         bare = measured.get((name, "bare-1"))
         if bare and bare.source == ours.source:
             yield Goal(

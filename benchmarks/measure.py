@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent  # where `benchmarks` can be imported
-SAMPLE_EVERY = 0.1  # seconds
+SAMPLE_EVERY = 0.2  # seconds
 GRACE = 30.0  # seconds that processes may outlive the command before they are killed and named
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -224,7 +224,12 @@ def main(arguments: Sequence[str]) -> None:
     """See the module's text for the command line."""
     options, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
     kill_after = float(options[2]) if options[1:2] == ["--kill-after"] else None
-    Path(options[0]).write_text(json.dumps(asdict(run(command, kill_after))))
+    try:
+        measured = run(command, kill_after)
+    except BaseException:  # Ctrl-C above all: nothing may run on unmeasured
+        kill_tree()
+        raise
+    Path(options[0]).write_text(json.dumps(asdict(measured)))
 
 
 if __name__ == "__main__":

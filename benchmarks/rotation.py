@@ -56,6 +56,12 @@ class Series:
             return None
         return (self.source.megabytes - self.small_megabytes) / (self.cpu - self.small.cpu)
 
+    def cpu_on(self, megabytes: float) -> float | None:
+        """CPU seconds expected on an input of this size, on the line through the small run and the median."""
+        if self.small is None or self.marginal_rate is None:
+            return None
+        return self.small.cpu + (megabytes - self.small_megabytes) / self.marginal_rate
+
 
 class Bench:
     """Runs jobs in a scratch folder under `work`, one at a time."""
