@@ -19,7 +19,8 @@ def test_sizes_have_three_digits(value: int, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(0, "0"), (999, "999"), (1000, "1.00 k"), (5_054_464, "5.05 M"), (999_999, "1.00 M")]
+    ("value", "expected"),
+    [(0, "0"), (999, "999"), (1000, "1.00 k"), (5_054_464, "5.05 M"), (999_999, "1.00 M")],
 )
 def test_short_figures(value: int, expected: str) -> None:
     assert numbers.short(value) == expected
@@ -47,7 +48,9 @@ def test_percentages_and_rates_of_nothing() -> None:
 
 
 def test_a_table_gives_people_words_and_programs_values() -> None:
-    table = Table.of([label("name"), number("rows")], [{"name": "a|b\n", "rows": 1234}, {"name": "c"}], "Splits")
+    table = Table.of(
+        [label("name"), number("rows")], [{"name": "a|b\n", "rows": 1234}, {"name": "c"}], "Splits"
+    )
     assert table.records() == [{"name": "a|b\n", "rows": 1234}, {"name": "c", "rows": None}]
     assert table.cells() == [["a|b\n", "1,234"], ["c", ""]]
     assert to_markdown(table) == (

@@ -28,7 +28,17 @@ PROSE_BYTES = 10_000_000
 
 _FORMAT = 1
 _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-_LICENCES = ("license", "licence", "copying", "notice", "authors", "readme", "changes", "changelog", "history")
+_LICENCES = (
+    "license",
+    "licence",
+    "copying",
+    "notice",
+    "authors",
+    "readme",
+    "changes",
+    "changelog",
+    "history",
+)
 # Rich in docstrings and installed wherever Tokenlake's etl extra is; the others follow by name.
 _FIRST_PACKAGES = ("polars", "numpy", "huggingface_hub", "prefect", "pyarrow", "sqlalchemy", "fsspec", "rich")
 _SMALLEST_TEXT = 200

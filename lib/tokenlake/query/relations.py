@@ -47,7 +47,9 @@ def relations(catalog: Catalog) -> dict[str, Relation]:
     found: dict[str, Relation] = {}
     for dataset in catalog.datasets():
         committed = [info.version for info in catalog.versions(dataset) if info.committed]
-        for name, version in [(f"{dataset}@v{v}", v) for v in committed] + [(dataset, v) for v in committed[-1:]]:
+        for name, version in [(f"{dataset}@v{v}", v) for v in committed] + [
+            (dataset, v) for v in committed[-1:]
+        ]:
             found[name] = Relation(name, "rows", dataset, version, f"rows of {dataset} v{version}")
             for kind, about in (("documents", "provenance of"), ("quarantine", "bad records of")):
                 full = f"{name}/{kind}"

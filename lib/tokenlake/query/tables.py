@@ -23,7 +23,14 @@ _COUNTS: Final = tuple(Account().to_json())
 
 SCHEMAS: Final = {
     "datasets": pa.schema(
-        [*_ID, ("committed", pa.bool_()), ("kind", _TEXT), ("seq_length", _INT), *_TOTALS, ("fingerprint", _TEXT)]
+        [
+            *_ID,
+            ("committed", pa.bool_()),
+            ("kind", _TEXT),
+            ("seq_length", _INT),
+            *_TOTALS,
+            ("fingerprint", _TEXT),
+        ]
     ),
     "splits": pa.schema([*_ID, ("split", _TEXT), *_TOTALS]),
     "shards": pa.schema(
@@ -61,7 +68,11 @@ def _datasets(catalog: Catalog) -> Rows:
             row: dict[str, Any] = {"dataset": dataset, "version": info.version, "committed": info.committed}
             if info.committed:
                 manifest = catalog.manifest(dataset, info.version)
-                facts = {"kind": manifest.kind, "seq_length": manifest.seq_length, "fingerprint": manifest.fingerprint}
+                facts = {
+                    "kind": manifest.kind,
+                    "seq_length": manifest.seq_length,
+                    "fingerprint": manifest.fingerprint,
+                }
                 row |= facts | manifest.totals.to_json()
             yield row
 

@@ -37,7 +37,9 @@ def verified_paths(
                 got = hashlib.file_digest(stream, "sha256").hexdigest()
                 size = stream.tell()
         except NotFoundError as error:
-            raise IntegrityError(f"{key}: the file is missing; the manifest lists it. {_MEND}", file=key) from error
+            raise IntegrityError(
+                f"{key}: the file is missing; the manifest lists it. {_MEND}", file=key
+            ) from error
         _same(key, expected, got)
         if on_verified:
             on_verified(size)

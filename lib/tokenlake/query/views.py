@@ -61,7 +61,9 @@ class _Maker:
         """Make an in-memory table of an Arrow one."""
         if name not in self._made:
             self._connection.register(f"arrow:{name}", content)
-            self._connection.execute(f"create table {_quoted(name)} as select * from {_quoted(f'arrow:{name}')}")
+            self._connection.execute(
+                f"create table {_quoted(name)} as select * from {_quoted(f'arrow:{name}')}"
+            )
             self._made.add(name)
 
     def make(self, relation: Relation) -> None:
@@ -69,7 +71,9 @@ class _Maker:
         base = f"{relation.dataset}@v{relation.version}"
         manifest = self._catalog.manifest(relation.dataset, relation.version)
         real = base if relation.kind == "rows" else f"{base}/{relation.kind}"
-        {"rows": self._rows, "documents": self._documents, "quarantine": self._quarantine}[relation.kind](real, manifest)
+        {"rows": self._rows, "documents": self._documents, "quarantine": self._quarantine}[relation.kind](
+            real, manifest
+        )
         if relation.name != real:
             self._view(relation.name, f"select * from {_quoted(real)}")
 
@@ -96,7 +100,8 @@ class _Maker:
         hashes = {shard.path: shard.sha256 for shard in manifest.files}
         paths = verified_paths(self._catalog.store, layout, hashes, self._on_verified)
         files = [
-            {"filename": str(paths[shard.path]), "shard": shard.path, "split": shard.split} for shard in manifest.files
+            {"filename": str(paths[shard.path]), "shard": shard.path, "split": shard.split}
+            for shard in manifest.files
         ]
         self.table(f"{name}/files", pa.Table.from_pylist(files))
         self._view(
@@ -127,7 +132,9 @@ class _Maker:
         hashes = {p: entry.sha256 for p, entry in manifest.other_files.items() if p.startswith("quarantine/")}
         paths = verified_paths(self._catalog.store, layout, hashes, self._on_verified)
         if not paths:
-            raise ConfigError(f"{name.removesuffix('/quarantine')} has no bad records: nothing was quarantined")
+            raise ConfigError(
+                f"{name.removesuffix('/quarantine')} has no bad records: nothing was quarantined"
+            )
         self._view(name, f"select * exclude (filename) from {self._parquet(list(map(str, paths.values())))}")
 
     def _parquet(self, paths: list[str]) -> str:
