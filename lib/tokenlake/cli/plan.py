@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from tokenlake.build.estimate import estimate
 from tokenlake.build.plan import Plan, make_plan
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, with_store
 from tokenlake.cli.output import note, print_json, print_tables, stdout
@@ -38,7 +39,7 @@ def _as_json(made: Plan) -> dict[str, Any]:
         "units": len(made.units),
         "input_bytes": made.input_bytes,
         "sources": _sources(made),
-        "estimate": made.estimate(),
+        "estimate": estimate(made),
         "notes": list(made.notes),
     }
 
@@ -77,19 +78,19 @@ def _splits(splits: dict[str, float]) -> str:
 
 
 def _expected(made: Plan) -> list[tuple[str, str]]:
-    estimate = made.estimate()
+    expected = estimate(made)
     pack = made.build.pack
     rows = (
-        f"about {numbers.short(estimate['sequences'])} of {pack.seq_length:,} tokens"
+        f"about {numbers.short(expected['sequences'])} of {pack.seq_length:,} tokens"
         if pack
         else "one per document"
     )
     return [
-        ("tokens", f"about {numbers.short(estimate['tokens'])}"),
+        ("tokens", f"about {numbers.short(expected['tokens'])}"),
         ("sequences", rows),
         (
             "output",
-            f"about {numbers.size(estimate['output_bytes'])} in {numbers.plural(estimate['files'], 'file')}",
+            f"about {numbers.size(expected['output_bytes'])} in {numbers.plural(expected['files'], 'file')}",
         ),
         (
             "units",
