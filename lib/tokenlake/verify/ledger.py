@@ -46,9 +46,8 @@ def ledger_problems(manifest: Manifest, records: list[UnitRecord], seen: Collect
     inputs = set(manifest.inputs)
     for record in records:
         path = ledger_path(record.unit)
-        for part in record.parts:
-            if shards.get(part.path) != part:
-                found.append(Problem(path, "parts", f"{shards.get(part.path)}", f"{part}"))
+        unlike = [part for part in record.parts if shards.get(part.path) != part]
+        found += [Problem(path, "parts", f"{shards.get(part.path)}", f"{part}") for part in unlike]
         if any(entry.file not in inputs for entry in record.inputs):
             found.append(Problem(path, "inputs", "files of the manifest's inputs", "others"))
         found += _closes(manifest, record, path)
