@@ -17,9 +17,21 @@ REASONS = st.dictionaries(st.sampled_from(["empty", "excluded", "bom", "truncate
 DICTS = ("rows_skipped", "filtered", "quarantined", "normalized", "dropped")
 INTS = tuple(name for name in Account.__dataclass_fields__ if name not in DICTS)
 ANY: st.SearchStrategy[Account] = st.builds(
-    Account, **{name: COUNT for name in INTS}, **{name: REASONS for name in DICTS}
+    Account, **dict.fromkeys(INTS, COUNT), **dict.fromkeys(DICTS, REASONS)
 )
-EQUATED = ("rows_read", "kept", "expanded", "documents", "tokens", "content_packed", "bos", "eos", "pad", "sequences", "slots")
+EQUATED = (
+    "rows_read",
+    "kept",
+    "expanded",
+    "documents",
+    "tokens",
+    "content_packed",
+    "bos",
+    "eos",
+    "pad",
+    "sequences",
+    "slots",
+)
 
 
 @st.composite

@@ -24,7 +24,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 
 def test_canonical_form_is_pinned() -> None:
-    value = {"b": [1, 1.0, 1e16, 1e-7, None, True], "a": "é\n\"", "ä": {"z": 0.1, "A": -0.0}}
+    value = {"b": [1, 1.0, 1e16, 1e-7, None, True], "a": 'é\n"', "ä": {"z": 0.1, "A": -0.0}}
     expected = '{"a":"é\\n\\"","b":[1,1.0,1e+16,1e-07,null,true],"ä":{"A":-0.0,"z":0.1}}'
     assert canonical_json(value) == expected.encode()
 
@@ -52,7 +52,17 @@ def test_key_order_is_not_part_of_a_value(value: dict[str, Any], random: Any) ->
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, {1: 2}, {"a": [{None: 1}]}, {"a": ({1.5: 1},)}, object(), b"x", {"a": {1}}, "\ud800"],
+    [
+        math.nan,
+        math.inf,
+        {1: 2},
+        {"a": [{None: 1}]},
+        {"a": ({1.5: 1},)},
+        object(),
+        b"x",
+        {"a": {1}},
+        "\ud800",
+    ],
 )
 def test_values_without_a_canonical_form_are_refused(value: Any) -> None:
     with pytest.raises(ConfigError):

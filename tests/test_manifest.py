@@ -42,7 +42,9 @@ JSON_OBJECT: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     ),
     max_size=3,
 )
-ACCOUNTS = st.builds(Account, rows_read=COUNT, filtered=st.dictionaries(TEXT, COUNT, max_size=2), tokens=COUNT)
+ACCOUNTS = st.builds(
+    Account, rows_read=COUNT, filtered=st.dictionaries(TEXT, COUNT, max_size=2), tokens=COUNT
+)
 
 
 @st.composite
@@ -123,7 +125,13 @@ def manifests(draw: st.DrawFn) -> Manifest:
         inputs=tuple(draw(st.lists(inputs(), max_size=3, unique_by=once("file_id")))),
         accounts=draw(st.dictionaries(TEXT, ACCOUNTS, max_size=2)),
         produced_by=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
-        parents=tuple(draw(st.lists(st.builds(Parent, dataset=st.just("a"), version=st.just(1), sha256=HEX64), max_size=1))),
+        parents=tuple(
+            draw(
+                st.lists(
+                    st.builds(Parent, dataset=st.just("a"), version=st.just(1), sha256=HEX64), max_size=1
+                )
+            )
+        ),
     )
 
 
@@ -222,7 +230,9 @@ def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
         produced_by={},
     )
     data, read = (
-        (manifest.to_bytes(), Manifest.from_bytes) if what == "manifest" else (record.to_bytes(), UnitRecord.from_bytes)
+        (manifest.to_bytes(), Manifest.from_bytes)
+        if what == "manifest"
+        else (record.to_bytes(), UnitRecord.from_bytes)
     )
     dice = random.Random(3)
     for _ in range(800):
@@ -233,7 +243,13 @@ def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
     for cut in range(0, len(data), 13):
         with pytest.raises(IntegrityError):
             read(data[:cut])
-    for more in (data + b"\n", b" " + data, data + data, data.replace(b":", b": ", 1), b"\xef\xbb\xbf" + data):
+    for more in (
+        data + b"\n",
+        b" " + data,
+        data + data,
+        data.replace(b":", b": ", 1),
+        b"\xef\xbb\xbf" + data,
+    ):
         with pytest.raises(IntegrityError):
             read(more)
 
@@ -256,7 +272,7 @@ def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
     ],
 )
 def test_what_is_no_document_is_an_integrity_error(data: bytes) -> None:
-    with pytest.raises(IntegrityError, match="some/manifest.json"):
+    with pytest.raises(IntegrityError, match=r"some/manifest\.json"):
         Manifest.from_bytes(data, "some/manifest.json")
 
 

@@ -15,8 +15,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.errors import IntegrityError, NotAvailableError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.storage import HashingFile, Layout, LocalStore, ObjectInfo, Store, check_dataset_name, check_key, open_store
+from tokenlake.errors import (
+    IntegrityError,
+    NotAvailableError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
+from tokenlake.storage import (
+    HashingFile,
+    Layout,
+    LocalStore,
+    ObjectInfo,
+    Store,
+    check_dataset_name,
+    check_key,
+    open_store,
+)
 from tokenlake.storage.durable import is_abandoned, new_temp_name
 from tokenlake.storage.layout import ledger_unit, shard_path, version_number
 
@@ -57,7 +72,22 @@ def test_other_dataset_names_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["", "/etc/passwd", "a/../b", "..", "a//b", "a/", "./a", "a\\b", "a\0b", "a\nb", "x/.tmp-1", "a" * 256, "\ud800", "a/" * 40 + "b"],
+    [
+        "",
+        "/etc/passwd",
+        "a/../b",
+        "..",
+        "a//b",
+        "a/",
+        "./a",
+        "a\\b",
+        "a\0b",
+        "a\nb",
+        "x/.tmp-1",
+        "a" * 256,
+        "\ud800",
+        "a/" * 40 + "b",
+    ],
 )
 def test_unsafe_keys_are_refused_everywhere(store: Store, key: str) -> None:
     temp = written(store, b"x")
@@ -132,10 +162,17 @@ def test_layout_is_pinned() -> None:
     assert (layout.manifest, layout.claim) == ("llama2-2048/v1/manifest.json", "llama2-2048/v1/claim.json")
     assert layout.tokenizer("tokenizer.json") == "llama2-2048/v1/tokenizer/tokenizer.json"
     assert layout.run("20261121-x") == "llama2-2048/v1/runs/20261121-x.json"
-    for bad in (lambda: Layout("a", 0), lambda: Layout("A", 1), lambda: layout.key("../v2/x"), lambda: layout.shard("a/b", 0, 0)):
+    for bad in (
+        lambda: Layout("a", 0),
+        lambda: Layout("A", 1),
+        lambda: layout.key("../v2/x"),
+        lambda: layout.shard("a/b", 0, 0),
+    ):
         with pytest.raises(StoreError):
             bad()
-    assert [version_number(name) for name in ("v1", "v12", "v0", "v01", "1", "v1 ", "v")] == [1, 12] + [None] * 5
+    assert [version_number(name) for name in ("v1", "v12", "v0", "v01", "1", "v1 ", "v")] == [1, 12] + [
+        None
+    ] * 5
     assert ledger_unit("ledger/000001.json") is None
 
 
@@ -305,11 +342,17 @@ def test_sweeping_removes_only_what_dead_processes_left(store: Store) -> None:
     mine = store.temp("d/v1")
     machine = mine.name.removeprefix(".tmp-").rsplit("-", 2)[0]
     folder = mine.parent
-    dead, alive, elsewhere = (f".tmp-{machine}-{2**22 + 5}-00", f".tmp-{machine}-1-00", ".tmp-other.1f-99999999-00")
+    dead, alive, elsewhere = (
+        f".tmp-{machine}-{2**22 + 5}-00",
+        f".tmp-{machine}-1-00",
+        ".tmp-other.1f-99999999-00",
+    )
     for name in (dead, alive, elsewhere, ".tmp-strange", f".tmp-{machine}-{10**30}-aa"):
         (folder / name).touch()
     assert store.sweep_temp("d/v1") == 2
-    assert sorted(path.name for path in folder.iterdir()) == sorted([mine.name, alive, elsewhere, ".tmp-strange"])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [mine.name, alive, elsewhere, ".tmp-strange"]
+    )
     assert store.sweep_temp("d/none") == 0
 
 

@@ -164,7 +164,9 @@ def test_a_kill_while_publishing_leaves_whole_objects_and_sweepable_rests(tmp_pa
 def _can_trace() -> bool:
     if shutil.which("strace") is None:
         return False
-    return subprocess.run(["strace", "-o", os.devnull, "true"], check=False, capture_output=True).returncode == 0
+    return (
+        subprocess.run(["strace", "-o", os.devnull, "true"], check=False, capture_output=True).returncode == 0
+    )
 
 
 PUBLISH_ONE = """
@@ -172,20 +174,28 @@ store.put_new("d/v1/data/x", b"whole" * 1000)
 """
 
 
-@pytest.mark.parametrize("call", ["fsync:1", "fsync:2", "fsync:3", "fsync:4", "fsync:5", "link:1", "unlink:1", "fchmod:1"])
-def test_every_step_of_publishing_may_be_the_last(tmp_path: Path, call: str) -> None:
-    if not _can_trace():
-        pytest.skip("strace is missing or ptrace is denied; crash points cannot be chosen")
-    name, when = call.split(":")
-    process = subprocess.run(
-        ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={when}"]
-        + [sys.executable, "-c", PRELUDE + PUBLISH_ONE, str(tmp_path / "lake"), "null"],
-        env={**os.environ, "PYTHONPATH": str(LIB)},
+def traced(root: Path, options: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PRELUDE + PUBLISH_ONE, str(root), "null"]
+    environment = {**os.environ, "PYTHONPATH": str(LIB)}
+    return subprocess.run(
+        ["strace", "-qq", *options, *command],
+        env=environment,
         input="go\n",
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    "call", ["fsync:1", "fsync:2", "fsync:3", "fsync:4", "fsync:5", "link:1", "unlink:1", "fchmod:1"]
+)
+def test_every_step_of_publishing_may_be_the_last(tmp_path: Path, call: str) -> None:
+    if not _can_trace():
+        pytest.skip("strace is missing or ptrace is denied; crash points cannot be chosen")
+    name, when = call.split(":")
+    inject = ["-f", "-o", os.devnull, "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={when}"]
+    process = traced(tmp_path / "lake", inject)
     assert process.returncode != 0, "the step was never reached"
     store = open_store(tmp_path / "lake")
     assert {info.key: info.size for info in store.list("")} in ({}, {"d/v1/data/x": 5000})
@@ -201,15 +211,8 @@ def test_the_order_of_durable_steps(tmp_path: Path) -> None:
         pytest.skip("strace is missing or ptrace is denied; the order cannot be observed")
     trace = tmp_path / "trace"
     (tmp_path / "lake/d/v1/data").mkdir(parents=True)
-    subprocess.run(
-        ["strace", "-y", "-qq", "-o", str(trace), "-e", "trace=fsync,link,linkat,unlink,rename"]
-        + [sys.executable, "-c", PRELUDE + PUBLISH_ONE, str(tmp_path / "lake"), "null"],
-        env={**os.environ, "PYTHONPATH": str(LIB)},
-        input="go\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    options = ["-y", "-o", str(trace), "-e", "trace=fsync,link,linkat,unlink,rename"]
+    assert traced(tmp_path / "lake", options).returncode == 0
     lines = [line for line in trace.read_text().splitlines() if "lake" in line]
     steps = [line.split("(")[0] + (" file" if ".tmp-" in line.split(",")[0] else " folder") for line in lines]
     link = steps.index("link file")

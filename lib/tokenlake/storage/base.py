@@ -63,9 +63,7 @@ class Store(ABC):
         """Return the sorted names of the folders right below the folder ``prefix``."""
 
     @abstractmethod
-    def put_new(
-        self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         """Create an object of ``data``.
 
         Args:

@@ -96,17 +96,16 @@ class LocalStore(Store):
         except NotFoundError:
             return []
 
-    def put_new(
-        self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         self.local_path(key)
         temp = self.temp(_temp_prefix(key))
         try:
             with HashingFile(temp) as sink:
                 sink.write(data)
-            return self.publish(temp, key, sink.sha256, replace_orphan=replace_orphan)
-        finally:
+        except BaseException:
             temp.unlink(missing_ok=True)
+            raise
+        return self.publish(temp, key, sink.sha256, replace_orphan=replace_orphan)
 
     def temp(self, prefix: str) -> Path:
         folder = self.local_path(prefix) if prefix else self._root

@@ -16,18 +16,20 @@ from tokenlake.verify.report import Problem
 def read_ledger(
     store: Store, layout: Layout, listed: Collection[str]
 ) -> tuple[list[UnitRecord], list[Problem]]:
-    """Read every ledger record that can be read.
+    """Read every ledger record that belongs to the version and can be read.
 
     Args:
-        listed: paths whose bytes are checked against the manifest anyway: damage is reported there.
+        listed: the manifest's other files. Where it lists ledger records, it lists all of them: damage to
+            one is reported with its bytes, and one that is not listed is no record of this version.
     """
     records: list[UnitRecord] = []
     problems: list[Problem] = []
+    all_listed = any(path.startswith(f"{LEDGER}/") for path in listed)
     for info in store.list(layout.key(LEDGER)):
         path = layout.path(info.key)
         unit = ledger_unit(path)
         try:
-            if unit is not None:
+            if unit is not None and (path in listed or not all_listed):
                 records.append(read_record(store, layout, unit))
         except (IntegrityError, StoreError) as error:
             if path not in listed:
