@@ -14,6 +14,7 @@ import orjson
 
 MAX_DEPTH: Final = 1024  # orjson's limit: what is nested deeper is a bad record
 _SHOWN: Final = 120  # characters of a foreign message or value in ours
+_CUT: Final = frozenset({"invalid_json", "invalid_utf8", "lone_surrogate"})
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _TOKEN: Final = re.compile(_STRING + rb'|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
 _STRING_OR_NUMBER: Final = re.compile(
@@ -93,6 +94,18 @@ def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
             "lone_surrogate", f"half a surrogate pair stands alone, which is no character: {message}"
         )
     return Fault("invalid_json", f"not a JSON object: {message}")
+
+
+def too_long(size: int, max_record_bytes: int) -> Fault:
+    """Return the fault of a line that is larger than the limit."""
+    return Fault("line_too_long", f"the line has {size} bytes, max_record_bytes is {max_record_bytes}")
+
+
+def at_the_end(fault: Fault) -> Fault:
+    """Return the fault of the last line of a file without a newline: if it is broken, it was cut."""
+    if fault.reason not in _CUT:
+        return fault
+    return Fault("truncated_line", f"the file ends in the middle of a record ({fault.detail})")
 
 
 def _loads(line: bytes) -> Any:

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.sources.batch import RAW_LIMIT, text_over
-from tokenlake.sources.blocks import Block, DecompressedStream, LongLine, read_blocks
-from tokenlake.sources.jsonl import too_long
+from tokenlake.sources.blocks import Block, LongLine
+from tokenlake.sources.decompress import DecompressedStream
 from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.split import FileRange
-from tokenlake.sources.strict import Fault
+from tokenlake.sources.strict import Fault, too_long
 
 _CHUNK = 1 << 20
 
@@ -49,16 +49,16 @@ def _read_whole(part: FileRange, descriptor: int, limit: int) -> bytes | bytearr
             while at < size and (got := os.preadv(descriptor, [view[at:]], at)):
                 at += got
         return data[:at] if at < size else data
-    stream, data = DecompressedStream(part, descriptor), bytearray()
+    stream, data = DecompressedStream(part.file, descriptor), bytearray()
     while chunk := stream.read(_CHUNK):
         if len(data) <= limit:  # what is beyond is read all the same: the stream must end well
             data += chunk
     return data
 
 
-def read_lines(part: FileRange, descriptor: int, max_record_bytes: int) -> Iterator[Parsed]:
+def read_lines(blocks: Iterator[Block | LongLine], max_record_bytes: int) -> Iterator[Parsed]:
     """Read every line that is not empty as a text, without its end of line."""
-    for block in read_blocks(part, descriptor, max_record_bytes):
+    for block in blocks:
         if isinstance(block, LongLine):
             box = [_long_line(block, max_record_bytes)]
             del block
@@ -84,6 +84,7 @@ def _lines(block: Block, max_record_bytes: int) -> Parsed:
         bad=tuple(bad),
         normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": lines.blank},
         bytes_read=block.bytes_read,
+        lines=lines.count,
     )
 
 
@@ -108,7 +109,7 @@ def _bad_lines(
         if stop - start > max_record_bytes:
             fault = too_long(stop - start, max_record_bytes)
         if fault:
-            number = block.line + int(lines.numbers[index])
+            number = int(lines.numbers[index])
             bad.append(BadLine(int(positions[index]), number, fault, block.data[start:stop][:RAW_LIMIT]))
     return bad
 
@@ -124,9 +125,10 @@ def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
     return Parsed(
         text=text[:0] if fault else text,
         positions=np.full(0 if fault else 1, line.offset, np.int64),
-        bad=(BadLine(line.offset, line.line, fault, line.head),) if fault else (),
+        bad=(BadLine(line.offset, 0, fault, line.head),) if fault else (),
         normalized={"bom": int(skip > 0), "crlf": crlf},
         bytes_read=line.bytes_read,
+        lines=1,
     )
 
 

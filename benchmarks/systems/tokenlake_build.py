@@ -1,0 +1,12 @@
+"""Tokenlake as a library: ``CONFIG WORKERS``, without Prefect."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tokenlake.build.runner import build
+
+if __name__ == "__main__":
+    build(json.loads(Path(sys.argv[1]).read_bytes()), workers=int(sys.argv[2]))

@@ -1,0 +1,289 @@
+"""The benchmark's own instruments: a measurement that loses a process would flatter somebody."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tokenizers", reason="the benchmark needs the etl extra: pip install 'tokenlake[etl]'")
+
+from benchmarks import builds, cli
+from benchmarks.contenders import SYSTEMS, System
+from benchmarks.determinism import differences, stamps
+from benchmarks.goals import Goal, throughput_goals
+from benchmarks.inputs import PARTS, Input, InputMaker, documents, remade
+from benchmarks.measure import Measurement, measure
+from benchmarks.report import Results, to_json, to_markdown
+from benchmarks.rotation import Bench, Series, expected_tokens
+from benchmarks.text import find_texts, is_text_name
+from benchmarks.vocabularies import Vocabulary
+
+BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
+# With SIGCHLD ignored this waits for the child, which nobody may reap.
+WAIT = """
+try:
+    os.wait()
+except ChildProcessError:
+    pass
+"""
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        ballast = bytearray({megabytes} << 20)
+        time.sleep(0.2)          # by now the parents are gone and nobody here can wait for us
+        while time.process_time() < {seconds}: pass
+    os._exit(0)
+os.wait()
+"""
+
+
+def run_python(tmp_path: Path, program: str, kill_after: float | None = None) -> Measurement:
+    return measure(
+        [sys.executable, "-c", program],
+        report=tmp_path / "measured.json",
+        log=tmp_path / "log",
+        kill_after=kill_after,
+    )
+
+
+class TestMeasure:
+    def test_bills_a_daemon_that_outlives_its_parents(self, tmp_path: Path) -> None:
+        run = run_python(tmp_path, DAEMON.format(seconds=0.5, megabytes=150))
+        assert run.exit_code == 0
+        assert 0.45 <= run.cpu < 2.0
+        assert run.peak_bytes > 150 << 20
+        assert max(run.processes.values()) > 150 << 20
+        assert run.left_behind == []
+
+    def test_bills_plain_work_and_exit_codes(self, tmp_path: Path) -> None:
+        run = run_python(tmp_path, BURN.format(seconds=0.3) + "raise SystemExit(3)")
+        assert run.exit_code == 3
+        assert 0.28 <= run.cpu < 1.5
+        assert run.wall >= 0.28
+
+    def test_refuses_when_a_process_is_billed_to_nobody(self, tmp_path: Path) -> None:
+        ignoring = "import os, signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nif os.fork() == 0:\n"
+        burner = (
+            "".join(f"    {line}\n" for line in BURN.format(seconds=0.8).splitlines()) + "    os._exit(0)\n"
+        )
+        with pytest.raises(RuntimeError, match="billed to nobody"):
+            run_python(tmp_path, ignoring + burner + WAIT)
+
+    def test_kill_ends_daemons_too(self, tmp_path: Path) -> None:
+        run = run_python(tmp_path, DAEMON.format(seconds=60, megabytes=1), kill_after=0.5)
+        assert run.killed
+        assert run.cpu < 2.0
+
+
+def machine(tmp_path: Path, texts: dict[str, str]) -> Path:
+    root = tmp_path / "machine"
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def prose(seed: int) -> str:
+    return "".join(f"line {number} of text {seed}\n" for number in range(60))
+
+
+class TestInput:
+    def test_texts_are_distinct_wanted_and_in_an_order_of_their_own(self, tmp_path: Path) -> None:
+        texts = {f"a/{seed}.py": prose(seed) for seed in range(5)} | {"b/copy.py": prose(3)}
+        unwanted = {
+            "short.py": "x",
+            "data.json": prose(9),
+            "special.md": prose(8) + "</s>",
+            "nul.py": prose(7) + "\0",
+        }
+        root = machine(tmp_path, texts | unwanted)
+        found = find_texts([root])
+        assert sorted(Path(file.path).name for file in found) == ["0.py", "1.py", "2.py", "3.py", "4.py"]
+        assert found == sorted(found) == find_texts([root, root / "a"])
+
+    def test_names(self) -> None:
+        assert all(map(is_text_name, ["a.py", "METADATA", "ls.1.gz", "changelog.Debian.gz", "x.rst"]))
+        assert not any(map(is_text_name, ["a.json.gz", "lib.so.1", "a.json", "RECORD"]))
+
+    def test_repeats_are_the_same_lines_in_other_documents(self, tmp_path: Path) -> None:
+        files = find_texts([machine(tmp_path, {f"{seed}.py": prose(seed) for seed in range(4)})])
+        first = [text for _, text in islice(documents(files), 12)]
+        assert len(set(first)) == len(first)
+        pieces = list(remade(prose(1), b"digest", 1))
+        assert sorted("".join(pieces).splitlines()) == sorted(prose(1).splitlines())
+        assert pieces == list(remade(prose(1), b"digest", 1)) != list(remade(prose(1), b"digest", 2))
+
+    def test_input_is_reproducible_complete_and_kept(self, tmp_path: Path) -> None:
+        root = machine(tmp_path, {f"{seed}.py": prose(seed) for seed in range(40)})
+        made = [InputMaker(tmp_path / work, [root]).make(0.1) for work in ("one", "two")]
+        files = [sorted(Path(one.folder).glob("*.jsonl")) for one in made]
+        assert len(files[0]) == PARTS
+        assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+        texts = [json.loads(line)["text"] for path in files[0] for line in path.read_text().splitlines()]
+        assert len(texts) == made[0].documents
+        assert sum(len(text.encode()) for text in texts) == made[0].text_bytes >= 100_000
+        assert made[0].original_bytes < made[0].text_bytes
+        again = InputMaker(tmp_path / "one", []).make(0.1)
+        assert again == made[0]
+
+    def test_one_document(self, tmp_path: Path) -> None:
+        root = machine(tmp_path, {f"{seed}.py": prose(seed) for seed in range(4)})
+        made = InputMaker(tmp_path / "work", [root]).make_one_document(0.05)
+        assert made.documents == 1
+        assert made.largest_document == made.text_bytes >= 50_000
+
+
+SOURCE = Input(
+    folder="input",
+    documents=10,
+    text_bytes=100_000_000,
+    file_bytes=105_000_000,
+    original_bytes=100_000_000,
+    largest_document=1_000_000,
+    kinds={".py": 100_000_000},
+)
+GPT2 = Vocabulary(
+    name="gpt2", folder="gpt2", origin="trained on the spot", eos="<|endoftext|>", size=50257, adds=0
+)
+
+
+def measured(cpu: float) -> Measurement:
+    return Measurement(exit_code=0, wall=cpu, user=cpu, system=0.0, sampled_cpu=cpu, peak_bytes=10**8)
+
+
+def series(name: str, *cpus: float, source: Input = SOURCE) -> Series:
+    system = next(one for one in SYSTEMS if one.name == name)
+    small = replace(measured(0.5), exit_code=0)
+    runs = [measured(cpu) for cpu in cpus]
+    return Series(
+        system=system, vocabulary=GPT2, source=source, runs=runs, small=small, small_megabytes=4.0, tokens=7
+    )
+
+
+class TestFigures:
+    def test_rates_are_medians(self) -> None:
+        one = series("build-1", 9.0, 2.0, 2.5)
+        assert one.cpu == 2.5
+        assert one.rate == pytest.approx(40.0)
+        assert one.marginal_rate == pytest.approx(96.0 / 2.0)
+
+    def test_goals_compare_equal_worker_counts(self) -> None:
+        part = replace(SOURCE, folder="part", text_bytes=10_000_000)
+        ran = [series("build-1", 2.0), series("run-1", 12.0), series("bare-1", 1.0)]
+        peers = [series("datasets-1", 6.5, source=part), series("datasets-2", 9.0, source=part)]
+        goals = throughput_goals([*ran, *peers])
+        # 100 MB in 2 s against 10 MB in 6.5 s, or against 0.5 s for 4 MB and a second for every further MB.
+        assert [goal.got for goal in goals] == pytest.approx([32.5, 96.5 / 2, 2.0, 10.0])
+        assert [goal.met for goal in goals] == [False, True, False, True]
+
+    def test_limits_are_inclusive(self) -> None:
+        assert Goal("", 8.0, "at most", 8.0).met
+        assert Goal("", 35.0, "at least", 35.0).met
+        assert not Goal("", 34.9, "at least", 35.0).met
+
+    def test_the_count_most_systems_found_is_expected(self) -> None:
+        odd = series("bare-1", 1.0)
+        odd.tokens = 8
+        ran = [series("build-1", 1.0), series("run-1", 1.0), odd]
+        assert expected_tokens(ran) == {("gpt2", "input"): 7}
+        report = to_markdown(Results(machine="m", versions={}, repeats=1, series=ran))
+        assert "8 (others 7)" in report
+
+    def test_a_failure_keeps_its_line(self) -> None:
+        failed = Series(
+            system=SYSTEMS[0], vocabulary=GPT2, source=SOURCE, failure="exit code 1: no such | thing"
+        )
+        results = Results(machine="m", versions={"a": "1"}, repeats=1, series=[failed])
+        assert "failed: exit code 1: no such / thing" in to_markdown(results)
+        json.dumps(to_json(results), default=str)
+
+
+class Recorded(Bench):
+    """A bench that runs nothing and remembers what it was asked for."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.asked: list[tuple[str, str]] = []
+        self._failing = failing
+        self._say = lambda text: None
+
+    def once(self, system: System, source: Input, vocabulary: Vocabulary) -> tuple[Measurement, int]:
+        self.asked.append((system.name, source.folder))
+        if system.name == self._failing:
+            raise RuntimeError("broken")
+        return measured(1.0), 7
+
+
+def test_systems_take_turns_after_a_warm_up() -> None:
+    bench = Recorded()
+    three = [
+        Series(system=one, vocabulary=GPT2, source=SOURCE) for one in (SYSTEMS[0], SYSTEMS[4], SYSTEMS[5])
+    ]
+    bench.rotate(three, replace(SOURCE, folder="small"), 2)
+    warm, turns = bench.asked[:6], bench.asked[6:]
+    # The peer warms up on the small input.
+    assert warm[0::2] == [("build-1", "input"), ("bare-1", "input"), ("datasets-1", "small")]
+    assert {folder for _, folder in warm[1::2]} == {"small"}
+    assert [name for name, _ in turns] == ["build-1", "bare-1", "datasets-1"] * 2
+    assert [len(one.runs) for one in three] == [2, 2, 2]
+
+
+def test_a_failing_system_costs_the_others_nothing() -> None:
+    two = [Series(system=one, vocabulary=GPT2, source=SOURCE) for one in SYSTEMS[:2]]
+    Recorded(failing="build-1").rotate(two, SOURCE, 2)
+    assert two[0].failure == "RuntimeError: broken"
+    assert len(two[1].runs) == 2
+
+
+class TestDeterminism:
+    def tree(self, store: Path, data: bytes = b"data") -> Path:
+        for name, content in {
+            "data/train-00000-00.parquet": data,
+            "data/train-00001-00.parquet": b"more",
+            "ledger/00000.json": b"{}",
+            "runs/a.json": str(store).encode(),
+            "claim.json": str(store).encode(),
+        }.items():
+            path = builds.version_folder(store) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return store
+
+    def test_trees_are_compared_without_what_may_differ(self, tmp_path: Path) -> None:
+        one, two = self.tree(tmp_path / "one"), self.tree(tmp_path / "two")
+        assert differences(builds.tree_digests(one), builds.tree_digests(two)) == []
+        three = builds.tree_digests(self.tree(tmp_path / "three", b"other"))
+        assert differences(builds.tree_digests(one), three) == ["data/train-00000-00.parquet"]
+        assert differences(three, {}) == sorted(three)
+
+    def test_only_finished_units_are_stamped(self, tmp_path: Path) -> None:
+        store = self.tree(tmp_path / "one")
+        assert sorted(stamps(store)) == ["data/train-00000-00.parquet", "ledger/00000.json"]
+
+
+class TestOptions:
+    def test_defaults(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BENCH_DIR", str(tmp_path))
+        options = cli.parse([])
+        assert options.work == tmp_path
+        assert options.parts == {"throughput", "startup", "determinism"}
+        assert options.megabytes >= 300
+        assert options.repeats >= 3
+        assert len(options.systems) == len(SYSTEMS)
+
+    def test_parts(self) -> None:
+        assert cli.parse(["--only", "kill"]).parts == {"kill"}
+        assert cli.parse(["--only", "kill"]).kills == 10
+        assert "memory" in cli.parse(["--memory"]).parts
+        assert cli.parse(["--peer-megabytes", "0"]).peer_megabytes == cli.parse([]).megabytes
+
+    def test_a_missing_peer_names_the_install_line(self) -> None:
+        assert "pip install" in (System("peer", 1, True, ("no_such_module",)).missing() or "")
+        assert System("build", 1).missing() is None
