@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import tests.tokenizer_samples as samples
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
 from tokenlake.tokenizers import Encoded, Encoder, TokenizerFiles
+from tokenlake.tokenizers.cuts import cut_rule
+from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.sampling import WINDOW, Sampler
 from tokenlake.tokenizers.unicode_guard import RANGES, guarded_rows, is_ascii, is_guarded
 
@@ -270,3 +272,29 @@ def test_the_reference_ignores_truncation_and_padding() -> None:
     for engine in ENGINES:
         encoded = Encoder(files, engine=engine).encode(samples.large(texts))
         assert rows(encoded) == samples.reference_ids(samples.sentencepiece(), texts, literal=True)
+
+
+@pytest.mark.parametrize("literal", [True, False])
+@pytest.mark.parametrize("name", sorted(samples.known()))
+def test_the_reference_cuts_long_documents_without_changing_ids(
+    name: str, literal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenlake.tokenizers.reference.BATCH_BYTES", 50)
+    files, text = samples.known()[name], "\n".join(samples.hard_texts())
+    reference = Reference(files, literal=literal)
+    assert reference._cuts is not None
+    assert len(list(reference._cuts.pieces(pa.py_buffer(text.encode()), 50))) > 1000
+    rows = reference.encode_arrow(samples.large(["short", text, "", text[:70], "x" * 200]))
+    expected = samples.reference_ids(files, ["short", text, "", text[:70], "x" * 200], literal=literal)
+    assert [row.tolist() for row in rows] == expected
+
+
+def test_documents_of_other_tokenizers_are_never_cut() -> None:
+    inside = samples.changed(
+        samples.sentencepiece(), lambda spec: spec["model"]["vocab"].update({"a\u2581b": 99_999})
+    )
+    lower = samples.changed(samples.byte_level(), lambda spec: spec.update(normalizer={"type": "Lowercase"}))
+    spaced = {"id": 5000, "content": "a b", "special": True, "normalized": False, "lstrip": False}
+    token = samples.changed(samples.byte_level(), lambda spec: spec["added_tokens"].append(spaced))
+    assert cut_rule(inside, literal=True) is None and cut_rule(lower, literal=True) is None
+    assert cut_rule(token, literal=False) is None and cut_rule(token, literal=True) is not None

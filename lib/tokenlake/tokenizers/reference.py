@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import numpy as np
@@ -16,13 +17,14 @@ import pyarrow as pa
 
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizers.arrays import string_buffers
+from tokenlake.tokenizers.cuts import CutRule, cut_rule
 from tokenlake.tokenizers.files import TokenizerFiles
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Encodings are ~20x the text in memory: a batch of texts never holds more than this (one text may).
-BATCH_BYTES: Final = 4 << 20
+# Encodings need ~120 times the text in memory: a batch of texts is this long, and a longer text is cut.
+BATCH_BYTES: Final = 1 << 20
 _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 
@@ -60,6 +62,7 @@ class Reference:
 
     def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
         self.files = files
+        self._literal = literal
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
         self._backend: Any = _load(files)
         dropout = files.spec["model"].get("dropout")
@@ -86,16 +89,27 @@ class Reference:
             ]
 
     def encode_arrow(self, text: pa.LargeStringArray) -> list[npt.NDArray[np.int32]]:
-        """Return the ids of every row; only one batch of rows becomes Python strings at a time."""
+        """Return the ids of every row; only one batch becomes Python strings at a time."""
         starts, _ = string_buffers(text)
         rows: list[npt.NDArray[np.int32]] = []
         first = 0
         while first < len(text):
             last = int(np.searchsorted(starts, int(starts[first]) + BATCH_BYTES, "right")) - 1
             last = min(max(last, first + 1), len(text))
-            rows += self.encode(cast("list[str]", text.slice(first, last - first).to_pylist()))
+            if starts[last] - starts[first] > BATCH_BYTES and self._cuts is not None:
+                rows.append(self._encode_long(self._cuts, text[first].as_buffer()))
+            else:
+                rows += self.encode(cast("list[str]", text.slice(first, last - first).to_pylist()))
             first = last
         return rows
+
+    @cached_property
+    def _cuts(self) -> CutRule | None:
+        return cut_rule(self.files, literal=self._literal)
+
+    def _encode_long(self, rule: CutRule, text: pa.Buffer) -> npt.NDArray[np.int32]:
+        ids = [self.encode([piece])[0] for piece in rule.pieces(text, BATCH_BYTES)]
+        return np.concatenate(ids)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Return the text of `ids`, special tokens included."""
