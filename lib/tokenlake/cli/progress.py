@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self, final
@@ -31,6 +31,7 @@ from tokenlake.cli.tally import SourceTally, Tally
 from tokenlake.report import numbers
 
 _LINE_EVERY: Final = 10.0  # seconds between lines where there is no terminal
+_QUIET: Final = 0.5  # seconds before a counter shows itself
 
 
 @final
@@ -150,29 +151,40 @@ def _status(tally: Tally) -> str:
     return "  ".join(parts)
 
 
+@final
+class Counter:
+    """Bytes worked through, of a total that may come to be known only later; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self.done, self.total = 0, 0
+
+    def add(self, more: int) -> None:
+        """Count more bytes."""
+        with self._lock:
+            self.done += more
+
+    def set(self, done: int, total: int) -> None:
+        """Say how far it is."""
+        with self._lock:
+            self.done, self.total = done, total
+
+    def line(self, what: str) -> str:
+        """``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; nothing during the first half second."""
+        seconds = time.monotonic() - self._began
+        if seconds < _QUIET:
+            return ""
+        of = f" of {numbers.size(self.total)}" if self.total else ""
+        return f"{what}: {numbers.size(self.done)}{of}, {numbers.rate(self.done, seconds)}"
+
+
 @contextmanager
-def counting(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show bytes being worked through, on a terminal only, and only when it takes a while.
-
-    Yields:
-        A callable to report more bytes done, from any thread.
-    """
-    console = stderr()
-    done, lock, began = [0], threading.Lock(), time.monotonic()
-
-    def advance(more: int) -> None:
-        with lock:
-            done[0] += more
-
-    def render() -> RenderableType:
-        seconds = time.monotonic() - began
-        if seconds < 0.5:
-            return Text("")
-        of = f" of {numbers.size(total)}" if total else ""
-        return Text(f"{what}: {numbers.size(done[0])}{of}, {numbers.rate(done[0], seconds)}", style="dim")
-
+def counting(what: str) -> Generator[Counter]:
+    """Show bytes being worked through, on a terminal only, and only when it takes a while."""
+    console, counter = stderr(), Counter()
     if not console.is_terminal:
-        yield advance
+        yield counter
         return
-    with Live(console=console, get_renderable=render, transient=True):
-        yield advance
+    with Live(console=console, get_renderable=lambda: Text(counter.line(what), style="dim"), transient=True):
+        yield counter

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from cyclopts import Parameter
 
@@ -14,12 +13,20 @@ from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, Workers, 
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tokenlake.build.events import Watcher
     from tokenlake.build.runner import BuildResult
-    from tokenlake.config import PipelineConfig
 
 Engine = Literal["local", "ray", "dask"]
-Builder = Callable[["PipelineConfig", int | None, "Watcher"], "BuildResult"]
+
+
+class Builder(Protocol):
+    """Whatever builds: the flow, or the library alone."""
+
+    def __call__(
+        self, config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher
+    ) -> BuildResult: ...
 
 
 def run(
@@ -30,7 +37,10 @@ def run(
     set_: Overrides = (),
     store: StoreUrl = None,
     engine: Annotated[Engine, Parameter(help="Where units run.")] = "local",
-    prefect: Annotated[bool, Parameter(help="Run as a Prefect flow, or with the library alone.")] = True,
+    prefect: Annotated[
+        bool,
+        Parameter(help="Run as a Prefect flow (default), or with the library alone.", show_default=False),
+    ] = True,
     json: AsJson = False,
 ) -> int:
     """Build a dataset version.
@@ -45,19 +55,23 @@ def run(
             option="engine",
             value=engine,
         )
-    # First of all: importing the flow starts Prefect's server in a second process, which takes longest.
     builder = _flow() if prefect else _library
-    # Only now the modules that take time to import: they load while the server starts.
-    finish = importlib.import_module("tokenlake.cli.building").build_and_report
+    # Imported here and not above: the flow's first act is to start a server, and every import delays it.
+    progress_of = importlib.import_module("tokenlake.cli.progress").RunProgress
     try:
-        return int(finish(builder, config, with_store(set_, store), workers, json))
+        with progress_of("planning") as progress:
+            result = builder(config, with_store(set_, store), workers, progress)
     except (KeyboardInterrupt, CancelledError):
         return _cancelled()
+    importlib.import_module("tokenlake.cli.summary").print_summary(result, progress.tally, json)
+    return 0
 
 
-def _library(config: PipelineConfig, workers: int | None, on_event: Watcher) -> BuildResult:
+def _library(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
+    """The same build without Prefect."""
+    load_config = importlib.import_module("tokenlake.config").load_config
     build = importlib.import_module("tokenlake.build.runner").build
-    return build(config, workers=workers, on_event=on_event)
+    return build(load_config(config, overrides), workers=workers, on_event=on_event)
 
 
 def _flow() -> Builder:
@@ -66,28 +80,39 @@ def _flow() -> Builder:
         launch: Any = importlib.import_module("flows.launch").launch
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package == "flows":
-            raise MissingExtraError(_NO_FLOWS) from error
         if package == "tokenlake":
             raise
         raise MissingExtraError(
-            f"running as a Prefect flow needs {package}, which is not installed\n\n"
-            "  pip install 'tokenlake[etl]'\n\n"
-            "or run without Prefect: add --no-prefect"
+            _NO_FLOWS if package in {"flows", "tasks"} else _no_module(package)
         ) from error
-    return lambda config, workers, on_event: launch(config, workers=workers, on_event=on_event)
+
+    def builder(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
+        try:
+            return launch(config, overrides=overrides, workers=workers, on_event=on_event)
+        except ModuleNotFoundError as error:
+            if error.name != "prefect":
+                raise
+            raise MissingExtraError(_no_module("prefect")) from error
+
+    return builder
 
 
-_NO_FLOWS = (
-    "the Prefect flows are not installed: the wheel of tokenlake holds the library alone\n\n"
-    "  pip install -e '.[etl]'     in a checkout of the project, for the flows\n"
-    "  tokenlake run --no-prefect  for the same build without Prefect"
-)
+_NO_FLOWS = """\
+the Prefect flows are not installed: the wheel of tokenlake holds the library alone
+
+  pip install -e '.[etl]'              in a checkout of the project, to have them
+  tokenlake run --no-prefect CONFIG    for the same build without Prefect"""
+
+
+def _no_module(package: str) -> str:
+    return f"""\
+running as a Prefect flow needs {package}, which is not installed
+
+  pip install 'tokenlake[etl]'         to have it
+  tokenlake run --no-prefect CONFIG    for the same build without Prefect"""
 
 
 def _cancelled() -> int:
     command = shlex.join(["tokenlake", *sys.argv[1:]])
-    print(  # noqa: T201 - the last line of a cancelled run
-        f"\ncancelled: what is finished is kept. To resume:  {command}", file=sys.stderr
-    )
+    sys.stderr.write(f"cancelled: what is finished is kept. To resume:  {command}\n")
     return CancelledError.exit_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json as jsonlib
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
 from cyclopts import Parameter
@@ -42,8 +42,8 @@ def sql(
     opened = open_store(store_url(store))
     if statement is None:
         return _print_relations(opened, json)
-    with counting("verified before querying", None) as advance:
-        result = query(opened, statement, on_verified=advance)
+    with counting("hashing before querying") as counter:
+        result = query(opened, statement, on_verified=counter.add)
     if json:
         print_json(result.to_pylist())
     elif csv:
@@ -101,7 +101,7 @@ def _print_result(result: pa.Table) -> None:
         note(f"the first {_SHOWN_ROWS} of {plural(result.num_rows, 'row')}: --json or --csv prints them all")
 
 
-def _column(field: pa.Field) -> Column:
+def _column(field: pa.Field[Any]) -> Column:
     figures = (
         pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
     )

@@ -15,7 +15,11 @@ from tokenlake.errors import IntegrityError
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 from tokenlake.storage import open_store
+from tokenlake.verify import VerifyReport
 from tokenlake.verify import verify as check
+
+_COLUMNS = (label("path"), label("problem"), label("expected"), label("got"))
+_THREADS = 2
 
 
 def verify(
@@ -24,35 +28,41 @@ def verify(
     *,
     deep: Annotated[
         bool,
-        Parameter(
-            negative="", show_default=False, help="Also decode every column and compare its logical hash."
-        ),
+        Parameter(negative="", show_default=False, help="Also decode every row and compare logical hashes."),
     ] = False,
     workers: Workers = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Check every byte and count of a version against its manifest.
+    """Check every byte of a version against its manifest.
 
-    Sizes, hashes, page checksums, row, token and segment counts, the account, the ledger, and files that
-    nobody listed. Ends with 3 when anything is not as it was committed.
+    Sizes and hashes of all files, Parquet footers, the account, the ledger, and files that nobody listed;
+    with --deep also page checksums, every count and every segment. Ends with 3 when anything is not as it
+    was committed.
     """
     catalog = Catalog(open_store(store_url(store)))
     dataset, version = catalog.resolve(name)
-    with counting("verifying", catalog.manifest(dataset, version).totals.bytes) as advance:
-        report = check(catalog.store, dataset, version, deep=deep, workers=workers or 2, on_progress=advance)
+    with counting("verifying") as counter:
+        report = check(
+            catalog.store,
+            dataset,
+            version,
+            deep=deep,
+            workers=workers or _THREADS,
+            on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
+        )
     if json:
-        print_json(asdict(report))
+        print_json(report.to_json())
     else:
-        where = f"{dataset} v{version}"
-        checked = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}, {numbers.count(report.rows)} rows"
-        if report.ok:
-            stdout().print(f"{where}: all well ({checked} checked)", markup=False)
-        else:
-            stdout().print(
-                f"{where}: {numbers.plural(len(report.problems), 'problem')} ({checked} checked)",
-                markup=False,
-            )
-            columns = [label("path"), label("problem"), label("expected"), label("got")]
-            print_tables([Table.of(columns, [asdict(problem) for problem in report.problems])])
+        _print(report)
     return 0 if report.ok else IntegrityError.exit_code
+
+
+def _print(report: VerifyReport) -> None:
+    checked = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
+    if report.deep:
+        checked += f", {numbers.plural(report.rows, 'row')} decoded"
+    found = "all well" if report.ok else numbers.plural(len(report.problems), "problem")
+    stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})", markup=False)
+    if not report.ok:
+        print_tables([Table.of(_COLUMNS, [asdict(problem) for problem in report.problems])])

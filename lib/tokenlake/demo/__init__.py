@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.config import PipelineConfig, load_config
@@ -106,6 +105,5 @@ def _code(folder: Path) -> list[str]:
 def _prose(folder: Path) -> list[str]:
     texts: list[str] = []
     for path in sorted(folder.glob("*.parquet")):
-        column: pa.ChunkedArray = pq.read_table(path, columns=["text"])["text"]
-        texts += [str(value) for value in column.to_pylist()]
+        texts += map(str, pq.read_table(path, columns=["text"])["text"].to_pylist())
     return texts

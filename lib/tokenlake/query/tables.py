@@ -18,8 +18,8 @@ _INT: Final = pa.int64()
 _REASONS: Final = pa.map_(pa.string(), pa.int64())
 _ID: Final = [("dataset", _TEXT), ("version", _INT)]
 _TOTALS: Final = [("rows", _INT), ("tokens", _INT), ("documents", _INT), ("files", _INT), ("bytes", _INT)]
-_BY_REASON: Final = ("filtered", "quarantined", "normalized", "dropped")
 _COUNTS: Final = tuple(Account().to_json())
+_BY_REASON: Final = frozenset(name for name, value in Account().to_json().items() if isinstance(value, dict))
 
 SCHEMAS: Final = {
     "datasets": pa.schema(
@@ -34,16 +34,20 @@ SCHEMAS: Final = {
     ),
     "splits": pa.schema([*_ID, ("split", _TEXT), *_TOTALS]),
     "shards": pa.schema(
-        [*_ID, ("split", _TEXT), ("path", _TEXT), ("unit", _INT), ("part", _INT)]
-        + [("rows", _INT), ("tokens", _INT), ("documents", _INT), ("bytes", _INT), ("row_groups", _INT)]
-        + [("sha256", _TEXT)]
+        [
+            *(*_ID, ("split", _TEXT), ("path", _TEXT), ("unit", _INT), ("part", _INT)),
+            *(("rows", _INT), ("tokens", _INT), ("documents", _INT), ("bytes", _INT), ("row_groups", _INT)),
+            ("sha256", _TEXT),
+        ]
     ),
     "inputs": pa.schema(
         [*_ID, ("source", _TEXT), ("path", _TEXT), ("size", _INT), ("token", _TEXT), ("file", _INT)]
     ),
     "accounts": pa.schema(
-        [*_ID, ("source", _TEXT), ("unit", _INT), ("engine", _TEXT)]
-        + [(name, _REASONS if name in _BY_REASON else _INT) for name in _COUNTS]
+        [
+            *(*_ID, ("source", _TEXT), ("unit", _INT), ("engine", _TEXT)),
+            *((name, _REASONS if name in _BY_REASON else _INT) for name in _COUNTS),
+        ]
     ),
 }
 """Columns of each table."""

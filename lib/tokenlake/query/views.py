@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, final
 
 import pyarrow as pa
 
@@ -15,11 +15,14 @@ from tokenlake.query.relations import Relation
 from tokenlake.query.verified import OnVerified, verified_paths
 from tokenlake.storage import Layout
 
-_DOCUMENTS = pa.schema(
-    [("split", pa.string()), ("shard", pa.string()), ("row", pa.int64()), ("segment", pa.int64())]
-    + [("source", pa.string()), ("path", pa.string()), ("file", pa.int64()), ("position", pa.int64())]
-    + [("start", pa.int32()), ("length", pa.int64())]
-)
+_NO_DOCUMENTS: Final = pa.schema(
+    [
+        *(("dataset", pa.string()), ("version", pa.int32())),
+        *(("split", pa.string()), ("shard", pa.string()), ("row", pa.int64()), ("segment", pa.int64())),
+        *(("source", pa.string()), ("path", pa.string()), ("file", pa.int64()), ("position", pa.int64())),
+        *(("start", pa.int32()), ("length", pa.int64())),
+    ]
+).empty_table()
 
 
 def create(
@@ -49,6 +52,7 @@ def _is_newest_documents(relation: Relation) -> bool:
     return relation.kind == "documents" and "@" not in relation.name
 
 
+@final
 class _Maker:
     """Creates each view once and collects the files behind them."""
 
@@ -85,11 +89,10 @@ class _Maker:
             f"select {_literal(each.dataset)} as dataset, {each.version} as version, * from {_quoted(each.name)}"
             for each in newest
         ]
-        empty = pa.schema([("dataset", pa.string()), ("version", pa.int32()), *_DOCUMENTS])
         if selects:
             self._view("documents", " union all ".join(selects))
         else:
-            self.table("documents", empty.empty_table())
+            self.table("documents", _NO_DOCUMENTS)
 
     def _rows(self, name: str, manifest: Manifest) -> None:
         if name in self._made:
@@ -104,10 +107,12 @@ class _Maker:
             for shard in manifest.files
         ]
         self.table(f"{name}/files", pa.Table.from_pylist(files))
+        rows, places = self._parquet(list(map(str, paths.values()))), _quoted(f"{name}/files")
+        rows, places = self._parquet(list(map(str, paths.values()))), _quoted(f"{name}/files")
         self._view(
             name,
             "select f.split, f.shard, r.file_row_number as row, r.* exclude (filename, file_row_number) "
-            f"from {self._parquet(list(map(str, paths.values())))} r join {_quoted(f'{name}/files')} f using (filename)",
+            f"from {rows} r join {places} f using (filename)",
         )
 
     def _documents(self, name: str, manifest: Manifest) -> None:

@@ -1,40 +1,28 @@
-"""The part of ``tokenlake run`` that has time: configuration, progress and the summary."""
+"""What ``tokenlake run`` says at the end."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from tokenlake.build.events import Watcher
 from tokenlake.build.runner import BuildResult
 from tokenlake.cli.options import store_url
 from tokenlake.cli.output import near, print_json, print_tables, stdout
-from tokenlake.cli.progress import RunProgress
 from tokenlake.cli.tally import Tally
-from tokenlake.config import PipelineConfig, load_config
 from tokenlake.report import dataset, numbers
 from tokenlake.report.account import account_table, remarks
 from tokenlake.report.table import Table, facts, label
 
-Builder = Callable[[PipelineConfig, int | None, Watcher], BuildResult]
 
-
-def build_and_report(
-    builder: Builder, source: str, overrides: Sequence[str], workers: int | None, json: bool
-) -> int:
-    """Load the configuration, build with progress on stderr, print the summary on stdout."""
-    config = load_config(source, overrides)
-    with RunProgress("planning") as progress:
-        result = builder(config, workers, progress)
+def print_summary(result: BuildResult, tally: Tally, json: bool) -> None:
+    """Print a finished run on stdout, for people or as JSON."""
     if json:
-        print_json(_as_json(result, progress.tally))
+        print_json(_as_json(result, tally))
     else:
-        _print_summary(result, progress.tally)
-    return 0
+        _print(result, tally)
 
 
 def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
@@ -57,7 +45,7 @@ def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
     }
 
 
-def _print_summary(result: BuildResult, tally: Tally) -> None:
+def _print(result: BuildResult, tally: Tally) -> None:
     manifest = result.manifest
     console = stdout()
     console.print(f"[bold]{result.dataset} v{result.version}[/] {_outcome(result)}\n")
@@ -88,8 +76,12 @@ def _work(result: BuildResult, tally: Tally) -> str:
         for number, how in ((result.units_resumed, "resumed"), (result.units_reused, "reused"))
         if number
     ]
-    speed = f"{numbers.size(tally.built)} in {numbers.duration(tally.seconds())}, {numbers.rate(tally.built, tally.seconds())}"
-    return f"{numbers.plural(result.units_built, 'unit')} built{''.join(others)}: {speed}; {numbers.duration(result.seconds)} in all"
+    seconds = tally.seconds()
+    speed = (
+        f"{numbers.size(tally.built)} in {numbers.duration(seconds)}, {numbers.rate(tally.built, seconds)}"
+    )
+    units = f"{numbers.plural(result.units_built, 'unit')} built{''.join(others)}"
+    return f"{units}: {speed}; {numbers.duration(result.seconds)} in all"
 
 
 def _next(result: BuildResult) -> list[str]:
