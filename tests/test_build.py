@@ -306,7 +306,7 @@ def test_quarantine_sets_bad_records_aside_and_counts_them(config, tmp_path, tok
 
 
 def test_too_many_bad_records_are_refused_at_commit(config, tmp_path):
-    write_jsonl(tmp_path / "in" / "d.jsonl", [None] * 3)  # pyright: ignore
+    write_jsonl(tmp_path / "in" / "d.jsonl", [None] * 3)  # pyright: ignore[reportArgumentType]
     config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.01}
     with pytest.raises(TooManyBadRecordsError, match=r"3 bad records of 103"):
         build(config, workers=1)
@@ -314,7 +314,7 @@ def test_too_many_bad_records_are_refused_at_commit(config, tmp_path):
 
 
 def test_a_hopeless_build_stops_early(config, tmp_path):
-    write_jsonl(tmp_path / "in" / "0.jsonl", [None] * 3000)  # pyright: ignore
+    write_jsonl(tmp_path / "in" / "0.jsonl", [None] * 3000)  # pyright: ignore[reportArgumentType]
     config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.0001}
     finished: list[Event] = []
     with pytest.raises(TooManyBadRecordsError, match="raise max_bad_fraction"):
