@@ -189,4 +189,4 @@ def _health(api_url: str, seconds: float) -> bool:
 def _server_environment() -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
     # The server's own messages matter only when it fails.
-    return {**_SERVER_SETTINGS, **CLIENT_SETTINGS, **inherited, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "0"}
+    return {**_SERVER_SETTINGS, **CLIENT_SETTINGS, **inherited, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET"}

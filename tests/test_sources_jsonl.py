@@ -6,14 +6,15 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.sources_support import Source, faults, normalized, one, positions, read, texts
 
+from tests.sources_support import Source, faults, normalized, one, positions, read, texts
 from tokenlake.errors import BadRecordError
 from tokenlake.sources import FileRange, read_range
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
@@ -203,7 +204,9 @@ def mangled(draw: st.DrawFn) -> bytes:
     """A valid line with bytes replaced, cut out or put in."""
     line = draw(dumped())
     at = draw(st.integers(0, len(line)))
-    put = draw(st.sampled_from([b"", b" ", b"}", b"{", b"\xff", b'"', b"\\", b"\r", b"NaN", b"1", b",", b"\0"]))
+    put = draw(
+        st.sampled_from([b"", b" ", b"}", b"{", b"\xff", b'"', b"\\", b"\r", b"NaN", b"1", b",", b"\0"])
+    )
     return line[:at] + put + line[at + draw(st.integers(0, 2)) :]
 
 
@@ -266,7 +269,7 @@ def _everything(path: Path, cuts: list[int], block_bytes: int, limit: int) -> di
     out: dict[str, Any] = {"records": [], "bad": [], "bytes": 0, "normalized": {}}
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in pairwise(edges):
             part = FileRange(file=file, start=start, stop=stop, weight=stop - start)
             blocks = read_blocks(part, descriptor, limit, block_bytes)
             for parsed in read_jsonl(blocks, "text", limit):

@@ -52,7 +52,9 @@ def _write(path: Path, size: int) -> None:
     else:
         data = b"line of text, \n and more " * (size // 25) + "\U0001f600".encode()
     if path.suffix == ".parquet":
-        text = pa.LargeStringArray.from_buffers(1, pa.array([0, len(data)], pa.int64()).buffers()[1], pa.py_buffer(data))
+        text = pa.LargeStringArray.from_buffers(
+            1, pa.array([0, len(data)], pa.int64()).buffers()[1], pa.py_buffer(data)
+        )
         pq.write_table(pa.table({"text": text}), path, use_dictionary=False, compression="snappy")
     elif path.suffix == ".gz":
         path.write_bytes(gzip.compress(data, 1))

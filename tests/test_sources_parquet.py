@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.sources_support import faults, one, positions, read, texts
 
+from tests.sources_support import faults, one, positions, read, texts
 from tokenlake.errors import BadRecordError, DamagedFileError
 from tokenlake.sources import split_file
 
@@ -37,14 +38,14 @@ def test_row_groups_are_read_in_order_and_every_byte_is_accounted_for(tmp_path: 
     assert positions(batches) == list(range(300))
     parts = split_file(one(path), unit_size)
     assert sum(batch.bytes_read for batch in batches) == sum(part.weight for part in parts)
-    assert [(a.stop, b.start) for a, b in zip(parts[:-1], parts[1:], strict=True)] == [
-        (part.start, part.start) for part in parts[1:]
-    ]
+    assert all(a.stop == b.start for a, b in pairwise(parts))
     assert len(parts) == {1: 5, 5000: len(parts), 1 << 30: 1}[unit_size]
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
 )
 def test_all_kinds_of_strings_are_strings(tmp_path: Path, kind: pa.DataType) -> None:
     path = write(tmp_path / "in.parquet", pa.table({"text": pa.array(WORDS).cast(kind)}))
@@ -87,7 +88,7 @@ def test_a_file_of_empty_row_groups_is_valid(tmp_path: Path) -> None:
 def test_a_cut_file_is_damaged(tmp_path: Path, keep: int) -> None:
     path = words(tmp_path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DamagedFileError, match=r"in\.parquet: the file is damaged: its footer cannot be read"):
+    with pytest.raises(DamagedFileError, match=r"in\.parquet: .* its footer cannot be read"):
         read(path)
 
 
@@ -135,7 +136,9 @@ def test_a_footer_that_counts_other_rows_is_damage(tmp_path: Path) -> None:
 
 def test_many_rows_and_large_texts_come_in_blocks(tmp_path: Path) -> None:
     values = ["x" * 9] * 200_000 + ["y" * 3_000_000] * 12
-    path = write(tmp_path / "in.parquet", pa.table({"text": values}), row_group_size=10**6, data_page_size=1 << 20)
+    path = write(
+        tmp_path / "in.parquet", pa.table({"text": values}), row_group_size=10**6, data_page_size=1 << 20
+    )
     batches = read(path)
     assert texts(batches) == values
     assert positions(batches) == list(range(len(values)))

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sources_support import faults, normalized, one, positions, read, renamed, texts
 
+from tests.sources_support import faults, normalized, one, positions, read, renamed, texts
 from tokenlake.errors import BadRecordError, DamagedFileError, InputChangedError
 from tokenlake.sources import FileRange, split_file
 from tokenlake.sources.blocks import read_blocks
@@ -193,7 +193,6 @@ def test_blocks_of_a_stream_are_those_of_the_plain_file(tmp_path: Path, block_by
 
 def test_an_input_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     from tests.sources_support import Source
-
     from tokenlake.sources import read_range
 
     path = write(tmp_path, b'{"text":"a"}\n', "in.jsonl")

@@ -148,9 +148,7 @@ def _compressed(part: FileRange, descriptor: int, limit: int, block_bytes: int) 
             return
 
 
-def _gather(
-    stream: DecompressedStream, head: bytes, limit: int, offset: int
-) -> tuple[list[LongLine], bytes]:
+def _gather(stream: DecompressedStream, head: bytes, limit: int, offset: int) -> tuple[list[LongLine], bytes]:
     """Read on until the line ends; return it, in a list of one, and what was read of the next lines."""
     data: bytearray | None = bytearray(head)
     size, rest, ended = len(head), b"", False

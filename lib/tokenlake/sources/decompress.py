@@ -26,7 +26,9 @@ class DecompressedStream:
         os.lseek(descriptor, 0, os.SEEK_SET)
         self._file = file
         self._raw = os.fdopen(os.dup(descriptor), "rb", buffering=0)
-        self._stream = pa.CompressedInputStream(pa.PythonFile(self._raw, mode="r"), file.compression)
+        self._stream = pa.CompressedInputStream(
+            pa.PythonFile(self._raw, mode="r"), file.compression or "gzip"
+        )
         self._at, self._mark = 0, 0
 
     def read(self, size: int) -> bytes:

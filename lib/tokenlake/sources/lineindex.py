@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.blocks import Block
 
 BOM: Final = b"\xef\xbb\xbf"
 _CR: Final = 13
 _NEWLINE: Final = 10
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

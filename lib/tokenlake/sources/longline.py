@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tokenlake.sources.batch import text_over
+from tokenlake.sources.arrays import text_over
 from tokenlake.sources.blocks import LongLine
 from tokenlake.sources.lineindex import BOM
 from tokenlake.sources.parsed import BadLine, Parsed

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
-import pyarrow as pa
 
+from tokenlake.sources.arrays import no_text
 from tokenlake.sources.batch import BadRecord, TextBatch, make_batch, refuse
 from tokenlake.sources.blocks import count_lines, read_blocks
 from tokenlake.sources.jsonl import read_jsonl
@@ -45,9 +45,7 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
             del parsed  # a batch can hold a text of 200 MB: only its consumer keeps it alive
             yield box.pop()
     if done < part.weight:
-        yield make_batch(
-            part.file, pa.array([], pa.large_string()), np.zeros(0, np.int64), bytes_read=part.weight - done
-        )
+        yield make_batch(part.file, no_text(), np.zeros(0, np.int64), bytes_read=part.weight - done)
 
 
 def _parse(part: FileRange, descriptor: int, source: ResolvedSource) -> Iterator[Parsed]:

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
 MAX_DEPTH: Final = 1024  # orjson's limit: what is nested deeper is a bad record
 _SHOWN: Final = 120  # characters of a foreign message or value in ours
 _CUT: Final = frozenset({"invalid_json", "invalid_utf8", "lone_surrogate"})
+_KINDS: Final[dict[type[Any], str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _TOKEN: Final = re.compile(_STRING + rb'|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
 _STRING_OR_NUMBER: Final = re.compile(
@@ -43,7 +52,7 @@ def load_object(line: bytes) -> dict[str, Any] | Fault:
     except orjson.JSONDecodeError as error:
         return syntax_fault(line, error)
     if isinstance(record, dict):
-        return record
+        return cast("dict[str, Any]", record)
     return Fault("not_an_object", f"the line holds a JSON {_kind(record)}, expected an object")
 
 
@@ -128,7 +137,4 @@ def _may_repeat(line: bytes, field: str) -> bool:
 
 
 def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return names[type(value)]
+    return _KINDS[type(value)]

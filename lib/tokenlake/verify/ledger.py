@@ -16,18 +16,20 @@ from tokenlake.verify.report import Problem
 def read_ledger(
     store: Store, layout: Layout, listed: Collection[str]
 ) -> tuple[list[UnitRecord], list[Problem]]:
-    """Read every ledger record that can be read.
+    """Read every ledger record that belongs to the version and can be read.
 
     Args:
-        listed: paths whose bytes are checked against the manifest anyway: damage is reported there.
+        listed: the manifest's other files. Where it lists ledger records, it lists all of them: damage to
+            one is reported with its bytes, and one that is not listed is no record of this version.
     """
     records: list[UnitRecord] = []
     problems: list[Problem] = []
+    all_listed = any(path.startswith(f"{LEDGER}/") for path in listed)
     for info in store.list(layout.key(LEDGER)):
         path = layout.path(info.key)
         unit = ledger_unit(path)
         try:
-            if unit is not None:
+            if unit is not None and (path in listed or not all_listed):
                 records.append(read_record(store, layout, unit))
         except (IntegrityError, StoreError) as error:
             if path not in listed:
@@ -46,9 +48,8 @@ def ledger_problems(manifest: Manifest, records: list[UnitRecord], seen: Collect
     inputs = set(manifest.inputs)
     for record in records:
         path = ledger_path(record.unit)
-        for part in record.parts:
-            if shards.get(part.path) != part:
-                found.append(Problem(path, "parts", f"{shards.get(part.path)}", f"{part}"))
+        unlike = [part for part in record.parts if shards.get(part.path) != part]
+        found += [Problem(path, "parts", f"{shards.get(part.path)}", f"{part}") for part in unlike]
         if any(entry.file not in inputs for entry in record.inputs):
             found.append(Problem(path, "inputs", "files of the manifest's inputs", "others"))
         found += _closes(manifest, record, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +113,7 @@ def _marked(wrong: npt.NDArray[np.bool_]) -> Int64s:
 
 def _nulls(column: Any) -> bool:
     """Say whether an array or anything nested in it holds a null."""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    chunks: list[Any] = getattr(column, "chunks", [column])
     return any(chunk.null_count > 0 or any(_nulls(child) for child in _children(chunk)) for chunk in chunks)
 
 

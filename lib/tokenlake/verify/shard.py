@@ -50,7 +50,9 @@ def check_shard(
 
 
 def _footer(file: pq.ParquetFile, entry: ShardEntry, seq_length: int | None) -> list[Problem]:
-    metadata, schema = file.metadata, file.schema_arrow
+    metadata: pq.FileMetaData = file.metadata
+    schema: Any = file.schema_arrow
+    wanted: Any = expected_schema(seq_length)
     sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     found = [
         _differs(entry, "rows", entry.rows, metadata.num_rows),
@@ -58,13 +60,13 @@ def _footer(file: pq.ParquetFile, entry: ShardEntry, seq_length: int | None) -> 
         _differs(entry, "row groups", metadata.num_rows, sum(sizes)),
         _differs(entry, "columns", sorted(entry.logical), sorted(schema.names)),
     ]
-    for want in expected_schema(seq_length):
-        got = schema.field(want.name).type if want.name in schema.names else None
-        found.append(_differs(entry, f"type of {want.name}", want.type, got))
+    for name in wanted.names:
+        got = schema.field(name).type if name in schema.names else None
+        found.append(_differs(entry, f"type of {name}", wanted.field(name).type, got))
     return [problem for problem in found if problem is not None]
 
 
-def _decode(file: pq.ParquetFile, entry: ShardEntry, check: RowCheck) -> ShardResult:
+def _decode(file: Any, entry: ShardEntry, check: RowCheck) -> ShardResult:
     damaged: list[Problem] = []
     for index in range(file.metadata.num_row_groups):
         try:

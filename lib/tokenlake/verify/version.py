@@ -12,12 +12,13 @@ from typing import Final, final
 import numpy as np
 
 from tokenlake.catalog import Catalog
-from tokenlake.errors import AccountError, IntegrityError, StoreError
+from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import FileEntry, Manifest, ShardEntry, UnitRecord
 from tokenlake.storage.base import Store
 from tokenlake.storage.layout import CLAIM, LEDGER, MANIFEST, RUNS, Layout, ledger_unit
 from tokenlake.verify.ledger import ledger_problems, read_ledger
 from tokenlake.verify.report import Problem, VerifyProgress, VerifyReport
+from tokenlake.verify.rows import Int64s
 from tokenlake.verify.shard import ShardResult, check_shard
 
 _CHUNK: Final = 1 << 20
@@ -142,7 +143,8 @@ class _Verification:
         ids = np.sort(np.array([entry.file_id for entry in self.manifest.inputs], dtype=np.int64))
         pool = ThreadPoolExecutor(workers, thread_name_prefix="verify")
         try:
-            return list(pool.map(lambda path: self._read(path, expected[path], ids, meter), sorted(expected)))
+            futures = [pool.submit(self._read, path, expected[path], ids, meter) for path in sorted(expected)]
+            return [future.result() for future in futures]
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -150,11 +152,13 @@ class _Verification:
         self,
         path: str,
         entry: FileEntry | ShardEntry,
-        ids: np.ndarray[tuple[int], np.dtype[np.int64]],
+        ids: Int64s,
         meter: _Meter,
     ) -> ShardResult:
         try:
             return self._compare(path, entry, ids, meter)
+        except NotFoundError:
+            return _wrong(path, "missing", f"a file of {entry.bytes} bytes", "no file")
         except StoreError as error:  # a symlink, a folder, no permission, a failing disk
             return _wrong(path, "unreadable", "a regular file that can be read", str(error))
         finally:
@@ -164,16 +168,13 @@ class _Verification:
         self,
         path: str,
         entry: FileEntry | ShardEntry,
-        ids: np.ndarray[tuple[int], np.dtype[np.int64]],
+        ids: Int64s,
         meter: _Meter,
     ) -> ShardResult:
-        key = self.layout.key(path)
-        size = self.store.size(key)
-        if size is None and not any(info.key == key for info in self.store.list(key.rpartition("/")[0])):
-            return _wrong(path, "missing", f"a file of {entry.bytes} bytes", "no file")
-        if size is not None and size != entry.bytes:
-            return _wrong(path, "size", f"{entry.bytes} bytes", f"{size} bytes")
-        with self.store.open(key) as stream:
+        with self.store.open(self.layout.key(path)) as stream:
+            if (size := stream.seek(0, 2)) != entry.bytes:
+                return _wrong(path, "size", f"{entry.bytes} bytes", f"{size} bytes")
+            stream.seek(0)
             digest = hashlib.sha256()
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
