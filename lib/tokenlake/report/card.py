@@ -45,20 +45,27 @@ def render_card(manifest: Manifest) -> str:
 
 
 def _header(manifest: Manifest) -> str:
-    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-    for split in manifest.splits:
-        # quoted: a split called `no` or `1` must stay text
-        lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(f'data/{split}-*.parquet')}"]
+    lines = ["---"]
+    if manifest.splits:
+        lines += ["configs:", "- config_name: default", "  data_files:"]
+        for split in manifest.splits:
+            # quoted: a split called `no` or `1` must stay text
+            lines += [f"  - split: {json.dumps(split)}", f"    path: {_paths(manifest, split)}"]
     lines += [
         "tags:",
         "- tokenlake",
         "- pretokenized",
         "size_categories:",
         f"- {_size(manifest.totals.rows)}",
-        "---",
-        "",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "---", ""])
+
+
+def _paths(manifest: Manifest, split: str) -> str:
+    """A glob; the files by name where the glob would also take another split's (train, train-long)."""
+    if not any(other.startswith(f"{split}-") for other in manifest.splits):
+        return json.dumps(f"data/{split}-*.parquet")
+    return json.dumps([shard.path for shard in manifest.files if shard.split == split])
 
 
 def _size(rows: int) -> str:
