@@ -91,7 +91,9 @@ class EmbeddedServer:
         except OSError as cause:
             reason = f"did not come up ({cause or type(cause).__name__})"
         self.stop()
-        raise TokenlakeError(f"the embedded Prefect server {reason}; the end of its output:\n{self._output()}")
+        raise TokenlakeError(
+            f"the embedded Prefect server {reason}; the end of its output:\n{self._output()}"
+        )
 
     def stop(self) -> None:
         """End the server politely, and after some seconds anyway."""
@@ -189,4 +191,9 @@ def _health(api_url: str, seconds: float) -> bool:
 def _server_environment() -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
     # The server's own messages matter only when it fails.
-    return {**_SERVER_SETTINGS, **CLIENT_SETTINGS, **inherited, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET"}
+    return {
+        **_SERVER_SETTINGS,
+        **CLIENT_SETTINGS,
+        **inherited,
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
+    }

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import State
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import State
 
 from flows.embedded import EmbeddedServer
 from flows.tokenization import tokenize
@@ -44,7 +44,7 @@ def run_tokenize(
             server.wait()
         stack.enter_context(prepared(engine))
         stored = dict(config) if isinstance(config, Mapping) else config
-        state = tokenize(config=stored, workers=workers, overrides=list(overrides), return_state=True)
+        state = tokenize(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
         if server is not None:
             _drain(state)
         return _result(engine, state)

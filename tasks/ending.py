@@ -9,9 +9,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from prefect import get_client
+from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
-from prefect.states import Cancelled, Failed, State
+from prefect.states import Cancelled, Failed
 
 from tasks.engine import LocalEngine
 from tokenlake.errors import CancelledError, TokenlakeError

@@ -40,7 +40,9 @@ class LocalEngine:
         on_event: told everything that happens, from several threads.
     """
 
-    def __init__(self, config: PipelineConfig, *, workers: int | None = None, on_event: Watcher = ignore) -> None:
+    def __init__(
+        self, config: PipelineConfig, *, workers: int | None = None, on_event: Watcher = ignore
+    ) -> None:
         self.workers = workers or available_cpus()
         self._began = time.monotonic()
         self._on_event = on_event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:
     """
     groups = min(len(units), most)
     bounds = [math.ceil(len(units) * i / groups) for i in range(groups + 1)] if groups else []
-    return [tuple(units[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [tuple(units[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
 def group_name(units: Sequence[int]) -> str:

@@ -81,7 +81,11 @@ def artifact_key(dataset: str) -> str:
 
 
 def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
-    units = [("built", result.units_built), ("resumed", result.units_resumed), ("reused", result.units_reused)]
+    units = [
+        ("built", result.units_built),
+        ("resumed", result.units_resumed),
+        ("reused", result.units_reused),
+    ]
     told = ", ".join(f"{numbers.count(many)} {how}" for how, many in units if many)
     found = [("units", told or "none: an equal version exists")]
     if result.units_built:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tokenlake.config import PipelineConfig, load_config
 from tokenlake.config.near import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
-from tokenlake.demo.corpus import write_corpus
+from tokenlake.demo import demo_settings
 from tokenlake.errors import ConfigError
+from tokenlake.sources.hashcache import default_path
 
 #: Where configurations that are known by name lie.
 DEPLOYMENTS: Final = Path(__file__).resolve().parents[1] / "deployments"
 
 #: The configuration of a run that was asked for nothing.
 DEFAULT: Final = "demo"
+
+
+def _ignore(line: str) -> None:
+    """Report nothing."""
 
 
 def resolve_request(
@@ -27,26 +32,33 @@ def resolve_request(
     output: str | None = None,
     name: str | None = None,
     overrides: Sequence[str] = (),
+    report: Callable[[str], None] = _ignore,
 ) -> PipelineConfig:
     """Return the configuration that a run's parameters describe; see :func:`flows.tokenization.tokenize`.
 
     Whatever comes in is stored by the server as it is, so secrets must be references.
+
+    Args:
+        report: gets a line when something is made that takes a while.
 
     Raises:
         ConfigError: anything is wrong, or a secret is spelled out.
     """
     source, data = _base(config)
     flat = [
-        *_datasets(data, data_files),
         *_set(_tokenizer_key(data), tokenizer),
         *_set("save.output_dir", output),
         *_set("name", name),
+        *_datasets(data, data_files),
+        *overrides,
     ]
+    if not data.get("datasets") and not any(_is_about_data(override) for override in flat):
+        flat = [*_demo(data, report), *flat]
     if isinstance(source, str):
-        return load_config(source, [*flat, *overrides])
+        return load_config(source, flat)
     # As overrides, because those refuse literal secrets and mappings from Python code do not.
     given = [f"{key}={json.dumps(value)}" for key, value in data.items()]
-    return load_config({}, [*given, *flat, *overrides])
+    return load_config({}, [*given, *flat])
 
 
 def requested_name(config: object, name: str | None) -> str:
@@ -87,9 +99,9 @@ def _find(config: str) -> Path:
 def _datasets(data: Mapping[str, Any], data_files: str | Sequence[str] | None) -> list[str]:
     datasets = data.get("datasets") or ()
     if not data_files:
-        return [] if datasets else [f"datasets={json.dumps(_demo_datasets())}"]
+        return []
     if not datasets:
-        return [f"datasets={json.dumps([{'data_files': data_files}])}"]
+        return [f"datasets={json.dumps([{'name': 'data', 'data_files': data_files}])}"]
     if len(datasets) == 1:
         return [f"datasets.0.data_files={json.dumps(data_files)}"]
     raise ConfigError(
@@ -98,16 +110,25 @@ def _datasets(data: Mapping[str, Any], data_files: str | Sequence[str] | None) -
     )
 
 
-def _demo_datasets() -> list[dict[str, str]]:
-    return [{"name": name, "data_files": str(path)} for name, path in write_corpus(Path('/tmp/pf/demo'), print).items()]
+def _is_about_data(override: str) -> bool:
+    return override.partition("=")[0].strip().partition(".")[0] == "datasets"
+
+
+def _demo(data: Mapping[str, Any], report: Callable[[str], None]) -> list[str]:
+    """The demo's corpus, and its tokenizer unless there is one; both are made where they are missing."""
+    settings = demo_settings(default_path().parent / "demo", report)
+    missing = [key for key in ("datasets", "default_tokenizer") if not data.get(key)]
+    return [f"{key}={json.dumps(settings[key])}" for key in missing]
 
 
 def _tokenizer_key(data: Mapping[str, Any]) -> str:
+    """The key that a tokenizer given apart replaces: the one that counts, its options staying."""
+    prefix, section = "", data
     stage = data.get("tokenize")
-    nested = isinstance(stage, Mapping) and stage.get("default_tokenizer")
-    prefix = "tokenize.default_tokenizer" if nested else "default_tokenizer"
-    current = stage["default_tokenizer"] if nested else data.get("default_tokenizer")
-    return f"{prefix}.name_or_path" if isinstance(current, Mapping) else prefix
+    if isinstance(stage, Mapping) and stage.get("default_tokenizer"):
+        prefix, section = "tokenize.", stage
+    current = section.get("default_tokenizer")
+    return f"{prefix}default_tokenizer" + (".name_or_path" if isinstance(current, Mapping) else "")
 
 
 def _set(key: str, value: str | None) -> list[str]:

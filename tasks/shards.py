@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import TaskRun
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
-from prefect.states import Cancelled, State
+from prefect.states import Cancelled
 from prefect.tasks import Task
 
 from tasks.engine import LocalEngine
