@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import json.decoder
 import os
+import textwrap
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+from tokenlake.tokenizers import train_bpe
 
 
 @pytest.fixture(scope="session")
@@ -17,4 +23,19 @@ def shared_data() -> Path:
         pytest.skip(
             f"no real corpora and tokenizers in {folder}; set TOKENLAKE_TEST_DATA to a folder with both"
         )
+    return folder
+
+
+# Timings of a shared machine must not fail a law.
+hypothesis.settings.register_profile("tokenlake", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("tokenlake")
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small GPT-2-style tokenizer on disk: no BOS, ``<|endoftext|>`` as EOS."""
+    texts = [Path(module.__file__).read_text() for module in (argparse, textwrap, json.decoder)]
+    folder = tmp_path_factory.mktemp("tokenizer")
+    for name, data in train_bpe(texts, vocab_size=600).files.items():
+        (folder / name).write_bytes(data)
     return folder

@@ -40,7 +40,7 @@ DOCUMENT: Final = pa.struct(
 def packed_schema(seq_length: int, *, store_segment_ids: bool = False) -> pa.Schema:
     """Schema of a packed shard whose rows hold ``seq_length`` tokens."""
     tokens = pa.list_(pa.field("item", pa.int32(), nullable=False), seq_length)
-    fields = [
+    fields: list[pa.Field[Any]] = [
         pa.field("input_ids", tokens, nullable=False),
         pa.field("segment_lengths", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("documents", pa.list_(pa.field("item", DOCUMENT, nullable=False)), nullable=False),
@@ -52,7 +52,7 @@ def packed_schema(seq_length: int, *, store_segment_ids: bool = False) -> pa.Sch
 
 def tokens_schema(*, attention_mask: bool = False) -> pa.Schema:
     """Schema of a tokens shard: one row per document."""
-    fields = [
+    fields: list[pa.Field[Any]] = [
         pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("file", pa.int64(), nullable=False),
         pa.field("position", pa.int64(), nullable=False),
@@ -109,7 +109,7 @@ class LogicalHasher:
                 flat = _flatten(chunk)
                 parts = self._parts.setdefault(name, [xxhash.xxh3_128() for _ in flat])
                 for part, values in zip(parts, flat, strict=True):
-                    part.update(memoryview(values).cast("B") if len(values) else b"")
+                    part.update(values.view(np.uint8).data)
 
     def digest(self) -> dict[str, str]:
         """Column name to hex digest (32 digits per part)."""

@@ -97,8 +97,12 @@ class Fields:
     def __init__(self, value: Any, where: str, path: str = "") -> None:
         self._where, self._path, self._seen = where, path, set[str]()
         if not isinstance(value, dict):
+            name = path or "the document"
             raise IntegrityError(
-                f"{where}: {path or 'the document'} is {_short(value)}; expected an object", file=where
+                f"{where}: {name} is {_short(value)}; expected an object. "
+                "The file is damaged or was not written by tokenlake: restore it, or rebuild the version.",
+                file=where,
+                key=name,
             )
         self.value = cast("dict[str, Any]", value)
 

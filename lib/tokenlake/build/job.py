@@ -87,5 +87,5 @@ class EngineJob:
 
 def range_from_json(data: dict[str, Any]) -> FileRange:
     """Rebuild what :func:`dataclasses.asdict` and JSON made of a range."""
-    file = InputFile(**{**data["file"], "stat": tuple(data["file"]["stat"])})
-    return FileRange(**{**data, "file": file})
+    fields: dict[str, Any] = {**data["file"], "stat": tuple(data["file"]["stat"])}
+    return FileRange(file=InputFile(**fields), start=data["start"], stop=data["stop"], weight=data["weight"])

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tokenlake.manifest import ShardEntry
 from tokenlake.packing import Packed
-from tokenlake.schema import LogicalHasher, open_writer
+from tokenlake.schema import DOCUMENT, LogicalHasher, open_writer
 from tokenlake.storage import Layout, Store
 from tokenlake.storage.layout import shard_path
 from tokenlake.storage.writing import HashingFile
@@ -145,16 +145,14 @@ def packed_batches(
 
 def packed_batch(packed: Packed, schema: pa.Schema, seq_length: int) -> pa.RecordBatch:
     """Packed rows as Arrow, without copying the tokens."""
-    offsets = pa.array(packed.row_offsets.astype(np.int32))
-    document = schema.field("documents").type.value_type
+    offsets: Any = pa.array(packed.row_offsets.astype(np.int32))
     children: list[Any] = [pa.array(values) for values in (packed.file, packed.position, packed.start)]
-    structs: Any = pa.StructArray.from_arrays(children, fields=[document.field(i) for i in range(3)])
+    structs: Any = pa.StructArray.from_arrays(children, fields=list(DOCUMENT))
+    lengths: Any = pa.array(packed.segment_lengths)
     columns: dict[str, Any] = {
         "input_ids": _fixed(packed.input_ids, schema.field("input_ids").type),
-        "segment_lengths": pa.ListArray.from_arrays(
-            offsets, pa.array(packed.segment_lengths), type=schema.field("segment_lengths").type
-        ),
-        "documents": pa.ListArray.from_arrays(offsets, structs, type=schema.field("documents").type),
+        "segment_lengths": _ragged(offsets, lengths, schema.field("segment_lengths").type),
+        "documents": _ragged(offsets, structs, schema.field("documents").type),
     }
     if "segment_ids" in schema.names:
         columns["segment_ids"] = _fixed(segment_ids(packed, seq_length), schema.field("segment_ids").type)
@@ -169,5 +167,9 @@ def segment_ids(packed: Packed, seq_length: int) -> np.ndarray[Any, np.dtype[np.
     return np.concatenate([ids, np.zeros(packed.rows * seq_length - len(ids), np.int32)])
 
 
-def _fixed(values: np.ndarray[Any, Any], kind: pa.DataType) -> Any:
+def _ragged(offsets: Any, values: Any, kind: Any) -> Any:
+    return pa.ListArray.from_arrays(offsets, values, type=kind)
+
+
+def _fixed(values: np.ndarray[Any, Any], kind: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(values), type=kind)

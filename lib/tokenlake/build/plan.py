@@ -190,8 +190,9 @@ def _load_excluded(source: ResolvedSource, files: Iterable[InputFile]) -> dict[i
         ) from error
     known = {file.file_id for file in files}
     found: dict[int, set[int]] = {}
-    for file, position in zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True):
-        if file in known:
+    pairs: Any = zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True)
+    for file, position in pairs:
+        if file in known and position is not None:
             found.setdefault(file, set()).add(position)
     return {file: sorted(positions) for file, positions in found.items()}
 

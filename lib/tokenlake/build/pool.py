@@ -9,6 +9,7 @@ A worker whose parent dies sees the end of its input and exits at once, in the m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -180,10 +181,8 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
 
     def ending(self) -> str:
         """How the process ended, for people."""

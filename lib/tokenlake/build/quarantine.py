@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, final
+from typing import Any, Final, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,7 +77,8 @@ class QuarantineWriter:
         if self._open is None:
             self._temp = self._store.temp(self._layout.prefix)
             file = HashingFile(self._temp)
-            writer = pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True)
+            sink: Any = file
+            writer = pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True)
             self._open = file, writer
         columns = [
             [record.file for record in self._buffer],

@@ -171,9 +171,9 @@ class TokensSink:
         lengths = np.concatenate(self._lengths)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         schema = tokens_schema()
-        ids: Any = pa.ListArray.from_arrays(
-            pa.array(offsets), pa.array(np.concatenate(self._ids)), type=schema.field("input_ids").type
-        )
+        kind: Any = schema.field("input_ids").type
+        starts: Any = pa.array(offsets)
+        ids: Any = pa.ListArray.from_arrays(starts, pa.array(np.concatenate(self._ids)), type=kind)
         columns = [ids, pa.array(np.concatenate(self._file)), pa.array(np.concatenate(self._position))]
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         self._writer.write(rows, tokens=int(offsets[-1]), documents=len(lengths))

@@ -119,12 +119,10 @@ class _Unit:
         self._set_aside(batch.bad)
         text, position = self._leave_out(batch)
         for name, mask in self._by_split(batch.file.file_id, position):
-            self._encode(
-                name,
-                batch,
-                text if mask is None else text.filter(mask),
-                position if mask is None else position[mask],
-            )
+            if mask is None:
+                self._encode(name, batch, text, position)
+            else:
+                self._encode(name, batch, text.filter(pa.array(mask)), position[mask])
         self._progress(
             {"bytes": batch.bytes_read, "documents": batch.rows_read, "tokens": self._tokens() - before}
         )
@@ -268,7 +266,8 @@ def _text_bytes(text: pa.LargeStringArray) -> int:
     """Bytes of UTF-8 in all strings."""
     if not len(text):
         return 0
-    offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    buffer: Any = text.buffers()[1]
+    offsets = np.frombuffer(buffer, np.int64)[text.offset : text.offset + len(text) + 1]
     return int(offsets[-1] - offsets[0])
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 
@@ -24,6 +27,7 @@ except ModuleNotFoundError as missing:
 _BUILD = Group("Build", sort_key=1)
 _STORE = Group("Store", sort_key=2)
 _LOOK = Group("Look inside", sort_key=3)
+_OPTIONS = Group("Options", sort_key=4)
 
 # name -> (where the function is, group, help); strings keep `--help` from importing any of them
 _COMMANDS = {
@@ -43,12 +47,13 @@ app = App(
     help_epilogue="Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled.",
     help_format="plaintext",
     help_formatter=PlainColumns(),
+    group_parameters=_OPTIONS,
     version=f"tokenlake {__version__}",
     version_flags=["--version", "-V"],
 )
 for _name, (_where, _group, _help) in _COMMANDS.items():
     app.command(f"tokenlake.cli.{_where}", name=_name, help=_help, group=_group)
-app["--help"].group = app["--version"].group = Group("Options", sort_key=4)
+app["--help"].group = app["--version"].group = _OPTIONS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tokens and not tokens[0].startswith("-") and tokens[0] not in _COMMANDS:
         return _unknown_command(tokens[0])
     try:
+        if tokens and tokens[0] in _COMMANDS:
+            _explain(app[tokens[0]])
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
@@ -74,14 +81,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _explain(command: App) -> None:
+    """In a command's own help, the list's one line gives way to the function's docstring, a paragraph a line."""
+    paragraphs = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 def _fail(message: str, code: int, hint: str | None = None) -> int:
     """Print ``error: message`` with an indented hint to stderr and return ``code``."""
     bold, plain = ("\x1b[1;31m", "\x1b[0m") if _coloured() else ("", "")
-    lines = [f"{bold}error:{plain} {message}"]
+    lines = f"error: {message}".splitlines()
     if hint:
         lines += ["", *(f"  {line}" for line in hint.splitlines())]
-    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - this is the command line's own output
+    shown = "\n".join(_wrapped(line) for line in lines)
+    print(shown.replace("error:", f"{bold}error:{plain}", 1), file=sys.stderr)  # noqa: T201 - our own output
     return code
+
+
+def _wrapped(line: str) -> str:
+    """Break a long line between words on a terminal; files and pipes get it whole."""
+    if not sys.stderr.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    indent = " " * (len(line) - len(line.lstrip()))
+    return (
+        line
+        if len(line) <= width
+        else textwrap.fill(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    )
 
 
 def _coloured() -> bool:
@@ -105,7 +134,9 @@ def _missing_module(error: ImportError) -> int:
     """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
     # cyclopts wraps what a command's module raises while it is imported
     cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
-    package = (cause.name or "tokenlake").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else None
+    package = (
+        (cause.name or "tokenlake").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else None
+    )
     if package in {None, "tokenlake"}:
         return _bug()
     message = f"this command needs {package}, which is not installed"

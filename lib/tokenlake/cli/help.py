@@ -32,7 +32,6 @@ class PlainColumns:
         """Print the line that says how the command is called."""
         if usage:
             console.print(Text("Usage: ", style="bold") + Text(str(usage)))
-            console.print()
 
 
 def _labels(entry: HelpEntry) -> str:

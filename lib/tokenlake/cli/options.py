@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as _json
 import os
 from typing import Annotated, TypeAlias
 
@@ -13,6 +14,7 @@ StoreUrl: TypeAlias = Annotated[
     str | None,
     Parameter(
         name="--store",
+        metavar="URL",
         help="Where datasets live. Default: TOKENLAKE_STORE, else ./artifacts.",
         show_default=False,
     ),
@@ -24,13 +26,23 @@ Overrides: TypeAlias = Annotated[
     tuple[str, ...],
     Parameter(
         name=["--set", "-s"],
+        metavar="KEY=VALUE",
         negative="",
         help="Change one setting, e.g. pack.seq_length=1024 or datasets.code.num_rows=5. Repeatable.",
         show_default=False,
     ),
+]
+Workers: TypeAlias = Annotated[
+    int | None,
+    Parameter(metavar="N", help="Worker processes. Default: the processors there are.", show_default=False),
 ]
 
 
 def store_url(given: str | None) -> str:
     """The store a command works on: ``--store``, else ``TOKENLAKE_STORE``, else ``./artifacts``."""
     return given or os.environ.get("TOKENLAKE_STORE") or "./artifacts"
+
+
+def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:
+    """``--store`` as one more override: a run's store is ``save.output_dir``."""
+    return [*overrides, f"save.output_dir={_json.dumps(store)}"] if store else list(overrides)

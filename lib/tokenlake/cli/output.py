@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -55,15 +56,27 @@ def print_table(table: Table, console: Console | None = None) -> None:
     headed = any(column.heading for column in table.columns)
     shown = RichTable(box=None, show_header=headed, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in table.columns:
-        shown.add_column(Text(column.heading), justify=column.align, overflow="fold", no_wrap=column.align == "right")
+        shown.add_column(
+            Text(column.heading), justify=column.align, overflow="fold", no_wrap=column.align == "right"
+        )
     for row in table.cells():
         shown.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(shown)
+    with console.capture() as captured:
+        console.print(shown)
+    # rich pads every line to the table's width, which only a terminal does not mind
+    lines = captured.get().splitlines()
+    console.file.writelines((line if console.is_terminal else line.rstrip()) + "\n" for line in lines)
 
 
 def note(message: str) -> None:
     """One line on stderr."""
     stderr().print(Text(message))
+
+
+def near(path: str) -> str:
+    """A path as seen from the current folder where it lies below it, else as it is."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def printable(text: str) -> str:
@@ -75,7 +88,14 @@ def printable(text: str) -> str:
 
 
 def _visible() -> dict[int, str]:
-    controls = [*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    controls = [
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        0x200E,
+        0x200F,
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    ]
     return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
 
 

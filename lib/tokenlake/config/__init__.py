@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource, ResolvedTokenizer
     from tokenlake.config.save_stage import SaveStageConfig
     from tokenlake.config.schema import json_schema
-    from tokenlake.config.secret import BlockSecret, EnvSecret
+    from tokenlake.config.secret import BlockSecret, EnvSecret, literal_secrets
     from tokenlake.config.sizes import parse_size
     from tokenlake.config.source_stage import SourceStageConfig
     from tokenlake.config.tokenize_stage import TokenizeStageConfig
@@ -58,6 +58,7 @@ __all__ = [
     "WeightSchedulePoint",
     "dump_yaml",
     "json_schema",
+    "literal_secrets",
     "load_config",
     "parse_size",
 ]
@@ -85,6 +86,7 @@ _HOME: Final = {
     "WeightSchedulePoint": "mix_stage",
     "dump_yaml": "dumping",
     "json_schema": "schema",
+    "literal_secrets": "secret",
     "load_config": "loading",
     "parse_size": "sizes",
 }

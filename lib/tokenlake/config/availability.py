@@ -1,11 +1,12 @@
 """Which options this release acts on: every field of every section is in this table, once.
 
-A field is one of three kinds, so that none can be ignored silently:
+A field is one of four kinds, so that none can be ignored silently:
 
 - ``build``: a build acts on it;
 - ``other``: it configures another side (a trainer, the row-wise API, reporting), and its description says so;
 - ``later``: valid, but not implemented yet. The values listed are what this release does; any other value
-  is a NotAvailableError. With ``acts_with`` the field means nothing until that switch of its section is on.
+  is a NotAvailableError. With ``acts_with`` the field means nothing until that switch of its section is on;
+- ``asleep``: it means nothing without the switch ``acts_with``, which is itself ``later``.
 
 A test compares the table with the models, so a new field without a row fails.
 """
@@ -22,13 +23,13 @@ from typing import Any, Final, Literal
 class Rule:
     """What this release does with one field."""
 
-    kind: Literal["build", "other", "later"]
+    kind: Literal["build", "other", "later", "asleep"]
     available: tuple[Any, ...] = ()
     """For ``later``: the values that are fine."""
     instead: str = ""
     """For ``later``: what there is today."""
     acts_with: str | None = None
-    """For ``later``: the switch of the same section without which the field means nothing."""
+    """The switch of the same section without which the field means nothing."""
 
     def refuses(self, value: object) -> bool:
         """Return whether `value` is valid but not available."""
@@ -132,16 +133,11 @@ _SAVE: Final[dict[str, Rule]] = {
     "compression": _later(None, "zstd", instead="zstd"),
     "overwrite": _later(False, instead="a build never overwrites, it adds a version"),
     "push_to_hub": _later(False, instead=_HUB),
-    # These mean nothing without `push_to_hub`, which is refused; alone they are harmless.
-    **dict.fromkeys(
-        ("hub_repo_id", "hub_private", "hub_token"), _later(instead=_HUB, acts_with="push_to_hub")
-    ),
+    **dict.fromkeys(("hub_repo_id", "hub_private", "hub_token"), Rule("asleep", acts_with="push_to_hub")),
 }
 _RAY: Final[dict[str, Rule]] = {
     "enabled": _later(False, instead="this machine's workers"),
-    **dict.fromkeys(
-        ("num_workers", "resources_per_worker"), _later(instead="this machine's workers", acts_with="enabled")
-    ),
+    **dict.fromkeys(("num_workers", "resources_per_worker"), Rule("asleep", acts_with="enabled")),
 }
 _CACHE: Final[dict[str, Rule]] = dict.fromkeys(
     (

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tokenlake.config.explain import path_of
 from tokenlake.config.near import nearest
-from tokenlake.config.overrides import apply_overrides
+from tokenlake.config.overrides import Overridden, apply_overrides
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.secret import LITERALS_REFUSED
 from tokenlake.config.values import DATASET_NAME
@@ -66,7 +66,7 @@ def _document(source: ConfigSource) -> _Document:
         return _Document(source)
     path = Path(source)
     file = parse_yaml(_text(path), str(path))
-    if not isinstance(file.data, Mapping):
+    if not file.has_keys:
         got = "nothing" if file.root is None else "something else"
         raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {_EXAMPLE}", file=str(path))
     data = cast("dict[str, Any]", file.data)
@@ -95,19 +95,24 @@ def _near_file(path: Path) -> str:
 
 
 def _validated(document: _Document, overrides: Sequence[str]) -> PipelineConfig:
-    data = apply_overrides(document.data, overrides)
+    overridden = apply_overrides(document.data, overrides)
     context = {LITERALS_REFUSED: True} if document.file is not None or overrides else {}
     try:
-        return PipelineConfig.model_validate(data, context=context)
+        return PipelineConfig.model_validate(overridden.data, context=context)
     except ValidationError as error:
-        lines = [_problem(document.file, details["loc"], details["msg"]) for details in error.errors()]
+        lines = [
+            f"{_place(document.file, overridden, details['loc'])}{details['msg']}"
+            for details in error.errors()
+        ]
         raise _error(document.file, lines) from None
 
 
-def _problem(file: YamlFile | None, location: tuple[int | str, ...], message: str) -> str:
+def _place(file: YamlFile | None, overridden: Overridden, location: tuple[int | str, ...]) -> str:
     line = None if file is None else file.line_of(location)
     where = f" (line {line})" if line is not None else ""
-    return f"{path_of(location)}{where}: {message}" if location else message
+    if overridden.covers(location):
+        where = " (override)"
+    return f"{path_of(location)}{where}: " if location else ""
 
 
 def _error(file: YamlFile | None, problems: list[str]) -> ConfigError:

@@ -7,6 +7,7 @@ A key is a dotted path; a dataset is named by its position or its name (``datase
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from tokenlake.config.near import did_you_mean
@@ -18,21 +19,46 @@ from tokenlake.errors import ConfigError
 _TEXT_MEANS: Final = {"tokenizer": "name_or_path", "default_tokenizer": "name_or_path"}
 
 
-def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Overridden:
+    """A configuration with overrides applied, and the places they changed (positions, not names)."""
+
+    data: dict[str, Any]
+    places: tuple[tuple[int | str, ...], ...]
+
+    def covers(self, location: tuple[int | str, ...]) -> bool:
+        """Return whether `location` is at or below a changed place."""
+        return any(location[: len(place)] == place for place in self.places)
+
+
+def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> Overridden:
     """Return `data` with every override applied in order; `data` itself stays as it is.
 
     Raises:
         ConfigError: an override is not ``key=value``, or its path leads into something that is no section.
     """
     changed: Any = dict(data)
+    places: list[tuple[int | str, ...]] = []
     for override in overrides:
-        key, separator, text = override.partition("=")
-        parts = key.strip().split(".")
+        key, separator, text = (part.strip() for part in override.partition("="))
+        parts = key.split(".")
         if not separator or not all(parts):
             raise ConfigError(f"override {override!r}: must be key=value, such as pack.seq_length=512")
-        value = parse_yaml(text, f"override of {key.strip()}").data
-        changed = _with(changed, parts, value, key.strip())
-    return changed
+        changed = _with(changed, parts, parse_yaml(text, f"override of {key}").data, key)
+        places.append(_place(changed, parts, key))
+    return Overridden(changed, tuple(places))
+
+
+def _place(node: Any, parts: list[str], key: str) -> tuple[int | str, ...]:
+    """Return the path `parts` with entries of lists by their positions."""
+    if not parts:
+        return ()
+    if isinstance(node, list):
+        items = cast("list[Any]", node)
+        position = _position(items, parts[0], key)
+        return (position, *_place(items[position], parts[1:], key))
+    child = _entries(node, parts, key).get(parts[0])
+    return (parts[0], *_place(child, parts[1:], key))
 
 
 def _with(node: Any, parts: list[str], value: Any, key: str) -> Any:
@@ -56,9 +82,7 @@ def _entries(node: Any, parts: list[str], key: str) -> dict[str, Any]:
         return dict(node)
     if isinstance(node, Mapping):
         return dict(cast("Mapping[str, Any]", node))
-    raise ConfigError(
-        f"override of {key}: {'.'.join(parts)!r} leads into a {type(node).__name__}, which has no keys"
-    )
+    raise ConfigError(f"override of {key}: {'.'.join(parts)!r} leads into a value that has no keys")
 
 
 def _with_item(items: list[Any], parts: list[str], value: Any, key: str) -> list[Any]:

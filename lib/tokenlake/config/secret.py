@@ -9,7 +9,7 @@ A YAML file says where a secret is, not what it is::
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, cast
 
 from pydantic import (
@@ -133,7 +133,9 @@ def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
         return _secret_option(key, value, info)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise problem(f"option {key!r} is a {type(value).__name__}, must be text, a number, a list or a mapping")
+    raise problem(
+        f"option {key!r} is of type {type(value).__name__}, must be text, a number, a list or a mapping"
+    )
 
 
 def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue:
@@ -161,3 +163,20 @@ Options = Annotated[
     WithJsonSchema({"type": "object"}),
 ]
 """Free options for another library, JSON-like; values of credential-like keys become secrets."""
+
+
+def literal_secrets(value: object, path: str = "") -> list[str]:
+    """Return the dotted keys of a configuration that hold a secret itself rather than a reference to it.
+
+    Whatever leaves the process with a configuration (the parameters of a flow, say) must find none.
+    """
+    if isinstance(value, SecretStr):
+        return [path]
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Section):
+        items = value
+    elif isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(cast("list[Any]", value))
+    return [found for key, item in items for found in literal_secrets(item, f"{path}.{key}".lstrip("."))]

@@ -18,24 +18,35 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-PROSE_BYTES = 10_000_000
+PROSE_BYTES: Final = 10_000_000
 """Where gathering docstrings stops; manuals and licences come first and are taken whole."""
 
 _FORMAT = 1
 _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-_LICENCES = ("license", "licence", "copying", "notice", "authors", "readme", "changes", "changelog", "history")
+_LICENCES = (
+    "license",
+    "licence",
+    "copying",
+    "notice",
+    "authors",
+    "readme",
+    "changes",
+    "changelog",
+    "history",
+)
 # Rich in docstrings and installed wherever Tokenlake's etl extra is; the others follow by name.
 _FIRST_PACKAGES = ("polars", "numpy", "huggingface_hub", "prefect", "pyarrow", "sqlalchemy", "fsspec", "rich")
 _SMALLEST_TEXT = 200
 _LARGEST_MODULE = 1_000_000
 
-Report = Callable[[str], None]
-Document = tuple[str, str]
+Report: TypeAlias = Callable[[str], None]
+Document: TypeAlias = tuple[str, str]
 """Where a text comes from, and the text."""
 
 
@@ -132,9 +143,10 @@ def _distribution_texts() -> Iterator[Document]:
 
 
 def _description(dist: importlib.metadata.Distribution) -> str:
-    """The long description of a METADATA file: its body, or the older header field; broken text is left out."""
-    body = dist.metadata.get_payload()
-    text = body if isinstance(body, str) and body.strip() else str(dist.metadata.get("Description", ""))
+    """The long description in METADATA: its body, or the older header field; broken text is left out."""
+    metadata: Any = dist.metadata  # an email.message.Message, whose type says less
+    body = metadata.get_payload()
+    text = body if isinstance(body, str) and body.strip() else str(metadata.get("Description", ""))
     try:
         text.encode()
     except UnicodeEncodeError:  # surrogates: the METADATA was not UTF-8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Final, Self, final
 
 from tokenlake.sealed import SHA256, Fields
@@ -78,7 +79,7 @@ class ShardEntry:
         if self.path != expected:
             source.fail("path", f"{expected}, by its split, unit and part", self.path)
         starts = self.row_groups
-        ascending = all(a < b for a, b in zip(starts, (*starts[1:], self.rows), strict=True))
+        ascending = all(a < b for a, b in pairwise((*starts, self.rows)))
         if not ascending or (self.rows > 0 and starts[:1] != (0,)):
             source.fail(
                 "row_groups", f"ascending first rows from 0, below the {self.rows} rows", list(starts)

@@ -22,6 +22,8 @@ TABLES: Final = {
     "documents": "provenance of every piece of a document, all datasets",
 }
 
+_PARTS: Final[dict[Kind, str]] = {"documents": "provenance of", "quarantine": "bad records of"}
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,11 @@ def relations(catalog: Catalog) -> dict[str, Relation]:
     found: dict[str, Relation] = {}
     for dataset in catalog.datasets():
         committed = [info.version for info in catalog.versions(dataset) if info.committed]
-        for name, version in [(f"{dataset}@v{v}", v) for v in committed] + [(dataset, v) for v in committed[-1:]]:
+        for name, version in [(f"{dataset}@v{v}", v) for v in committed] + [
+            (dataset, v) for v in committed[-1:]
+        ]:
             found[name] = Relation(name, "rows", dataset, version, f"rows of {dataset} v{version}")
-            for kind, about in (("documents", "provenance of"), ("quarantine", "bad records of")):
+            for kind, about in _PARTS.items():
                 full = f"{name}/{kind}"
                 found[full] = Relation(full, kind, dataset, version, f"{about} {dataset} v{version}")
     for name, about in TABLES.items():

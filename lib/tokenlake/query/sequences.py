@@ -45,7 +45,9 @@ class Sequence:
     padding: int
 
 
-def read_sequences(store: Store, manifest: Manifest, split: str | None, first: int, number: int) -> Iterator[Sequence]:
+def read_sequences(
+    store: Store, manifest: Manifest, split: str | None, first: int, number: int
+) -> Iterator[Sequence]:
     """Yield rows ``first .. first + number`` of a split, fewer where it ends; reads only their row groups.
 
     Args:
@@ -61,7 +63,9 @@ def read_sequences(store: Store, manifest: Manifest, split: str | None, first: i
     start = first if first >= 0 else max(0, total + first)
     if start >= total:
         where = f"{manifest.dataset}@v{manifest.version}"
-        raise ConfigError(f"row {first} is past the end: split {name!r} of {where} has {total} rows (0 to {total - 1})")
+        raise ConfigError(
+            f"row {first} is past the end: split {name!r} of {where} has {total} rows (0 to {total - 1})"
+        )
     inputs = {entry.file_id: entry for entry in manifest.inputs}
     offset = 0
     for shard in (shard for shard in manifest.files if shard.split == name):
@@ -101,7 +105,9 @@ def _rows(
                 for row in range(max(low, begin), min(high, begin + group.num_rows)):
                     yield row, group.slice(row - begin, 1).to_pylist()[0]
         except (OSError, pa.ArrowException) as error:
-            raise IntegrityError(f"{key}: cannot be read: {error}. Run `tokenlake verify`.", file=key) from error
+            raise IntegrityError(
+                f"{key}: cannot be read: {error}. Run `tokenlake verify`.", file=key
+            ) from error
 
 
 def _sequence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tempfile
@@ -29,7 +30,9 @@ _SETTINGS: Final = {
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
 
 
-def query(store: Store | str | os.PathLike[str], sql: str, *, on_verified: OnVerified | None = None) -> pa.Table:
+def query(
+    store: Store | str | os.PathLike[str], sql: str, *, on_verified: OnVerified | None = None
+) -> pa.Table:
     """Run one SELECT over a store.
 
     The shards that the query mentions are hashed first and compared with their manifests; DuckDB may then
@@ -54,11 +57,23 @@ def query(store: Store | str | os.PathLike[str], sql: str, *, on_verified: OnVer
             readable = create(connection, catalog, wanted, known, on_verified)
             _add_decode(connection, Decoders(catalog))
             _lock(connection, readable)
-            return connection.sql(sql).to_arrow_table()
+            return _plain_integers(connection.sql(sql).to_arrow_table())
         except duckdb.Error as error:
             raise _explained(error, sql, known) from error
         finally:
             connection.close()
+
+
+def _plain_integers(result: pa.Table) -> pa.Table:
+    """DuckDB sums to 128 bits, which Arrow has as decimals: back to int64 where all values fit."""
+    for index, field in enumerate(result.schema):
+        if pa.types.is_decimal(field.type) and field.type.scale == 0:
+            try:
+                values = result.column(index).cast(pa.int64())
+            except pa.ArrowInvalid:
+                continue
+            result = result.set_column(index, field.name, values)
+    return result
 
 
 def _words(sql: str) -> list[str]:
@@ -114,10 +129,15 @@ def _explained(error: duckdb.Error, sql: str, known: dict[str, Relation]) -> Exc
     message = str(error).strip()
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return IntegrityError(f"DuckDB could not read the store's files: {message}")
-    unquoted = [name for name in known if re.search(r"[^a-z0-9_]", name) and name in sql and f'"{name}"' not in sql]
+    unquoted = [
+        name for name in known if re.search(r"[^a-z0-9_]", name) and name in sql and f'"{name}"' not in sql
+    ]
     if unquoted:
         name = max(unquoted, key=len)
-        message += f"\n\nNames with other characters than letters, digits and _ need double quotes: \"{name}\""
-    elif isinstance(error, duckdb.CatalogException):
-        message += "\n\n`tokenlake sql` without a query lists what there is."
+        message += f'\n\nNames with other characters than letters, digits and _ need double quotes: "{name}"'
+    elif missing := re.search(r"Table with name (\S+) does not exist!", message):
+        # DuckDB's own guesses are among its system tables
+        close = difflib.get_close_matches(missing[1].lower(), known, n=3)
+        guess = f"; did you mean {' or '.join(close)}?" if close else "."
+        message = f"there is nothing called {missing[1]!r} to query{guess} `tokenlake sql` alone lists what there is."
     return ConfigError(message)

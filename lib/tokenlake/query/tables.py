@@ -18,25 +18,36 @@ _INT: Final = pa.int64()
 _REASONS: Final = pa.map_(pa.string(), pa.int64())
 _ID: Final = [("dataset", _TEXT), ("version", _INT)]
 _TOTALS: Final = [("rows", _INT), ("tokens", _INT), ("documents", _INT), ("files", _INT), ("bytes", _INT)]
-_BY_REASON: Final = ("filtered", "quarantined", "normalized", "dropped")
 _COUNTS: Final = tuple(Account().to_json())
+_BY_REASON: Final = frozenset(name for name, value in Account().to_json().items() if isinstance(value, dict))
 
 SCHEMAS: Final = {
     "datasets": pa.schema(
-        [*_ID, ("committed", pa.bool_()), ("kind", _TEXT), ("seq_length", _INT), *_TOTALS, ("fingerprint", _TEXT)]
+        [
+            *_ID,
+            ("committed", pa.bool_()),
+            ("kind", _TEXT),
+            ("seq_length", _INT),
+            *_TOTALS,
+            ("fingerprint", _TEXT),
+        ]
     ),
     "splits": pa.schema([*_ID, ("split", _TEXT), *_TOTALS]),
     "shards": pa.schema(
-        [*_ID, ("split", _TEXT), ("path", _TEXT), ("unit", _INT), ("part", _INT)]
-        + [("rows", _INT), ("tokens", _INT), ("documents", _INT), ("bytes", _INT), ("row_groups", _INT)]
-        + [("sha256", _TEXT)]
+        [
+            *(*_ID, ("split", _TEXT), ("path", _TEXT), ("unit", _INT), ("part", _INT)),
+            *(("rows", _INT), ("tokens", _INT), ("documents", _INT), ("bytes", _INT), ("row_groups", _INT)),
+            ("sha256", _TEXT),
+        ]
     ),
     "inputs": pa.schema(
         [*_ID, ("source", _TEXT), ("path", _TEXT), ("size", _INT), ("token", _TEXT), ("file", _INT)]
     ),
     "accounts": pa.schema(
-        [*_ID, ("source", _TEXT), ("unit", _INT), ("engine", _TEXT)]
-        + [(name, _REASONS if name in _BY_REASON else _INT) for name in _COUNTS]
+        [
+            *(*_ID, ("source", _TEXT), ("unit", _INT), ("engine", _TEXT)),
+            *((name, _REASONS if name in _BY_REASON else _INT) for name in _COUNTS),
+        ]
     ),
 }
 """Columns of each table."""
@@ -61,7 +72,11 @@ def _datasets(catalog: Catalog) -> Rows:
             row: dict[str, Any] = {"dataset": dataset, "version": info.version, "committed": info.committed}
             if info.committed:
                 manifest = catalog.manifest(dataset, info.version)
-                facts = {"kind": manifest.kind, "seq_length": manifest.seq_length, "fingerprint": manifest.fingerprint}
+                facts = {
+                    "kind": manifest.kind,
+                    "seq_length": manifest.seq_length,
+                    "fingerprint": manifest.fingerprint,
+                }
                 row |= facts | manifest.totals.to_json()
             yield row
 

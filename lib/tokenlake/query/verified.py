@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.storage import Layout, Store
@@ -34,10 +34,12 @@ def verified_paths(
         key = layout.key(path)
         try:
             with store.open(key) as stream:
-                got = hashlib.file_digest(stream, "sha256").hexdigest()
+                got = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
                 size = stream.tell()
         except NotFoundError as error:
-            raise IntegrityError(f"{key}: the file is missing; the manifest lists it. {_MEND}", file=key) from error
+            raise IntegrityError(
+                f"{key}: the file is missing; the manifest lists it. {_MEND}", file=key
+            ) from error
         _same(key, expected, got)
         if on_verified:
             on_verified(size)
@@ -62,7 +64,8 @@ _MEND: Final = "Run `tokenlake verify` for the whole picture, restore the file f
 def _same(key: str, expected: str, got: str) -> None:
     if expected != got:
         raise IntegrityError(
-            f"{key}: the file was changed after it was committed: sha256 is {got}, the manifest says {expected}. {_MEND}",
+            f"{key}: the file was changed after it was committed: sha256 is {got}, the manifest says {expected}. "
+            f"{_MEND}",
             file=key,
             expected=expected,
             got=got,

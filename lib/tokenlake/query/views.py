@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, final
 
 import pyarrow as pa
 
@@ -15,11 +15,14 @@ from tokenlake.query.relations import Relation
 from tokenlake.query.verified import OnVerified, verified_paths
 from tokenlake.storage import Layout
 
-_DOCUMENTS = pa.schema(
-    [("split", pa.string()), ("shard", pa.string()), ("row", pa.int64()), ("segment", pa.int64())]
-    + [("source", pa.string()), ("path", pa.string()), ("file", pa.int64()), ("position", pa.int64())]
-    + [("start", pa.int32()), ("length", pa.int64())]
-)
+_NO_DOCUMENTS: Final = pa.schema(
+    [
+        *(("dataset", pa.string()), ("version", pa.int32())),
+        *(("split", pa.string()), ("shard", pa.string()), ("row", pa.int64()), ("segment", pa.int64())),
+        *(("source", pa.string()), ("path", pa.string()), ("file", pa.int64()), ("position", pa.int64())),
+        *(("start", pa.int32()), ("length", pa.int64())),
+    ]
+).empty_table()
 
 
 def create(
@@ -49,6 +52,7 @@ def _is_newest_documents(relation: Relation) -> bool:
     return relation.kind == "documents" and "@" not in relation.name
 
 
+@final
 class _Maker:
     """Creates each view once and collects the files behind them."""
 
@@ -61,7 +65,9 @@ class _Maker:
         """Make an in-memory table of an Arrow one."""
         if name not in self._made:
             self._connection.register(f"arrow:{name}", content)
-            self._connection.execute(f"create table {_quoted(name)} as select * from {_quoted(f'arrow:{name}')}")
+            self._connection.execute(
+                f"create table {_quoted(name)} as select * from {_quoted(f'arrow:{name}')}"
+            )
             self._made.add(name)
 
     def make(self, relation: Relation) -> None:
@@ -69,7 +75,9 @@ class _Maker:
         base = f"{relation.dataset}@v{relation.version}"
         manifest = self._catalog.manifest(relation.dataset, relation.version)
         real = base if relation.kind == "rows" else f"{base}/{relation.kind}"
-        {"rows": self._rows, "documents": self._documents, "quarantine": self._quarantine}[relation.kind](real, manifest)
+        {"rows": self._rows, "documents": self._documents, "quarantine": self._quarantine}[relation.kind](
+            real, manifest
+        )
         if relation.name != real:
             self._view(relation.name, f"select * from {_quoted(real)}")
 
@@ -81,11 +89,10 @@ class _Maker:
             f"select {_literal(each.dataset)} as dataset, {each.version} as version, * from {_quoted(each.name)}"
             for each in newest
         ]
-        empty = pa.schema([("dataset", pa.string()), ("version", pa.int32()), *_DOCUMENTS])
         if selects:
             self._view("documents", " union all ".join(selects))
         else:
-            self.table("documents", empty.empty_table())
+            self.table("documents", _NO_DOCUMENTS)
 
     def _rows(self, name: str, manifest: Manifest) -> None:
         if name in self._made:
@@ -96,13 +103,16 @@ class _Maker:
         hashes = {shard.path: shard.sha256 for shard in manifest.files}
         paths = verified_paths(self._catalog.store, layout, hashes, self._on_verified)
         files = [
-            {"filename": str(paths[shard.path]), "shard": shard.path, "split": shard.split} for shard in manifest.files
+            {"filename": str(paths[shard.path]), "shard": shard.path, "split": shard.split}
+            for shard in manifest.files
         ]
         self.table(f"{name}/files", pa.Table.from_pylist(files))
+        rows, places = self._parquet(list(map(str, paths.values()))), _quoted(f"{name}/files")
+        rows, places = self._parquet(list(map(str, paths.values()))), _quoted(f"{name}/files")
         self._view(
             name,
             "select f.split, f.shard, r.file_row_number as row, r.* exclude (filename, file_row_number) "
-            f"from {self._parquet(list(map(str, paths.values())))} r join {_quoted(f'{name}/files')} f using (filename)",
+            f"from {rows} r join {places} f using (filename)",
         )
 
     def _documents(self, name: str, manifest: Manifest) -> None:
@@ -127,7 +137,9 @@ class _Maker:
         hashes = {p: entry.sha256 for p, entry in manifest.other_files.items() if p.startswith("quarantine/")}
         paths = verified_paths(self._catalog.store, layout, hashes, self._on_verified)
         if not paths:
-            raise ConfigError(f"{name.removesuffix('/quarantine')} has no bad records: nothing was quarantined")
+            raise ConfigError(
+                f"{name.removesuffix('/quarantine')} has no bad records: nothing was quarantined"
+            )
         self._view(name, f"select * exclude (filename) from {self._parquet(list(map(str, paths.values())))}")
 
     def _parquet(self, paths: list[str]) -> str:

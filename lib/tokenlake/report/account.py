@@ -54,10 +54,10 @@ def account_table(account: Account, seq_length: int | None, title: str | None = 
 def remarks(account: Account) -> list[str]:
     """What was mended, skipped or worth knowing; empty when there is nothing to say."""
     found: list[str] = []
-    if account.normalized and any(account.normalized.values()):
+    if any(account.normalized.values()):
         found.append(f"normalized on reading: {_reasons(account.normalized)}")
-    if account.rows_skipped:
-        found.append(f"rows never read: {count(account.rows_skipped)}")
+    if any(account.rows_skipped.values()):
+        found.append(f"rows never read: {_reasons(account.rows_skipped)}")
     if account.special_tokens_in_text:
         found.append(f"special-token strings inside documents: {count(account.special_tokens_in_text)}")
     if account.eos_existing:

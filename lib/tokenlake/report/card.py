@@ -14,7 +14,13 @@ from tokenlake.report import dataset, numbers
 from tokenlake.report.account import account_table, remarks, sources_table
 from tokenlake.report.table import Table, to_markdown
 
-_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
+_SIZES = (
+    (10**3, "n<1K"),
+    (10**4, "1K<n<10K"),
+    (10**5, "10K<n<100K"),
+    (10**6, "100K<n<1M"),
+    (10**7, "1M<n<10M"),
+)
 _LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"))
 
 
@@ -43,12 +49,23 @@ def _header(manifest: Manifest) -> str:
     for split in manifest.splits:
         # quoted: a split called `no` or `1` must stay text
         lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(f'data/{split}-*.parquet')}"]
-    lines += ["tags:", "- tokenlake", "- pretokenized", "size_categories:", f"- {_size(manifest.totals.rows)}", "---", ""]
+    lines += [
+        "tags:",
+        "- tokenlake",
+        "- pretokenized",
+        "size_categories:",
+        f"- {_size(manifest.totals.rows)}",
+        "---",
+        "",
+    ]
     return "\n".join(lines)
 
 
 def _size(rows: int) -> str:
-    return next((name for limit, name in (*_SIZES, *_LARGER) if rows < limit), "n>1T" if rows >= 10**12 else "100B<n<1T")
+    return next(
+        (name for limit, name in (*_SIZES, *_LARGER) if rows < limit),
+        "n>1T" if rows >= 10**12 else "100B<n<1T",
+    )
 
 
 def _introduction(manifest: Manifest) -> str:

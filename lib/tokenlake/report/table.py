@@ -37,12 +37,12 @@ class Column:
 
 def number(key: str, heading: str | None = None, write: Writer = numbers.count) -> Column:
     """A right-aligned column of figures."""
-    return Column(key, heading or key, write, "right")
+    return Column(key, key if heading is None else heading, write, "right")
 
 
 def label(key: str, heading: str | None = None) -> Column:
     """A left-aligned column of text."""
-    return Column(key, heading or key)
+    return Column(key, key if heading is None else heading)
 
 
 @final

@@ -84,11 +84,6 @@ def make_batch(
     )
 
 
-def text_over(offsets: npt.NDArray[np.int64], data: pa.Buffer) -> pa.LargeStringArray:
-    """Return the texts ``data[offsets[i]:offsets[i+1]]`` without copying; not validated."""
-    return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), data)
-
-
 def refuse(record: BadRecord, url: str) -> BadRecordError:
     """Return the error of the policy ``fail`` for `record`; `url` is the file's full path."""
     place = f"{url}:{record.line}" if record.line is not None else url

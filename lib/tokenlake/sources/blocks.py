@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-
 from tokenlake.sources.batch import RAW_LIMIT
-from tokenlake.sources.opening import changed, damaged
+from tokenlake.sources.decompress import DecompressedStream
+from tokenlake.sources.opening import changed
 from tokenlake.sources.split import FileRange
 
 BLOCK_BYTES: Final = 16 << 20
 _SCAN_BYTES: Final = 1 << 20
+_FRAME: Final = 5  # byte order mark, carriage return and newline are not part of a record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,12 @@ class Block:
         data: the bytes; what follows `size` belongs to the next block and is to be ignored.
         size: length of the whole lines; the last one lacks its newline only at the end of the file.
         offset: of ``data[0]`` in the (decompressed) file.
-        line: how many lines of the range come before.
         bytes_read: input bytes consumed since the block before.
     """
 
     data: bytes
     size: int
     offset: int
-    line: int
     bytes_read: int
 
 
@@ -48,14 +46,13 @@ class LongLine:
         data: the bytes, None when there are more than `max_record_bytes` of them.
         head: the first 64 KiB.
         size: length in bytes.
-        offset, line, bytes_read: as in :class:`Block`.
+        offset, bytes_read: as in :class:`Block`.
     """
 
     data: bytearray | None
     head: bytes
     size: int
     offset: int
-    line: int
     bytes_read: int
 
 
@@ -99,28 +96,25 @@ def _line_start(descriptor: int, offset: int, size: int) -> int:
 
 def _plain(part: FileRange, descriptor: int, limit: int, block_bytes: int) -> Iterator[Block | LongLine]:
     size = part.file.size
-    at, line, mark = _line_start(descriptor, part.start, size), 0, part.start
+    at, mark = _line_start(descriptor, part.start, size), part.start
     end = _line_start(descriptor, part.stop, size)
     while at < end:
         data = _read_exactly(part, descriptor, min(block_bytes, end - at), at)
         cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
         if cut:
             after = min(at + cut, part.stop)
-            yield Block(data=data, size=cut, offset=at, line=line, bytes_read=after - mark)
-            line += data.count(b"\n", 0, cut)
+            yield Block(data=data, size=cut, offset=at, bytes_read=after - mark)
         else:
             cut = _line_start(descriptor, at + len(data), size) - at
             after = min(at + cut, part.stop)
-            keep = cut <= limit + 2  # the newline, and a carriage return, are not part of the record
+            keep = cut <= limit + _FRAME
             yield LongLine(
                 data=bytearray(_read_exactly(part, descriptor, cut, at)) if keep else None,
                 head=data[:RAW_LIMIT],
                 size=cut,
                 offset=at,
-                line=line,
                 bytes_read=after - mark,
             )
-            line += 1
         at, mark = at + cut, after
 
 
@@ -135,29 +129,27 @@ def _read_exactly(part: FileRange, descriptor: int, size: int, offset: int) -> b
 
 
 def _compressed(part: FileRange, descriptor: int, limit: int, block_bytes: int) -> Iterator[Block | LongLine]:
-    stream = DecompressedStream(part, descriptor)
-    pending, offset, line = b"", 0, 0
+    stream = DecompressedStream(part.file, descriptor)
+    pending, offset = b"", 0
     while True:
-        data = pending + stream.read(block_bytes - len(pending))
-        final = len(data) < block_bytes
+        wanted = max(block_bytes - len(pending), 0)
+        data = pending + stream.read(wanted)
+        final = len(data) < len(pending) + wanted
         cut = len(data) if final else data.rfind(b"\n") + 1
         if cut:
-            yield Block(data=data, size=cut, offset=offset, line=line, bytes_read=stream.consumed())
-            line += data.count(b"\n", 0, cut)
             pending = data[cut:]
+            yield Block(data=data, size=cut, offset=offset, bytes_read=stream.consumed())
         elif data:
-            long, pending = _gather(stream, data, limit, offset, line)
-            cut, line = long.size, line + 1
-            yield long
+            box, pending = _gather(stream, data, limit, offset)
+            cut = box[0].size
+            yield box.pop()  # no reference stays here: the line may be large
         offset += cut
         if final:
             return
 
 
-def _gather(
-    stream: DecompressedStream, head: bytes, limit: int, offset: int, line: int
-) -> tuple[LongLine, bytes]:
-    """Read on until the line ends; return it and what was read of the next lines."""
+def _gather(stream: DecompressedStream, head: bytes, limit: int, offset: int) -> tuple[list[LongLine], bytes]:
+    """Read on until the line ends; return it, in a list of one, and what was read of the next lines."""
     data: bytearray | None = bytearray(head)
     size, rest, ended = len(head), b"", False
     while not ended:
@@ -169,39 +161,6 @@ def _gather(
         size += len(chunk)
         if data is not None:
             data += chunk
-            data = data if size <= limit + 2 else None
-    found = LongLine(
-        data=data, head=head[:RAW_LIMIT], size=size, offset=offset, line=line, bytes_read=stream.consumed()
-    )
-    return found, rest
-
-
-class DecompressedStream:
-    """The bytes of a gzip (all members) or zstd (all frames) file, read once from the beginning."""
-
-    def __init__(self, part: FileRange, descriptor: int) -> None:
-        self._file, self._mark = part.file, 0
-        self._raw = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb", buffering=0), mode="r")
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        self._stream = pa.CompressedInputStream(self._raw, part.file.compression)
-        self._at = 0
-
-    def read(self, size: int) -> bytes:
-        """Return exactly `size` bytes, fewer only at the end; DamagedFileError where the stream is broken."""
-        try:
-            data = self._stream.read(size)
-        except (OSError, pa.ArrowException) as error:
-            raise damaged(
-                self._file,
-                f"its {self._file.compression} stream breaks off or is corrupt within {size} bytes after byte "
-                f"{self._at} of the decompressed data ({error})",
-                offset=self._at,
-            ) from error
-        self._at += len(data)
-        return data
-
-    def consumed(self) -> int:
-        """Return how many compressed bytes were read since the last call."""
-        at = self._raw.tell()
-        self._mark, delta = at, at - self._mark
-        return delta
+            data = data if size <= limit + _FRAME else None
+    used = stream.consumed()
+    return [LongLine(data=data, head=head[:RAW_LIMIT], size=size, offset=offset, bytes_read=used)], rest

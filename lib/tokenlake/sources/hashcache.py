@@ -17,7 +17,8 @@ from typing import Final, final
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS sha256 (dev INTEGER, inode INTEGER, size INTEGER, mtime_ns INTEGER, "
-    "ctime_ns INTEGER, sha256 TEXT NOT NULL, PRIMARY KEY (dev, inode, size, mtime_ns, ctime_ns)) WITHOUT ROWID"
+    "ctime_ns INTEGER, sha256 TEXT NOT NULL, "
+    "PRIMARY KEY (dev, inode, size, mtime_ns, ctime_ns)) WITHOUT ROWID"
 )
 _SELECT: Final = "SELECT sha256 FROM sha256 WHERE dev=? AND inode=? AND size=? AND mtime_ns=? AND ctime_ns=?"
 _INSERT: Final = "INSERT OR REPLACE INTO sha256 VALUES (?, ?, ?, ?, ?, ?)"

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.blocks import Block
 
 BOM: Final = b"\xef\xbb\xbf"
 _CR: Final = 13
 _NEWLINE: Final = 10
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +38,11 @@ class LineIndex:
     blank: int
     open_end: bool
 
+    @property
+    def count(self) -> int:
+        """How many lines there are, blank ones included."""
+        return len(self.edges) - 1
+
     def positions(self, block: Block) -> Int64s:
         """Return the byte offset in the file at which each line starts."""
         return block.offset + self.edges[self.numbers]
@@ -47,19 +50,21 @@ class LineIndex:
 
 def index_lines(block: Block) -> LineIndex:
     """Return the line index of a block; lines of nothing, or of a lone carriage return, are blank."""
-    bytes_ = np.frombuffer(block.data, np.uint8, block.size)
+    data = np.frombuffer(block.data, np.uint8, block.size)
     edges = _edges(block)
-    starts, stops = edges[:-1].copy(), edges[1:].copy()
-    open_end = bool(block.size) and bytes_[-1] != _NEWLINE
-    stops -= 1
+    starts, stops = edges[:-1].copy(), edges[1:] - 1
+    open_end = block.size > 0 and data[-1] != _NEWLINE
     if open_end:
         stops[-1] += 1
     bom = block.offset == 0 and block.data.startswith(BOM)
     if bom:
         starts[0] += len(BOM)
-    crlf = (stops > starts) & (bytes_[np.maximum(stops - 1, 0)] == _CR) if len(stops) else np.zeros(0, bool)
+    crlf = (stops > starts) & (data[np.maximum(stops, 1) - 1] == _CR)
+    if open_end:
+        crlf[-1] = False
     stops -= crlf
     full = np.flatnonzero(stops > starts)
+    nothing = open_end and stops[-1] == starts[-1]  # the end of the file after a byte order mark, not a line
     return LineIndex(
         starts=starts[full],
         stops=stops[full],
@@ -67,8 +72,8 @@ def index_lines(block: Block) -> LineIndex:
         edges=edges,
         bom=int(bom),
         crlf=int(np.count_nonzero(crlf)),
-        blank=len(starts) - len(full) - (1 if open_end and bom and block.size == len(BOM) else 0),
-        open_end=open_end,
+        blank=len(starts) - len(full) - int(nothing),
+        open_end=bool(open_end),
     )
 
 

@@ -76,7 +76,7 @@ def list_inputs(
     """
     root, paths = _find(source)
     named = [(path.relative_to(root).as_posix(), path) for path in paths]
-    formats = {name: _format(name, path, source.type) for name, path in named}
+    formats: dict[str, Format] = {name: _format(name, path, source.type) for name, path in named}
     meter = _Meter(sum(path.stat().st_size for path in paths), on_progress)
 
     def seal(item: tuple[str, Path]) -> InputFile:
@@ -104,9 +104,8 @@ def _find(source: ResolvedSource) -> tuple[Path, list[Path]]:
     return Path(os.path.commonpath(prefixes)), list(paths)
 
 
-def _format(name: str, path: Path, wanted: str | None) -> Format:
-    found: Format | None = {"jsonl": "jsonl", "parquet": "parquet", "text": "text"}.get(wanted or "")  # type: ignore[assignment]
-    found = found or format_of(name)
+def _format(name: str, path: Path, wanted: Format | None) -> Format:
+    found = wanted or format_of(name)
     if found is None:
         hint = " A .json file with one object per line is read with `type: jsonl`." if ".json" in name else ""
         raise ConfigError(
@@ -132,8 +131,8 @@ def _hash(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
     after = path.stat()
     if state(after) != state(before) or after.st_size != before.st_size:
         raise InputChangedError(
-            f"{path}: the file changed while it was being hashed. Inputs must stay as they are during a build; "
-            "run again when it is complete.",
+            f"{path}: the file changed while it was being hashed. Inputs must stay as they are during "
+            "a build; run again when it is complete.",
             file=str(path),
         )
     if cache:

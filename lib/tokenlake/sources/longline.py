@@ -13,11 +13,17 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tokenlake.sources.batch import text_over
+from tokenlake.sources.arrays import text_over
 from tokenlake.sources.blocks import LongLine
 from tokenlake.sources.lineindex import BOM
 from tokenlake.sources.parsed import BadLine, Parsed
-from tokenlake.sources.strict import Fault, load_object, members, syntax_fault, text_of
+from tokenlake.sources.strict import (
+    Fault,
+    load_object,
+    members,
+    syntax_fault,
+    text_of,
+)
 
 _LONG_STRING: Final = 64 << 10  # longer ones are lifted out
 _PIECE: Final = 1 << 20
@@ -41,7 +47,7 @@ def parse_long(line: LongLine, field: str, max_record_bytes: int) -> Parsed:
         and found.reason in {"invalid_json", "invalid_utf8", "lone_surrogate"}
     ):
         found = Fault("truncated_line", f"the file ends in the middle of a record ({found.detail})")
-    bad = [BadLine(line.offset, line.line, found, line.head)] if isinstance(found, Fault) else []
+    bad = [BadLine(line.offset, 0, found, line.head)] if isinstance(found, Fault) else []
     texts = [found] if isinstance(found, (bytes, bytearray)) else []
     sizes = [len(text) for text in texts]
     return Parsed(
@@ -50,6 +56,7 @@ def parse_long(line: LongLine, field: str, max_record_bytes: int) -> Parsed:
         bad=tuple(bad),
         normalized={"bom": bom, "crlf": crlf, "blank_line": int(found is None)},
         bytes_read=line.bytes_read,
+        lines=1,
     )
 
 
@@ -59,7 +66,7 @@ def _content(line: LongLine) -> tuple[int, int, int, bool]:
     if line.data is None:
         return start, line.size, 0, False
     if not line.data.endswith(b"\n"):
-        return start, line.size, int(line.data.endswith(b"\r")), True
+        return start, line.size, 0, True
     crlf = int(line.data.endswith(b"\r\n"))
     return start, line.size - 1 - crlf, crlf, False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tokenlake.sources.listing import InputFile, state
 
 
 @contextmanager
-def opened(file: InputFile) -> Iterator[int]:
+def opened(file: InputFile) -> Generator[int]:
     """Yield a file descriptor; the file must be as planned before and after it is read.
 
     Raises:
@@ -22,7 +22,8 @@ def opened(file: InputFile) -> Iterator[int]:
         descriptor = os.open(file.url, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise InputChangedError(
-            f"{file.url}: the file is gone; it was there when the build was planned. Put it back or run again.",
+            f"{file.url}: the file is gone; it was there when the build was planned. Put it back "
+            "or run again.",
             file=file.path,
         ) from error
     try:
@@ -54,8 +55,8 @@ def changed(file: InputFile, what: str) -> InputChangedError:
 def damaged(file: InputFile, what: str, **details: object) -> DamagedFileError:
     """Return the error for a file that cannot be trusted as a whole."""
     return DamagedFileError(
-        f"{file.url}: the file is damaged: {what}. Damaged files are never read in part: replace it, or leave it "
-        "out of data_files.",
+        f"{file.url}: the file is damaged: {what}. Damaged files are never read in part: replace it, "
+        "or leave it out of data_files.",
         file=file.path,
         **details,
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokenlake.sources.arrays import concat, is_utf8, select
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.listing import InputFile
 from tokenlake.sources.opening import damaged
@@ -49,15 +49,15 @@ def read_row_groups(file: InputFile, start: int, stop: int, field: str) -> Itera
 
 
 def _check_schema(file: InputFile, parquet: pq.ParquetFile, field: str) -> None:
-    schema = parquet.schema_arrow
-    names = schema.names
+    schema: Any = parquet.schema_arrow  # the stub leaves the types of fields open
+    names: list[str] = schema.names
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise damaged(file, f"it has several columns of the same name: {', '.join(twice)}")
     if field not in names:
         raise damaged(file, f"it has no column {field!r} (content_field); its columns are {', '.join(names)}")
-    kind = schema.field(field).type
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    kind: Any = schema.field(field).type
+    inner: Any = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)):
         raise damaged(file, f"column {field!r} holds {kind}, expected strings")
 
@@ -92,11 +92,10 @@ def _decoded(
     file: InputFile, parquet: pq.ParquetFile, group: int, field: str
 ) -> Iterator[pa.LargeStringArray]:
     meta = parquet.metadata.row_group(group)
-    index = parquet.schema_arrow.get_field_index(field)
     rows = _batch_rows(meta, field)
-    del index
+    reader: Any = parquet
     with _damage(file, f"row group {group}, column {field!r}"):
-        for batch in parquet.iter_batches(
+        for batch in reader.iter_batches(
             batch_size=rows, row_groups=[group], columns=[field], use_threads=False
         ):
             yield batch.column(0).cast(pa.large_string(), safe=False)
@@ -117,42 +116,34 @@ def _joined(arrays: Iterator[pa.LargeStringArray]) -> Iterator[pa.LargeStringArr
     size = 0
     for array in arrays:
         if held and size + array.nbytes > _JOIN_BYTES:
-            box, held, size = [pa.concat_arrays(held)], [], 0
+            box, held, size = [concat(held)], [], 0
             yield box.pop()
         held.append(array)
         size += array.nbytes
     if held:
-        yield pa.concat_arrays(held)
+        yield concat(held)
 
 
 def _parsed(text: pa.LargeStringArray, first: int, bytes_read: int) -> Parsed:
     positions = np.arange(first, first + len(text), dtype=np.int64)
     bad: list[BadLine] = []
-    if text.null_count or not _valid(text):
+    if text.null_count or not is_utf8(text):
         bad = list(_bad_rows(text, first))
         keep = np.ones(len(text), bool)
         keep[[line.position - first for line in bad]] = False
-        text, positions = text.filter(pa.array(keep)), positions[keep]
+        text, positions = select(text, keep), positions[keep]
     return Parsed(text=text, positions=positions, bad=tuple(bad), normalized={}, bytes_read=bytes_read)
 
 
-def _valid(text: pa.LargeStringArray) -> bool:
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def _bad_rows(text: pa.LargeStringArray, first: int) -> Iterator[BadLine]:
-    nulls = pc.is_null(text).to_numpy(zero_copy_only=False)
-    whole = _valid(text)
+    nulls = text.is_null().to_numpy(zero_copy_only=False)
+    whole = is_utf8(text)
     for index in np.flatnonzero(nulls) if whole else range(len(text)):
         row = int(index)
         if nulls[row]:
             fault = Fault("null_text", "the text is null, expected a string")
             yield BadLine(first + row, None, fault, b"")
-        elif not _valid(text[row : row + 1]):
+        elif not is_utf8(text[row : row + 1]):
             raw = text[row : row + 1].view(pa.large_binary())[0].as_py()
             yield BadLine(
                 first + row, None, Fault("invalid_utf8", "the text is not valid UTF-8"), raw[:RAW_LIMIT]
@@ -160,7 +151,7 @@ def _bad_rows(text: pa.LargeStringArray, first: int) -> Iterator[BadLine]:
 
 
 @contextmanager
-def _damage(file: InputFile, where: str) -> Iterator[None]:
+def _damage(file: InputFile, where: str) -> Generator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:

@@ -38,7 +38,7 @@ def expand(entry: str, wanted: str | None) -> tuple[Path, list[Path]]:
     if not _WILDCARDS & set(str(path)):
         raise _missing(entry, path)
     prefix = _static_prefix(path)
-    found = [Path(hit) for hit in glob.glob(str(path), recursive=True) if Path(hit).is_file()]
+    found = [Path(hit) for hit in glob.glob(str(path), recursive=True) if Path(hit).is_file()]  # noqa: PTH207
     if not found:
         raise _missing(entry, path if not prefix.is_dir() else prefix / path.name)
     return prefix, found
@@ -48,8 +48,8 @@ def _local(entry: str) -> Path:
     scheme, separator, rest = entry.partition("://")
     if separator and scheme != "file":
         raise NotAvailableError(
-            f"data_files: {entry!r} is a {scheme} URL; this release reads local files, globs and directories. "
-            "Copy the files to a local disk and name them there.",
+            f"data_files: {entry!r} is a {scheme} URL; this release reads local files, globs and "
+            "directories. Copy the files to a local disk and name them there.",
             got=entry,
         )
     return Path(os.path.abspath(Path(rest if separator else entry).expanduser()))  # noqa: PTH100 (keeps symlinks)
@@ -84,9 +84,9 @@ def _require(found: list[Path], entry: str, directory: Path, wanted: str | None)
     others = sorted({PurePath(name).suffix or name for name in os.listdir(directory)})[:8]  # noqa: PTH208
     kind = f"of type {wanted}" if wanted else "with a known extension"
     raise SourceNotFoundError(
-        f"data_files: no file {kind} in the directory {entry!r} (it holds: {', '.join(others) or 'nothing'}). "
-        f"Known extensions: {', '.join(KNOWN_EXTENSIONS)}; other names can be given one by one or by a glob, "
-        "with `type` set.",
+        f"data_files: no file {kind} in the directory {entry!r}. It holds {', '.join(others) or 'nothing'}; "
+        f"known extensions are {', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a "
+        "glob, with `type` set.",
         got=entry,
     )
 
@@ -95,8 +95,8 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
     near = near_matches(path)
     hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else _nothing_near(path)
     return SourceNotFoundError(
-        f"data_files: nothing matches {entry!r}. {hint} (Dataset ids of the Hub are not read by this release: "
-        "data_files are local files, globs and directories.)",
+        f"data_files: nothing matches {entry!r}. {hint} (Dataset ids of the Hub are not read by this "
+        "release: data_files are local files, globs and directories.)",
         got=entry,
         near=near,
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
-import pyarrow as pa
 
+from tokenlake.sources.arrays import no_text
 from tokenlake.sources.batch import BadRecord, TextBatch, make_batch, refuse
 from tokenlake.sources.blocks import count_lines, read_blocks
 from tokenlake.sources.jsonl import read_jsonl
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tokenlake.config.resolve import ResolvedSource
 
 __all__ = ["BadRecord", "TextBatch", "read_range"]
+
+_COUNTED_BYTES: Final = 1 << 30
 
 
 def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
@@ -36,15 +38,14 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
     """
     done = 0
     with opened(part.file) as descriptor:
+        numbers = LineNumbers(part, descriptor, always=source.on_bad_record == "fail")
         for parsed in _parse(part, descriptor, source):
             done += parsed.bytes_read
-            box = [_deliver(part, descriptor, source, parsed)]
+            box = [_deliver(part, source, parsed, numbers)]
             del parsed  # a batch can hold a text of 200 MB: only its consumer keeps it alive
             yield box.pop()
     if done < part.weight:
-        yield make_batch(
-            part.file, pa.array([], pa.large_string()), np.zeros(0, np.int64), bytes_read=part.weight - done
-        )
+        yield make_batch(part.file, no_text(), np.zeros(0, np.int64), bytes_read=part.weight - done)
 
 
 def _parse(part: FileRange, descriptor: int, source: ResolvedSource) -> Iterator[Parsed]:
@@ -54,12 +55,13 @@ def _parse(part: FileRange, descriptor: int, source: ResolvedSource) -> Iterator
     if part.file.format == "jsonl":
         return read_jsonl(read_blocks(part, descriptor, limit), source.content_field, limit)
     if part.file.text_mode == "lines":
-        return read_lines(part, descriptor, limit)
+        return read_lines(read_blocks(part, descriptor, limit), limit)
     return iter([read_document(part, descriptor, limit)])
 
 
-def _deliver(part: FileRange, descriptor: int, source: ResolvedSource, parsed: Parsed) -> TextBatch:
-    bad = _locate(part, descriptor, parsed.bad) if parsed.bad else ()
+def _deliver(part: FileRange, source: ResolvedSource, parsed: Parsed, numbers: LineNumbers) -> TextBatch:
+    bad = tuple(_record(part, line, numbers) for line in parsed.bad)
+    numbers.pass_over(parsed.lines)
     if bad and source.on_bad_record == "fail":
         raise refuse(bad[0], part.file.url)
     return make_batch(
@@ -67,25 +69,39 @@ def _deliver(part: FileRange, descriptor: int, source: ResolvedSource, parsed: P
     )
 
 
-def _locate(part: FileRange, descriptor: int, bad: tuple[BadLine, ...]) -> tuple[BadRecord, ...]:
-    """Give bad lines their number in the file; counting what is before the range is put off until here."""
-    before = 0
-    if bad[0].line is not None and splits_by_byte(part) and part.start:
-        before = count_lines(descriptor, bad[0].position) - bad[0].line
-    return tuple(
-        BadRecord(
-            file=part.file.path,
-            file_id=part.file.file_id,
-            position=line.position,
-            line=None if line.line is None else before + line.line + 1,
-            reason=line.fault.reason,
-            detail=line.fault.detail,
-            raw=line.raw,
-        )
-        for line in bad
+def _record(part: FileRange, line: BadLine, numbers: LineNumbers) -> BadRecord:
+    return BadRecord(
+        file=part.file.path,
+        file_id=part.file.file_id,
+        position=line.position,
+        line=None if line.line is None else numbers.number(line.line, line.position),
+        reason=line.fault.reason,
+        detail=line.fault.detail,
+        raw=line.raw,
     )
 
 
-def splits_by_byte(part: FileRange) -> bool:
-    """Say whether the range is one of bytes of a plain file."""
-    return part.file.compression is None and part.file.format != "parquet"
+@final
+class LineNumbers:
+    """Numbers of lines in the file, for those who must name one.
+
+    The lines before a range are counted only when the first number is asked for, and, unless
+    `always`, only within the first GiB: a unit at the end of a file of a terabyte would else read it all.
+    """
+
+    def __init__(self, part: FileRange, descriptor: int, *, always: bool) -> None:
+        self._part, self._descriptor, self._always = part, descriptor, always
+        self._passed = 0
+        self._before: int | None = None if part.file.compression is None else 0
+
+    def pass_over(self, lines: int) -> None:
+        """Note that a block of so many lines is done with."""
+        self._passed += lines
+
+    def number(self, line: int, position: int) -> int | None:
+        """Return the 1-based number of line `line` of the block at hand, which starts at byte `position`."""
+        if self._before is None:
+            if not self._always and self._part.start > _COUNTED_BYTES:
+                return None
+            self._before = count_lines(self._descriptor, position) - self._passed - line
+        return self._before + self._passed + line + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tokenlake.sources.listing import InputFile
 from tokenlake.sources.parquet import row_group_sizes
@@ -45,10 +46,7 @@ def split_file(file: InputFile, unit_size: int) -> list[FileRange]:
         return [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
     count = max(1, (file.size + unit_size // 2) // unit_size)
     edges = [*range(0, count * unit_size, unit_size), file.size] if count > 1 else [0, file.size]
-    return [
-        FileRange(file=file, start=a, stop=b, weight=b - a)
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [FileRange(file=file, start=a, stop=b, weight=b - a) for a, b in pairwise(edges)]
 
 
 def _split_row_groups(file: InputFile, sizes: list[int], unit_size: int) -> list[FileRange]:

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
 MAX_DEPTH: Final = 1024  # orjson's limit: what is nested deeper is a bad record
 _SHOWN: Final = 120  # characters of a foreign message or value in ours
+_CUT: Final = frozenset({"invalid_json", "invalid_utf8", "lone_surrogate"})
+_KINDS: Final[dict[type[Any], str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _TOKEN: Final = re.compile(_STRING + rb'|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
 _STRING_OR_NUMBER: Final = re.compile(
@@ -42,7 +52,7 @@ def load_object(line: bytes) -> dict[str, Any] | Fault:
     except orjson.JSONDecodeError as error:
         return syntax_fault(line, error)
     if isinstance(record, dict):
-        return record
+        return cast("dict[str, Any]", record)
     return Fault("not_an_object", f"the line holds a JSON {_kind(record)}, expected an object")
 
 
@@ -95,6 +105,18 @@ def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
     return Fault("invalid_json", f"not a JSON object: {message}")
 
 
+def too_long(size: int, max_record_bytes: int) -> Fault:
+    """Return the fault of a line that is larger than the limit."""
+    return Fault("line_too_long", f"the line has {size} bytes, max_record_bytes is {max_record_bytes}")
+
+
+def at_the_end(fault: Fault) -> Fault:
+    """Return the fault of the last line of a file without a newline: if it is broken, it was cut."""
+    if fault.reason not in _CUT:
+        return fault
+    return Fault("truncated_line", f"the file ends in the middle of a record ({fault.detail})")
+
+
 def _loads(line: bytes) -> Any:
     try:
         return orjson.loads(line)
@@ -115,7 +137,4 @@ def _may_repeat(line: bytes, field: str) -> bool:
 
 
 def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return names[type(value)]
+    return _KINDS[type(value)]

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.sources.batch import RAW_LIMIT, text_over
-from tokenlake.sources.blocks import Block, DecompressedStream, LongLine, read_blocks
-from tokenlake.sources.jsonl import too_long
+from tokenlake.sources.arrays import is_utf8, select, text_over
+from tokenlake.sources.batch import RAW_LIMIT
+from tokenlake.sources.blocks import Block, LongLine
+from tokenlake.sources.decompress import DecompressedStream
 from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.split import FileRange
-from tokenlake.sources.strict import Fault
+from tokenlake.sources.strict import Fault, too_long
 
 _CHUNK = 1 << 20
 
@@ -30,7 +31,7 @@ def read_document(part: FileRange, descriptor: int, max_record_bytes: int) -> Pa
             "document_too_long", f"the file has more than max_record_bytes = {max_record_bytes} bytes"
         )
     else:
-        fault = _utf8_fault(text, bytes_name="file")
+        fault = _utf8_fault(text, "file")
     return Parsed(
         text=text[:0] if fault else text,
         positions=np.zeros(0 if fault else 1, np.int64),
@@ -49,16 +50,16 @@ def _read_whole(part: FileRange, descriptor: int, limit: int) -> bytes | bytearr
             while at < size and (got := os.preadv(descriptor, [view[at:]], at)):
                 at += got
         return data[:at] if at < size else data
-    stream, data = DecompressedStream(part, descriptor), bytearray()
+    stream, data = DecompressedStream(part.file, descriptor), bytearray()
     while chunk := stream.read(_CHUNK):
         if len(data) <= limit:  # what is beyond is read all the same: the stream must end well
             data += chunk
     return data
 
 
-def read_lines(part: FileRange, descriptor: int, max_record_bytes: int) -> Iterator[Parsed]:
+def read_lines(blocks: Iterator[Block | LongLine], max_record_bytes: int) -> Iterator[Parsed]:
     """Read every line that is not empty as a text, without its end of line."""
-    for block in read_blocks(part, descriptor, max_record_bytes):
+    for block in blocks:
         if isinstance(block, LongLine):
             box = [_long_line(block, max_record_bytes)]
             del block
@@ -77,13 +78,14 @@ def _lines(block: Block, max_record_bytes: int) -> Parsed:
         bad = _bad_lines(block, lines, text, max_record_bytes)
         keep = np.ones(len(text), bool)
         keep[[np.searchsorted(positions, line.position) for line in bad]] = False
-        text, positions = text.filter(pa.array(keep)), positions[keep]
+        text, positions = select(text, keep), positions[keep]
     return Parsed(
         text=text,
         positions=positions,
         bad=tuple(bad),
         normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": lines.blank},
         bytes_read=block.bytes_read,
+        lines=lines.count,
     )
 
 
@@ -108,7 +110,7 @@ def _bad_lines(
         if stop - start > max_record_bytes:
             fault = too_long(stop - start, max_record_bytes)
         if fault:
-            number = block.line + int(lines.numbers[index])
+            number = int(lines.numbers[index])
             bad.append(BadLine(int(positions[index]), number, fault, block.data[start:stop][:RAW_LIMIT]))
     return bad
 
@@ -118,21 +120,19 @@ def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
     skip = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
     crlf = int(data.endswith(b"\r\n"))
     size = line.size - skip - int(data.endswith(b"\n")) - crlf
-    text = text_over(np.array([0, min(size, len(data))]), pa.py_buffer(data).slice(skip))
+    text = text_over(np.array([0, min(size, len(data) - skip)]), pa.py_buffer(data).slice(skip))
     too_big = line.data is None or size > max_record_bytes
     fault = too_long(size, max_record_bytes) if too_big else _utf8_fault(text, "line")
+    kept = int(fault is None and size > 0)
     return Parsed(
-        text=text[:0] if fault else text,
-        positions=np.full(0 if fault else 1, line.offset, np.int64),
-        bad=(BadLine(line.offset, line.line, fault, line.head),) if fault else (),
-        normalized={"bom": int(skip > 0), "crlf": crlf},
+        text=text[:kept],
+        positions=np.full(kept, line.offset, np.int64),
+        bad=(BadLine(line.offset, 0, fault, line.head),) if fault else (),
+        normalized={"bom": int(skip > 0), "crlf": crlf, "blank_line": int(size == 0)},
         bytes_read=line.bytes_read,
+        lines=1,
     )
 
 
-def _utf8_fault(text: pa.LargeStringArray, bytes_name: str) -> Fault | None:
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return Fault("invalid_utf8", f"the {bytes_name} is not valid UTF-8")
-    return None
+def _utf8_fault(text: pa.LargeStringArray, whole: str) -> Fault | None:
+    return None if is_utf8(text) else Fault("invalid_utf8", f"the {whole} is not valid UTF-8")

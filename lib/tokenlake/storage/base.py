@@ -63,11 +63,14 @@ class Store(ABC):
         """Return the sorted names of the folders right below the folder ``prefix``."""
 
     @abstractmethod
-    def put_new(self, key: str, data: bytes) -> Literal["created", "equal"]:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         """Create an object of ``data``.
 
+        Args:
+            replace_orphan: as in :meth:`publish`.
+
         Returns:
-            ``"created"``, or ``"equal"`` if an object of the same bytes is there.
+            ``"created"``; ``"equal"`` if an object of the same bytes is there.
 
         Raises:
             VersionConflictError: an object of other bytes is there; names both hashes.

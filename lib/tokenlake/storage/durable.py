@@ -46,11 +46,11 @@ def os_errors(action: str, key: str) -> Generator[None]:
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file for reading; a symlink, folder, pipe or device is a StoreError."""
     # O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
-    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise StoreError(f"{path} is not a regular file; the store reads no others")
-    return stream
+    return os.fdopen(descriptor, "rb")
 
 
 def hash_regular(path: Path) -> str:

@@ -14,7 +14,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, cast, final
+from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.storage.base import ObjectInfo, Outcome, Store
@@ -85,7 +85,7 @@ class LocalStore(Store):
                 yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
-        return [entry.name for entry in self._entries(prefix) if entry.is_dir(follow_symlinks=False)]
+        return sorted(entry.name for entry in self._entries(prefix) if entry.is_dir(follow_symlinks=False))
 
     def _entries(self, prefix: str) -> builtins.list[os.DirEntry[str]]:
         folder = self.local_path(prefix) if prefix else self._root
@@ -96,15 +96,16 @@ class LocalStore(Store):
         except NotFoundError:
             return []
 
-    def put_new(self, key: str, data: bytes) -> Literal["created", "equal"]:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         self.local_path(key)
         temp = self.temp(_temp_prefix(key))
         try:
             with HashingFile(temp) as sink:
                 sink.write(data)
-            return cast("Literal['created', 'equal']", self.publish(temp, key, sink.sha256))
-        finally:
+        except BaseException:
             temp.unlink(missing_ok=True)
+            raise
+        return self.publish(temp, key, sink.sha256, replace_orphan=replace_orphan)
 
     def temp(self, prefix: str) -> Path:
         folder = self.local_path(prefix) if prefix else self._root
@@ -142,7 +143,7 @@ class LocalStore(Store):
         outcome: Outcome | None = None
         for _ in range(_TRIES):
             try:
-                os.link(temp, path, follow_symlinks=False)
+                os.link(temp, path)
                 outcome = "created"
             except FileExistsError:
                 outcome = _read_back(temp, path, key, sha256, replace_orphan)
@@ -239,7 +240,7 @@ def _conflict(key: str, found: str, sha256: str) -> VersionConflictError:
 
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
-        os.link(source, target, follow_symlinks=False)
+        os.link(source, target)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise

@@ -33,6 +33,7 @@ class HashingFile(io.RawIOBase):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self._path = os.fspath(path)
+        self._fd = -1
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._hash = hashlib.sha256()
         self.bytes = 0
@@ -67,6 +68,6 @@ class HashingFile(io.RawIOBase):
             ) from error
 
     def close(self) -> None:
-        if not self.closed:
+        if not self.closed and self._fd >= 0:
             os.close(self._fd)
         super().close()

@@ -1,7 +1,7 @@
 """Which tokenizer.json files gigatoken really supports.
 
 gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra stages, dropout, single_word
-...) and is then silently wrong. So the list here is of what was verified equal, stricter than its loader: every
+...) and is then silently wrong. So this is a list of what was verified equal, stricter than its loader: every
 key of every part must have a known value. What is not on it goes to the reference, with the reason.
 """
 
@@ -31,6 +31,18 @@ _BYTE_LEVEL_ALPHABET: Final = frozenset(
     [chr(byte) for byte in (*range(33, 127), *range(161, 173), *range(174, 256))]
     + [chr(256 + n) for n in range(68)]
 )
+_TOP_KEYS: Final = frozenset(
+    {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor"}
+    | {"decoder", "model"}
+)
+_MODEL_KEYS: Final = frozenset(
+    {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"}
+    | {"byte_fallback", "ignore_merges", "vocab", "merges"}
+)
+_ADDED_TOKEN_KEYS: Final = frozenset(
+    ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
+)
+_BYTE_LEVEL_KEYS: Final = frozenset({"type", "add_prefix_space", "trim_offsets", "use_regex"})
 _BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
@@ -50,12 +62,25 @@ def _objections(spec: dict[str, Any], literal: bool) -> Iterator[str]:
     if model.get("type", "BPE") != "BPE":
         yield f"the model is {model['type']}, only BPE is supported"
         return
+    yield from _unknown_keys(spec)
     yield from _model_objections(model)
     if model.get("byte_fallback"):
         yield from _sentencepiece_objections(spec)
     else:
         yield from _byte_level_objections(spec)
     yield from _added_token_objections(spec, literal)
+    if not _only_wraps(spec.get("post_processor")):
+        yield f"the post_processor is {_kind(spec.get('post_processor'))} and does more than wrap a document"
+
+
+def _unknown_keys(spec: dict[str, Any]) -> Iterator[str]:
+    """Yield keys that this release has not heard of: they may mean something."""
+    added: list[dict[str, Any]] = spec.get("added_tokens") or []
+    parts = [("tokenizer.json", spec, _TOP_KEYS), ("model", spec["model"], _MODEL_KEYS)]
+    parts += [("an added token", token, _ADDED_TOKEN_KEYS) for token in added]
+    for where, part, known in parts:
+        if not part.keys() <= known:
+            yield f"{where} has the unknown keys {sorted(part.keys() - known)}"
 
 
 def _model_objections(model: dict[str, Any]) -> Iterator[str]:
@@ -96,18 +121,26 @@ def _is_known_split(stage: dict[str, Any] | None) -> bool:
     if stage is None:
         return False
     if stage.get("type") == "ByteLevel":
-        return stage.get("use_regex", True) is True and stage.get("add_prefix_space") is False
-    if stage.get("type") != "Sequence" or len(stage.get("pretokenizers", ())) != 2:
+        return _is_byte_level(stage, use_regex=True)
+    if stage.keys() != {"type", "pretokenizers"} or len(stage["pretokenizers"]) != 2:
         return False
     split, byte_level = stage["pretokenizers"]
     return (
         split.get("type") == "Split"
+        and split.keys() <= {"type", "pattern", "behavior", "invert"}
         and split.get("pattern") in [{"Regex": regex} for regex in SPLIT_REGEXES.values()]
         and split.get("behavior") == "Isolated"
         and split.get("invert", False) is False
-        and byte_level.get("type") == "ByteLevel"
-        and byte_level.get("use_regex") is False
-        and byte_level.get("add_prefix_space") is False
+        and _is_byte_level(byte_level, use_regex=False)
+    )
+
+
+def _is_byte_level(stage: dict[str, Any], *, use_regex: bool) -> bool:
+    return (
+        stage.get("type") == "ByteLevel"
+        and stage.keys() <= _BYTE_LEVEL_KEYS
+        and stage.get("use_regex", True) is use_regex
+        and stage.get("add_prefix_space") is False
     )
 
 
@@ -144,8 +177,18 @@ def _is_known_metaspace(stage: dict[str, Any]) -> bool:
     )
 
 
+def _only_wraps(stage: dict[str, Any] | None) -> bool:
+    """Whether a post-processor leaves a document's own ids alone (it acts on them even without specials)."""
+    if stage is None or stage.get("type") in ("ByteLevel", "BertProcessing", "RobertaProcessing"):
+        return True
+    if stage.get("type") == "Sequence":
+        return all(map(_only_wraps, stage["processors"]))
+    single = stage.get("single", ())
+    return stage.get("type") == "TemplateProcessing" and sum("Sequence" in piece for piece in single) == 1
+
+
 def _added_token_objections(spec: dict[str, Any], literal: bool) -> Iterator[str]:
-    added = spec.get("added_tokens") or []
+    added: list[dict[str, Any]] = spec.get("added_tokens") or []
     vocab = spec["model"]["vocab"]
     by_id = {index: token for token, index in vocab.items()}
     contents = [token["content"] for token in added]
@@ -190,5 +233,5 @@ def _merged_tokens(model: dict[str, Any]) -> Iterator[str]:
 def _kind(stage: dict[str, Any] | None) -> str:
     if stage is None:
         return "missing"
-    inner = stage.get("normalizers") or stage.get("pretokenizers")
+    inner = stage.get("normalizers") or stage.get("pretokenizers") or stage.get("processors")
     return f"{stage.get('type')}[{', '.join(map(_kind, inner))}]" if inner else str(stage.get("type"))

@@ -16,5 +16,5 @@ def string_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], np
     _, offsets, data = text.buffers()
     if offsets is None or not len(text):
         return np.zeros(len(text) + 1, np.int64), np.empty(0, np.uint8)
-    starts = np.frombuffer(offsets, np.int64, len(text) + 1, text.offset * 8)
-    return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    starts = np.frombuffer(memoryview(offsets), np.int64, len(text) + 1, text.offset * 8)
+    return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(memoryview(data), np.uint8)

@@ -1,8 +1,8 @@
 """Text in, token ids out: the one door to both engines.
 
-An analogy: the reference engine is the court interpreter whose word counts, gigatoken a much faster colleague
-who was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects known to give
-trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
+An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster
+colleague who was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects
+known to give trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
 (:mod:`tokenlake.tokenizers.sampling`). One mistake ends the job.
 """
 
@@ -64,15 +64,16 @@ class Encoded:
 
 @final
 class Encoder:
-    """Encodes Arrow text with one engine; ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`.
+    """Encodes Arrow text; ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`.
 
     Args:
         files: the tokenizer.
-        engine: "gigatoken" (only if :func:`~tokenlake.tokenizers.gate.choose_engine` chose it) or "tokenizers".
-        special_tokens_in_text: "literal": their strings are plain text; "encode": they become control ids; "fail":
-            as literal, and the caller refuses the rows of `Encoded.special_docs`.
-        add_special_tokens: whether :attr:`prefix` and :attr:`suffix` are what the post-processor adds, or empty.
-        sample_rate: the share of documents (and at most of bytes) compared with the reference; 0 switches it off.
+        engine: "tokenizers", or "gigatoken" if :func:`~tokenlake.tokenizers.gate.choose_engine` chose it.
+        special_tokens_in_text: "literal": their strings are plain text; "encode": they become control ids;
+            "fail": as literal, and the caller refuses the rows of `Encoded.special_docs`.
+        add_special_tokens: whether :attr:`prefix` and :attr:`suffix` are what the post-processor adds; else
+            they are empty.
+        sample_rate: the share of the text that is compared with the reference; 0 switches it off.
         threads: let one call use all cores.
 
     Attributes:
@@ -102,6 +103,8 @@ class Encoder:
         self._fast = (
             GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
         )
+        # The SentencePiece forms ask nothing of Unicode tables: no guard.
+        self._guards = not files.spec["model"].get("byte_fallback")
         self._sampler = Sampler(sample_rate)
         self._specials = SpecialScan(files.special_tokens)
         affixes = self._reference.affixes() if add_special_tokens else ((), ())
@@ -120,7 +123,7 @@ class Encoder:
         if self._fast is None:
             offsets, ids = _joined(self._reference.encode_arrow(text))
             return Encoded(offsets=offsets, ids=ids, special_docs=special_docs, special_counts=special_counts)
-        rows = np.empty(0, np.int64) if ascii_only else guarded_rows(text)
+        rows = np.empty(0, np.int64) if ascii_only or not self._guards else guarded_rows(text)
         offsets, ids = self._encode_fast(self._fast, text, rows)
         sampled = self._sampler.check(text, offsets, ids, rows, self._fast, self._reference)
         return Encoded(
@@ -144,7 +147,9 @@ class Encoder:
         free = np.ones(len(text), np.bool_)
         free[guarded] = False
         offsets, ids = fast.encode(text.filter(pa.array(free)))
-        return _merged(offsets, ids, guarded, self._reference.encode_arrow(text.take(pa.array(guarded))))
+        return _merged(
+            offsets, ids, guarded, self._reference.encode_arrow(text.take(pa.array(guarded, pa.int64())))
+        )
 
 
 def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -153,10 +158,11 @@ def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 def _checked(text: pa.LargeStringArray, name: str) -> bool:
-    """Return whether all text is ASCII; raise unless it is a large_string array of valid UTF-8 without nulls."""
+    """Return whether all text is ASCII; raise unless it is valid large_string without nulls."""
     if text.type != pa.large_string() or text.null_count:
         raise TokenizerError(
-            f"tokenizer {name!r}: got {text.type} with {text.null_count} nulls, expected large_string without nulls"
+            f"tokenizer {name!r}: got {text.type} with {text.null_count} nulls, "
+            "expected large_string without nulls"
         )
     offsets, data = string_buffers(text)
     if offsets[0] < 0 or offsets[-1] > data.size or np.any(offsets[1:] < offsets[:-1]):

@@ -40,7 +40,7 @@ class GigatokenEngine:
         self.files = files
         self._threads = threads
         try:
-            import awkward
+            import awkward  # pyright: ignore[reportMissingTypeStubs]
             from gigatoken.gigatoken_rs import load_hf_json
         except ImportError as error:
             raise MissingExtraError(
@@ -51,7 +51,7 @@ class GigatokenEngine:
             self._backend: Any = load_hf_json(_without_specials(files) if literal else files.json_bytes)
 
     def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Encode valid UTF-8 without nulls: offsets int64[n + 1] from 0, and the ids of all rows end to end."""
+        """Encode valid UTF-8 without nulls: offsets int64[n + 1] from 0, and the ids of all rows."""
         if len(text) == 0:
             return np.zeros(1, np.int64), np.empty(0, np.int32)
         with deliberate(f"tokenizer {self.files.name!r}: encoding with gigatoken"):
@@ -75,5 +75,5 @@ def _without_specials(files: TokenizerFiles) -> bytes:
 
     gigatoken's JSON reader does not take escaped surrogate pairs everywhere, hence ensure_ascii=False.
     """
-    kept = [token for token in files.spec.get("added_tokens") or [] if not token.get("special")]
+    kept = [token for token in files.added_tokens if not token.get("special")]
     return json.dumps({**files.spec, "added_tokens": kept}, ensure_ascii=False).encode()

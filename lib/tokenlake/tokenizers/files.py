@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from tokenlake.errors import TokenizerError
 
@@ -48,8 +48,8 @@ class TokenizerFiles:
         object.__setattr__(self, "files", MappingProxyType(dict(sorted(self.files.items()))))
         if TOKENIZER_JSON not in self.files:
             raise TokenizerError(
-                f"tokenizer {self.name!r}: no {TOKENIZER_JSON} among {sorted(self.files) or 'no files'}; only fast "
-                "tokenizers can be used. Convert it once with transformers: "
+                f"tokenizer {self.name!r}: no {TOKENIZER_JSON} among {sorted(self.files) or 'no files'}; "
+                "only fast tokenizers can be used. Convert it once with transformers: "
                 "AutoTokenizer.from_pretrained(...).save_pretrained(directory)",
                 tokenizer=self.name,
             )
@@ -83,12 +83,19 @@ class TokenizerFiles:
             key: value for key, value in self._parse("tokenizer_config.json").items() if value is not None
         }
 
+    @property
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """The entries of `added_tokens` in tokenizer.json (do not modify)."""
+        added: list[dict[str, Any]] | None = self.spec.get("added_tokens")
+        return added or []
+
     @cached_property
     def _ids(self) -> dict[str, int]:
         vocab: Any = self.spec.get("model", {}).get("vocab", {})
         if isinstance(vocab, list):  # Unigram: a list of [piece, score]
-            vocab = {piece: index for index, (piece, _) in enumerate(vocab)}
-        return {**vocab, **{token["content"]: token["id"] for token in self.spec.get("added_tokens") or []}}
+            pieces = cast("list[tuple[str, float]]", vocab)
+            vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
+        return {**vocab, **{token["content"]: token["id"] for token in self.added_tokens}}
 
     @property
     def vocab_size(self) -> int:
@@ -98,7 +105,7 @@ class TokenizerFiles:
     @property
     def special_tokens(self) -> tuple[str, ...]:
         """The contents of the added tokens marked special, by id."""
-        added = sorted(self.spec.get("added_tokens") or [], key=lambda token: token["id"])
+        added = sorted(self.added_tokens, key=lambda token: token["id"])
         return tuple(token["content"] for token in added if token.get("special"))
 
     @property
@@ -146,22 +153,22 @@ class TokenizerFiles:
         return self._ids.get(token)
 
     def _named(self, key: str) -> str | None:
-        value = self.config.get(key)
-        return value.get("content") if isinstance(value, dict) else value
+        value: Any = self.config.get(key)
+        return cast("dict[str, str]", value).get("content") if isinstance(value, dict) else value
 
     def _id(self, token: str | None) -> int | None:
         return None if token is None else self._ids.get(token)
 
     def _parse(self, file: str) -> dict[str, Any]:
         try:
-            parsed = json.loads(self.files.get(file, b"{}"))
+            parsed: Any = json.loads(self.files.get(file, b"{}"))
         except ValueError as error:
             raise TokenizerError(f"tokenizer {self.name!r}: {file} is not valid JSON: {error}") from error
         if not isinstance(parsed, dict):
             raise TokenizerError(
                 f"tokenizer {self.name!r}: {file} holds a {type(parsed).__name__}, expected an object"
             )
-        return parsed
+        return cast("dict[str, Any]", parsed)
 
 
 def _rebuild(name: str, files: dict[str, bytes], revision: str | None) -> TokenizerFiles:

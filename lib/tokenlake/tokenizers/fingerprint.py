@@ -24,8 +24,8 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
     Returns:
         ``name``, ``revision``, ``files`` (name -> sha256), ``probe`` (sha256 of the ids of
         :data:`FINGERPRINT_TEXTS`, literal and with control ids, and of what goes around a document),
-        ``probe_ids`` (the first ids, for people), ``prefix`` and ``suffix`` (null when the post-processor is not a
-        wrapper), ``vocab_size``, ``bos_id``, ``eos_id``, ``pad_id``.
+        ``probe_ids`` (the first ids, for people), ``prefix`` and ``suffix`` (null when the post-processor
+        is not a wrapper), ``vocab_size``, ``bos_id``, ``eos_id``, ``pad_id``.
     """
     literal, encode = (_probe(Reference(files, literal=mode)) for mode in (True, False))
     prefix, suffix = _affixes(files)

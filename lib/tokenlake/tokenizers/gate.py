@@ -1,8 +1,8 @@
 """The exactness gate: which engine a tokenizer may use.
 
-gigatoken is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.tokenizers.allowlist`) and then
-gives the reference's ids on adversarial texts and on samples of the documents to come. While the build runs,
-:class:`~tokenlake.tokenizers.encoder.Encoder` keeps checking.
+gigatoken is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.tokenizers.allowlist`) and
+then gives the reference's ids on adversarial texts and on samples of the documents to come. While the build
+runs, :class:`~tokenlake.tokenizers.encoder.Encoder` keeps checking.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
+from tokenlake.errors import ConfigError, MissingExtraError, TokenizerError
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT
 from tokenlake.tokenizers.fast import GigatokenEngine
@@ -100,8 +100,8 @@ def _refuse(files: TokenizerFiles, requested: str, reason: str) -> EngineChoice:
     if requested == "auto":
         return EngineChoice("tokenizers", f"not for gigatoken: {reason}")
     raise TokenizerError(
-        f"tokenizer {files.name!r}: engine 'gigatoken' is requested, but {reason}; its ids could differ from the "
-        "reference. Use engine: auto or engine: tokenizers",
+        f"tokenizer {files.name!r}: engine 'gigatoken' is requested, but {reason}; its ids could differ "
+        "from the reference. Use engine: auto or engine: tokenizers",
         tokenizer=files.name,
         reason=reason,
     )

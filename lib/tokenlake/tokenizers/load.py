@@ -54,8 +54,8 @@ def _from_file(path: Path, name: str) -> TokenizerFiles:
         return TokenizerFiles.read(path.parent, name=name)
     if path.suffix != ".json":
         raise TokenizerError(
-            f"tokenizer {name!r}: cannot read a {path.suffix or 'suffix-less'} file; expected a fast tokenizer's "
-            "tokenizer.json. Convert it once with transformers: "
+            f"tokenizer {name!r}: cannot read a {path.suffix or 'suffix-less'} file; expected a fast "
+            "tokenizer's tokenizer.json. Convert it once with transformers: "
             "AutoTokenizer.from_pretrained(...).save_pretrained(directory)",
             tokenizer=name,
         )
@@ -111,7 +111,7 @@ def _cached_snapshot(repo: str, revision: str, env: Mapping[str, str]) -> Path |
 
 def _download(name: str, repo: str, revision: str) -> Path:
     try:
-        from huggingface_hub import hf_hub_download, list_repo_files
+        from huggingface_hub import hf_hub_download, list_repo_files  # pyright: ignore[reportUnknownVariableType]
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     except ImportError as error:
         raise MissingExtraError(
@@ -122,9 +122,9 @@ def _download(name: str, repo: str, revision: str) -> Path:
         available = list_repo_files(repo, revision=revision)
     except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
         raise SourceNotFoundError(
-            f"tokenizer {name!r}: no such local path{_near(Path(name))}, not in the local Hub cache "
-            f"{str(_hub_cache(os.environ))!r}, and the Hub cannot be asked ({type(error).__name__}: {error}); "
-            "check the spelling, log in for gated repositories, or pass a local directory with a tokenizer.json",
+            f"tokenizer {name!r}: no such local path{_near(Path(name))}, not in the Hub's cache "
+            f"{str(_hub_cache(os.environ))!r}, and the Hub gave {type(error).__name__}: {error}. "
+            "Check the spelling, log in for gated repositories, or pass a directory with a tokenizer.json",
             tokenizer=name,
         ) from error
     _require_json(name, available)
@@ -137,7 +137,7 @@ def _require_json(name: str, available: list[str]) -> None:
         return
     raise TokenizerError(
         f"tokenizer {name!r}: the repository holds no tokenizer.json (it has "
-        f"{', '.join(sorted(available)[:8]) or 'no files'}); only fast tokenizers can be used. Convert it once: "
+        f"{', '.join(sorted(available)[:8]) or 'no files'}); only fast tokenizers can be used. Convert it: "
         "AutoTokenizer.from_pretrained(...).save_pretrained(directory), then pass that directory",
         tokenizer=name,
     )

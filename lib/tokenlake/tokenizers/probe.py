@@ -15,7 +15,8 @@ FINGERPRINT_TEXTS: Final = (
     "3.14159 1,234,567 0x1F 10000000",
     "na\u00efve caf\u00e9 cafe\u0301 \u00dcber stra\u00dfe",
     "\u4f60\u597d\uff0c\u4e16\u754c\u3002 \u65e5\u672c\u8a9e\u30c6\u30ad\u30b9\u30c8 \ud55c\uad6d\uc5b4",
-    "\u041f\u0440\u0438\u0432\u0435\u0442 \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u0928\u092e\u0938\u094d\u0924\u0947",
+    "\u041f\u0440\u0438\u0432\u0435\u0442 \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd "
+    "\u0928\u092e\u0938\u094d\u0924\u0947",
     "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2603\ufe0f \U0001f1eb\U0001f1f7",
     "<s> </s> <unk> <|endoftext|> <pad> [CLS] [SEP] [INST] <|im_start|>",
     "\u2581under \u2581\u2581 score",

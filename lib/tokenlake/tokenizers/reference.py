@@ -7,27 +7,29 @@ off: lengths are the pipeline's business and accounted there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizers.arrays import string_buffers
+from tokenlake.tokenizers.cuts import CutRule, cut_rule
 from tokenlake.tokenizers.files import TokenizerFiles
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Encodings are ~20x the text in memory: a batch of texts never holds more than this (one text may).
-BATCH_BYTES: Final = 4 << 20
+# Encodings need ~120 times the text in memory: a batch of texts is this long, and a longer text is cut.
+BATCH_BYTES: Final = 1 << 20
 _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 
 @contextmanager
-def deliberate(what: str) -> Iterator[None]:
+def deliberate(what: str) -> Generator[None]:
     """Turn everything a Rust tokenizer raises, panics included, into a TokenizerError.
 
     A panic arrives as `pyo3_runtime.PanicException`, a BaseException that `except Exception` misses.
@@ -60,15 +62,16 @@ class Reference:
 
     def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
         self.files = files
-        dropout = files.spec.get("model", {}).get("dropout")
+        self._literal = literal
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
+        self._backend: Any = _load(files)
+        dropout = files.spec["model"].get("dropout")
         if dropout:
             raise TokenizerError(
                 f"tokenizer {files.name!r}: model.dropout is {dropout}, so equal texts get different ids; "
                 "expected null. Set it to null in tokenizer.json",
                 tokenizer=files.name,
             )
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
-        self._backend: Any = _load(files)
         self._backend.encode_special_tokens = literal
 
     @property
@@ -86,16 +89,27 @@ class Reference:
             ]
 
     def encode_arrow(self, text: pa.LargeStringArray) -> list[npt.NDArray[np.int32]]:
-        """Return the ids of every row; only one batch of rows becomes Python strings at a time."""
+        """Return the ids of every row; only one batch becomes Python strings at a time."""
         starts, _ = string_buffers(text)
         rows: list[npt.NDArray[np.int32]] = []
         first = 0
         while first < len(text):
-            last = int(np.searchsorted(starts, starts[first] + BATCH_BYTES, "right")) - 1
+            last = int(np.searchsorted(starts, int(starts[first]) + BATCH_BYTES, "right")) - 1
             last = min(max(last, first + 1), len(text))
-            rows += self.encode(text.slice(first, last - first).to_pylist())
+            if starts[last] - starts[first] > BATCH_BYTES and self._cuts is not None:
+                rows.append(self._encode_long(self._cuts, text[first].as_buffer()))
+            else:
+                rows += self.encode(cast("list[str]", text.slice(first, last - first).to_pylist()))
             first = last
         return rows
+
+    @cached_property
+    def _cuts(self) -> CutRule | None:
+        return cut_rule(self.files, literal=self._literal)
+
+    def _encode_long(self, rule: CutRule, text: pa.Buffer) -> npt.NDArray[np.int32]:
+        ids = [self.encode([piece])[0] for piece in rule.pieces(text, BATCH_BYTES)]
+        return np.concatenate(ids)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Return the text of `ids`, special tokens included."""
@@ -108,29 +122,25 @@ class Reference:
         Raises:
             TokenizerError: the post-processor does more than wrap a document.
         """
-        prefix, suffix = self._wrapped("a")
+        found: tuple[tuple[int, ...], tuple[int, ...]] | None = None
         for text in _AFFIX_PROBES:
-            if self._wrapped(text) != (prefix, suffix):
+            with deliberate(f"tokenizer {self.files.name!r}: encoding"):
+                encoding = self._backend.encode(text, add_special_tokens=True)
+                bare: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            if not bare and not encoding.ids:  # nothing to learn from a text without ids
+                continue
+            around = _around(encoding.ids, bare, encoding.special_tokens_mask)
+            if around is None or around != (found or around):
                 raise self._not_a_wrapper(text)
-        return prefix, suffix
-
-    def _wrapped(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-            encoding = self._backend.encode(text, add_special_tokens=True)
-            bare = self._backend.encode(text, add_special_tokens=False).ids
-        ids, mask = encoding.ids, encoding.special_tokens_mask
-        start = next((i for i, special in enumerate(mask) if not special), len(ids))
-        if ids[start : start + len(bare)] != bare:
-            start = next((i for i in range(len(ids)) if ids[i : i + len(bare)] == bare), -1)
-        if start < 0 or not bare:
-            raise self._not_a_wrapper(text)
-        return tuple(ids[:start]), tuple(ids[start + len(bare) :])
+            found = around
+        return found or ((), ())
 
     def _not_a_wrapper(self, text: str) -> TokenizerError:
-        kind = (self.files.spec.get("post_processor") or {}).get("type")
+        post_processor: dict[str, Any] = self.files.spec.get("post_processor") or {}
         return TokenizerError(
-            f"tokenizer {self.files.name!r}: its post_processor ({kind}) does not simply put fixed ids around the ids "
-            f"of {text!r}; expected a prefix and a suffix. Use add_special_tokens: false",
+            f"tokenizer {self.files.name!r}: its post_processor ({post_processor.get('type')}) does more "
+            f"than put fixed ids around the ids of {text!r}; expected a prefix and a suffix. "
+            "Use add_special_tokens: false",
             tokenizer=self.files.name,
         )
 
@@ -145,6 +155,18 @@ def _load(files: TokenizerFiles) -> Any:
         backend.no_truncation()
         backend.no_padding()
         return backend
+
+
+def _around(
+    ids: list[int], bare: list[int], mask: list[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return what lies before and after `bare` inside `ids`; `mask` is 1 for the post-processor's ids."""
+    starts = range(len(ids) - len(bare) + 1) if bare else range(0)
+    fits = [i for i in starts if ids[i : i + len(bare)] == bare]
+    if not fits:
+        return None
+    start = next((i for i in fits if not any(mask[i : i + len(bare)])), fits[0])
+    return tuple(ids[:start]), tuple(ids[start + len(bare) :])
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:

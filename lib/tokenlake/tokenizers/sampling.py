@@ -7,6 +7,7 @@ engines, because the reference is 30 times slower and whole long documents would
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -29,7 +30,7 @@ _SHOWN_IDS: Final = 20
 
 @final
 class Sampler:
-    """Draws documents until their windows make up the share `rate` of the bytes seen; at least one at the start.
+    """Draws documents until their windows make up the share `rate` of the bytes seen, one at least.
 
     Which ones is pseudo-random but the same in every run. It has no influence on the ids.
     """
@@ -96,8 +97,8 @@ def require_equal(text: str, expected: npt.NDArray[np.int32], got: npt.NDArray[n
     shown = slice(max(0, first - 2), first + _SHOWN_IDS)
     raise EngineMismatchError(
         f"engine 'gigatoken' differs from the reference 'tokenizers' from id {first} on: expected "
-        f"{expected[shown].tolist()}, got {got[shown].tolist()}, in the text {text[:_SHOWN_TEXT]!r}; this build "
-        "must use engine: tokenizers",
+        f"{expected[shown].tolist()}, got {got[shown].tolist()}, in the text {text[:_SHOWN_TEXT]!r}; "
+        "this build must use engine: tokenizers",
         engine="gigatoken",
         text=text[:WINDOW],
         first_difference=first,
@@ -116,4 +117,4 @@ def _window(buffer: pa.Buffer, rng: random.Random) -> tuple[str, bool]:
 
 def _encode_texts(fast: GigatokenEngine, texts: list[str]) -> list[npt.NDArray[np.int32]]:
     offsets, ids = fast.encode(pa.array(texts, pa.large_string()))
-    return [ids[start:stop] for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [ids[start:stop] for start, stop in pairwise(offsets)]

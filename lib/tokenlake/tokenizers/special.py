@@ -31,7 +31,7 @@ class SpecialScan:
         self._pattern = "|".join(map(re.escape, longest_first))
 
     def count(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the rows that hold at least one special token (int64[k], ascending) and how many (int64[k])."""
+        """Return the rows that hold special tokens (int64[k], ascending) and how many each (int64[k])."""
         if not self._pattern or not len(text):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         counts = np.asarray(pc.count_substring_regex(text, self._pattern), np.int64)

@@ -1,8 +1,8 @@
 """Which documents the fast engine must not see because of their characters.
 
 gigatoken's Unicode tables are newer than those of `tokenizers` (Oniguruma's): a code point that one of them
-takes for a letter and the other for nothing splits words differently. Documents that hold such a code point are
-encoded by the reference; :data:`RANGES` says which code points those are and how they were found.
+takes for a letter and the other for nothing splits words differently. Documents that hold such a code point
+are encoded by the reference; :mod:`tokenlake.tokenizers.unicode_ranges` lists them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def guarded_rows(text: pa.LargeStringArray) -> npt.NDArray[np.int64]:
     non_ascii = np.flatnonzero(~np.asarray(pc.string_is_ascii(text)))
     if not non_ascii.size:
         return non_ascii.astype(np.int64)
-    hit = np.asarray(pc.match_substring_regex(text.take(pa.array(non_ascii)), _CLASS))
+    hit = np.asarray(pc.match_substring_regex(text.take(pa.array(non_ascii, pa.int64())), _CLASS))
     return non_ascii[hit].astype(np.int64)
 
 

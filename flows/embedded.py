@@ -1,0 +1,192 @@
+"""Which Prefect server a run reports to: the configured one, or one of its own in a second process.
+
+Prefect is not imported here. Its server takes seconds to start and these seconds are spent on other
+things: importing Prefect, planning, starting workers. Prefect's own temporary server would only start
+when the first flow runs, and would be waited for.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, final
+from urllib.parse import urlsplit
+
+from tokenlake.errors import ConfigError, TokenlakeError
+
+#: Seconds for a server to come up; the first start on an empty home makes its database.
+STARTUP_SECONDS: Final = 120.0
+
+#: Seconds for a running server to answer.
+_ANSWER_SECONDS: Final = 5.0
+
+#: Settings of Prefect that its client and our own server share; what the user has set stays.
+CLIENT_SETTINGS: Final = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": str(int(STARTUP_SECONDS)),
+    # Progress bars own the terminal; everything still goes to the run's log on the server.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+
+_SERVER_SETTINGS: Final = {
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+    "PREFECT_UI_ENABLED": "false",
+    # Block types are registered by `prefect server start`; here nobody browses them.
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
+    # Written one by one, task runs lag behind a fast flow and are lost at its end.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
+}
+
+
+@final
+class EmbeddedServer:
+    """A Prefect server on loopback that ends when this process does, however that happens.
+
+    Attributes:
+        api_url: what ``PREFECT_API_URL`` must be to use it.
+        pid: process id of the server.
+    """
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self.api_url = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(Path(__file__).with_name("serve.py")), str(listening.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[listening.fileno()],
+                env=_server_environment(),
+                # Ctrl-C reaches the parent alone, which still has states to report.
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def wait(self) -> None:
+        """Return when the server answers.
+
+        Raises:
+            TokenlakeError: it ended instead, or did not answer in time; with the end of its output.
+        """
+        try:
+            # Until the server is up the request waits in the socket's queue: no polling.
+            if _health(self.api_url, STARTUP_SECONDS):
+                return
+            reason = "answers, but is not healthy"
+        except OSError as cause:
+            reason = f"did not come up ({cause or type(cause).__name__})"
+        self.stop()
+        raise TokenlakeError(f"the embedded Prefect server {reason}; the end of its output:\n{self._output()}")
+
+    def stop(self) -> None:
+        """End the server politely, and after some seconds anyway."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.terminate()
+        try:
+            self._process.wait(8)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _output(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
+
+
+def configured_api_url() -> str | None:
+    """The server that the environment, a ``prefect.toml`` or the active profile names.
+
+    Raises:
+        ConfigError: it is named but does not answer.
+    """
+    for where, url in _named_servers():
+        try:
+            healthy = _health(url, _ANSWER_SECONDS)
+        except OSError as cause:
+            healthy, why = False, str(cause)
+        else:
+            why = "it is not healthy"
+        if healthy:
+            return url
+        raise ConfigError(
+            f"the Prefect server {url} named by {where} does not answer ({why}): start it with"
+            " `prefect server start`, or unset it and the run starts a server of its own"
+        )
+    return None
+
+
+def _named_servers() -> Iterator[tuple[str, str]]:
+    """Where a server's address is set, in Prefect's order of precedence."""
+    key = "PREFECT_API_URL"
+    if key in os.environ:
+        # Set but empty is Prefect's way to say: none, whatever the profile says.
+        if os.environ[key]:
+            yield key, os.environ[key]
+        return
+    if url := _lookup(_toml(Path("prefect.toml")), "api", "url"):
+        yield "prefect.toml", url
+    if url := _lookup(_toml(Path("pyproject.toml")), "tool", "prefect", "api", "url"):
+        yield "pyproject.toml", url
+    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    path = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    profiles = _toml(path)
+    active = os.environ.get("PREFECT_PROFILE") or _lookup(profiles, "active")
+    if active and (url := _lookup(profiles, "profiles", active, key)):
+        yield f"profile {active!r} of {path}", url
+
+
+def _toml(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError:
+        return {}
+    except ValueError as cause:
+        raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
+
+
+def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
+    value: Any = table
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) and value else None
+
+
+def _health(api_url: str, seconds: float) -> bool:
+    """Whether the server says that it is well.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    url = urlsplit(api_url)
+    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = connect(url.hostname or "", url.port, timeout=seconds)
+    try:
+        connection.request("GET", f"{url.path.rstrip('/')}/health")
+        # A server that wants a password is a server that is there.
+        return connection.getresponse().status in {200, 401, 403}
+    except http.client.HTTPException as cause:
+        raise OSError(f"not an HTTP server: {cause!r}") from cause
+    finally:
+        connection.close()
+
+
+def _server_environment() -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
+    # The server's own messages matter only when it fails.
+    return {**_SERVER_SETTINGS, **CLIENT_SETTINGS, **inherited, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET"}

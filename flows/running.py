@@ -1,0 +1,73 @@
+"""The part of a launched run that needs Prefect; :mod:`flows.launch` imports it once a server is on its way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+from prefect import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogHandler
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import State
+
+from flows.embedded import EmbeddedServer
+from flows.tokenization import tokenize
+from tasks.engine import LocalEngine
+from tasks.handoff import prepared
+from tasks.request import resolve_request
+from tokenlake.build.events import Watcher, ignore
+from tokenlake.build.runner import BuildResult
+from tokenlake.errors import CancelledError
+
+#: Seconds that the records of a finished run may take to reach the database.
+_DRAIN_SECONDS: Final = 3.0
+
+
+def run_tokenize(
+    server: EmbeddedServer | None,
+    config: str | Mapping[str, Any] | None,
+    overrides: Sequence[str],
+    workers: int | None,
+    on_event: Watcher | None,
+) -> BuildResult:
+    """Run the flow on ``server`` (None: the configured one); see :func:`flows.launch.launch`."""
+    request = resolve_request(config, overrides=overrides)
+    with ExitStack() as stack:
+        engine = stack.enter_context(LocalEngine(request, workers=workers, on_event=on_event or ignore))
+        if server is not None:
+            # For a process that had imported Prefect, and with it the settings, before.
+            stack.enter_context(temporary_settings({PREFECT_API_URL: server.api_url}))
+            server.wait()
+        stack.enter_context(prepared(engine))
+        stored = dict(config) if isinstance(config, Mapping) else config
+        state = tokenize(config=stored, workers=workers, overrides=list(overrides), return_state=True)
+        if server is not None:
+            _drain(state)
+        return _result(engine, state)
+
+
+def _result(engine: LocalEngine, state: State[Any]) -> BuildResult:
+    if state.is_cancelled():
+        raise CancelledError("cancelled; what is finished stays, and the same command resumes it")
+    state.result()  # raises what the flow ended with
+    return engine.result()
+
+
+def _drain(state: State[Any]) -> None:
+    """Give the server the run's last events and logs, and time to write them down, before it is stopped."""
+    EventsWorker.drain_all(timeout=_DRAIN_SECONDS)
+    APILogHandler().flush()
+    run = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    with get_client(sync_client=True) as client:
+        known = -1
+        while time.monotonic() < deadline:
+            runs = client.read_task_runs(flow_run_filter=run)
+            if len(runs) == known and all(one.state is not None and one.state.is_final() for one in runs):
+                return
+            known = len(runs)
+            time.sleep(0.25)

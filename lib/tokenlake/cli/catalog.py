@@ -1,0 +1,103 @@
+"""``tokenlake ls`` and ``tokenlake show``: what a store holds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from tokenlake.catalog import Catalog
+from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
+from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.manifest import Manifest
+from tokenlake.report import dataset, numbers
+from tokenlake.report.account import account_table, remarks, sources_table
+from tokenlake.report.table import Table, label, number
+from tokenlake.storage import open_store
+
+_LISTED = (
+    label("dataset"),
+    label("version"),
+    label("kind"),
+    number("rows"),
+    number("tokens"),
+    number("documents"),
+    number("bytes", "size", numbers.size),
+    label("state"),
+)
+
+
+def ls(
+    name: Annotated[str | None, Parameter(help="Only this dataset.")] = None,
+    /,
+    *,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """List the datasets of a store and their versions.
+
+    A version in progress has no figures yet: it exists for readers when it is committed.
+    """
+    catalog = Catalog(open_store(store_url(store)))
+    names = catalog.datasets() if name is None else [name]
+    lines = [
+        _line(catalog, each, info.version, info.committed)
+        for each in names
+        for info in catalog.versions(each)
+    ]
+    if json:
+        print_json(lines)
+    elif lines:
+        shown = [{**line, "version": f"v{line['version']}"} for line in lines]
+        print_tables([Table.of(_LISTED, shown)])
+    else:
+        note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` makes one")
+    return 0
+
+
+def _line(catalog: Catalog, name: str, version: int, committed: bool) -> dict[str, Any]:
+    line: dict[str, Any] = {"dataset": name, "version": version, "state": "committed"}
+    if not committed:
+        units = len(catalog.ledger(name, version))
+        return line | {"state": f"in progress, {numbers.plural(units, 'unit')} done", "units_done": units}
+    manifest = catalog.manifest(name, version)
+    return line | {"kind": manifest.kind, **manifest.totals.to_json()}
+
+
+def show(
+    name: Name,
+    /,
+    *,
+    files: Annotated[bool, Parameter(negative="", show_default=False, help="List every shard.")] = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Show a version: totals, splits, account, tokenizer, inputs and lineage.
+
+    `--json` prints the manifest as it is stored.
+    """
+    catalog = Catalog(open_store(store_url(store)))
+    manifest = catalog.manifest(*catalog.resolve(name))
+    if json:
+        print_json(manifest.to_json() | {"sha256": manifest.sha256})
+        return 0
+    stdout().print(f"[bold]{manifest.dataset} v{manifest.version}[/]  {manifest.kind}, committed\n")
+    print_tables(_sections(manifest, files))
+    if not files:
+        note(f"\n{numbers.plural(len(manifest.files), 'shard')}: --files lists them")
+    return 0
+
+
+def _sections(manifest: Manifest, files: bool) -> list[Table]:
+    found = [
+        dataset.headline(manifest),
+        dataset.splits_table(manifest),
+        sources_table(manifest.accounts),
+        account_table(manifest.account, manifest.seq_length),
+        dataset.tokenizers_table(manifest),
+        dataset.inputs_table(manifest),
+        dataset.lineage_table(manifest),
+    ]
+    if notes := remarks(manifest.account):
+        found.insert(4, Table((label("note", ""),), tuple((line,) for line in notes), "Notes"))
+    return [*found, dataset.files_table(manifest)] if files else found

@@ -1,0 +1,107 @@
+"""``tokenlake plan``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tokenlake.build.estimate import Estimate, estimate, total
+from tokenlake.build.plan import Plan, make_plan
+from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, with_store
+from tokenlake.cli.output import near, note, print_json, print_tables, stdout
+from tokenlake.config import load_config
+from tokenlake.config.resolve import resolve
+from tokenlake.report import numbers
+from tokenlake.report.table import Table, facts, label, number
+
+
+def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:
+    """Show what a run of this configuration would do, without writing anything.
+
+    Inputs are listed and hashed (hashes are cached) and tokenizers loaded. Tokens and output are estimates
+    from a sample of each source.
+    """
+    made = make_plan(resolve(load_config(config, with_store(set_, store))))
+    expected = estimate(made)
+    if json:
+        print_json(_as_json(made, expected))
+        return 0
+    stdout().print(f"[bold]{made.build.name}[/] into {near(made.build.store)}\n")
+    print_tables([_sources(made, expected), facts(_expected(made, total(expected)), "Expected")])
+    for line in made.notes:
+        note(f"note: {line}")
+    return 0
+
+
+def _as_json(made: Plan, expected: dict[str, Estimate]) -> dict[str, Any]:
+    return {
+        "name": made.build.name,
+        "store": made.build.store,
+        "fingerprint": made.fingerprint,
+        "units": len(made.units),
+        "input_bytes": made.input_bytes,
+        "sources": _lines(made, expected),
+        "estimate": total(expected).to_json(),
+        "notes": list(made.notes),
+    }
+
+
+def _lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, Any]]:
+    units = Counter(unit.source for unit in made.units)
+    files = Counter(file.source for file in made.inputs)
+    return [
+        {
+            "source": source.name,
+            "files": files[source.name],
+            "units": units[source.name],
+            "bytes": made.source_bytes[source.name],
+            "documents": expected[source.name].documents,
+            "tokens": expected[source.name].tokens,
+            "truncation": source.tokenizer.max_length if source.tokenizer.truncation else None,
+            "tokenizer": source.tokenizer.name_or_path,
+        }
+        for source in made.build.sources
+    ]
+
+
+def _sources(made: Plan, expected: dict[str, Estimate]) -> Table:
+    columns = [
+        label("source"),
+        number("files"),
+        number("units"),
+        number("bytes", "size", numbers.size),
+        number("documents", "documents", _about),
+        number("tokens", "tokens", _about),
+        label("cut", "documents cut"),
+        label("tokenizer"),
+    ]
+    lines = [
+        line
+        | {
+            "cut": f"at {line['truncation']:,}" if line["truncation"] else "never",
+            "tokenizer": near(line["tokenizer"]),
+        }
+        for line in _lines(made, expected)
+    ]
+    return Table.of(columns, lines, "Inputs")
+
+
+def _about(value: int) -> str:
+    return f"~{numbers.short(value)}"
+
+
+def _expected(made: Plan, whole: Estimate) -> list[tuple[str, str]]:
+    pack = made.build.pack
+    splits = {name: part for source in made.build.sources for name, part in source.splits}
+    rows = f"{_about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
+    return [
+        ("tokens", _about(whole.tokens)),
+        ("sequences" if pack else "rows", rows),
+        ("splits", ", ".join(f"{name} {numbers.percent(part, 1)}" for name, part in splits.items())),
+        ("output", f"~{numbers.size(whole.output_bytes)} in at most {numbers.plural(whole.files, 'file')}"),
+        (
+            "units",
+            f"{numbers.plural(len(made.units), 'unit')} of {numbers.size(made.build.unit_size)} or less",
+        ),
+        ("fingerprint", made.fingerprint),
+    ]

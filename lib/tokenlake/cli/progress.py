@@ -1,0 +1,190 @@
+"""Progress on stderr: bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final, Self, final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from tokenlake.build.events import (
+    EngineChosen,
+    EngineCondemned,
+    Event,
+    Listed,
+    Planned,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+)
+from tokenlake.cli.output import near, printable, stderr
+from tokenlake.cli.tally import SourceTally, Tally
+from tokenlake.report import numbers
+
+_LINE_EVERY: Final = 10.0  # seconds between lines where there is no terminal
+_QUIET: Final = 0.5  # seconds before a counter shows itself
+
+
+@final
+class RunProgress:
+    """Watches a build: call it with every event, from any thread, inside its ``with`` block."""
+
+    def __init__(self, first: str, console: Console | None = None) -> None:
+        self._console = console or stderr()
+        self._lock = threading.Lock()
+        self._last_line = time.monotonic()
+        self._first = first
+        self._engines: set[tuple[str, str]] = set()
+        self._spinner = Spinner("line", Text(first))
+        self.tally = Tally()
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, get_renderable=self._render, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        else:
+            self._say(self._first)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Count an event and show what a person should see of it."""
+        with self._lock:
+            self.tally.add(event)
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case Listed():
+                listed = f"{numbers.plural(event.files, 'file')}, {numbers.size(event.bytes)}"
+                self._spinner.update(text=Text(f"planning: {event.source}, {listed}"))
+            case Planned():
+                self._spinner.update(text=Text("starting workers"))
+                self._say(_planned(event))
+            case EngineChosen():
+                self._tell_engine(event)
+            case UnitRetried():
+                self._say(f"unit {event.unit} ({event.source}) again, after: {event.error}")
+            case EngineCondemned():
+                self._say(f"engine {event.engine} is not exact; its units are built again: {event.reason}")
+            case UnitFinished() | UnitProgress() if self._live is None:
+                self._now_and_then()
+            case _:
+                pass
+
+    def _tell_engine(self, event: EngineChosen) -> None:
+        """Once for each tokenizer: every source of it is probed with its own texts."""
+        if (event.tokenizer, event.engine) not in self._engines:
+            self._engines.add((event.tokenizer, event.engine))
+            self._say(f"engine {event.engine} for {near(event.tokenizer)}: {event.reason}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(Text(printable(line)))
+
+    def _now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self._last_line >= _LINE_EVERY:
+            self._last_line = now
+            done, total = self.tally.done, self.tally.total
+            self._say(f"{numbers.percent(done, total, 0)} of {numbers.size(total)}  {_status(self.tally)}")
+
+    def _render(self) -> RenderableType:
+        """What `Live` draws several times a second."""
+        if self.tally.began is None:
+            return self._spinner
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(no_wrap=True)
+        for _ in range(3):
+            grid.add_column(no_wrap=True, justify="right")
+        with self._lock:
+            for name, source in self.tally.sources.items():
+                grid.add_row(*_bar(name, source, self.tally.seconds()))
+            status = Text(_status(self.tally), style="dim")
+        return Group(grid, status)
+
+
+def _planned(event: Planned) -> str:
+    """``demo v1: 9 units, 22.1 MB; 7 to build, 2 already there``."""
+    there = event.units - event.pending
+    what = f"{event.dataset} v{event.version}: {numbers.plural(event.units, 'unit')}, {numbers.size(event.input_bytes)}"
+    return f"{what}; {event.pending} to build, {there} already there" if there else what
+
+
+def _bar(name: str, source: SourceTally, seconds: float) -> list[RenderableType]:
+    return [
+        Text(name),
+        ProgressBar(total=max(source.total, 1), completed=source.done, width=28),
+        Text(numbers.percent(source.done, source.total, 0)),
+        Text(f"{numbers.size(source.done)} of {numbers.size(source.total)}"),
+        Text(numbers.rate(source.built, seconds) if source.built else "", style="dim"),
+    ]
+
+
+def _status(tally: Tally) -> str:
+    """``7 of 9 units  3.12 M tokens  21.4 MB/s  12 s left``."""
+    parts = [
+        f"{tally.finished} of {numbers.plural(tally.units, 'unit')}",
+        f"{numbers.short(tally.tokens)} tokens",
+    ]
+    if tally.built:
+        parts.append(numbers.rate(tally.built, tally.seconds()))
+    left = tally.left()
+    if left is not None and left > 0:
+        parts.append(f"{numbers.duration(left)} left")
+    return "  ".join(parts)
+
+
+@final
+class Counter:
+    """Bytes worked through, of a total that may come to be known only later; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self.done, self.total = 0, 0
+
+    def add(self, more: int) -> None:
+        """Count more bytes."""
+        with self._lock:
+            self.done += more
+
+    def set(self, done: int, total: int) -> None:
+        """Say how far it is."""
+        with self._lock:
+            self.done, self.total = done, total
+
+    def line(self, what: str) -> str:
+        """``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; nothing during the first half second."""
+        seconds = time.monotonic() - self._began
+        if seconds < _QUIET:
+            return ""
+        of = f" of {numbers.size(self.total)}" if self.total else ""
+        return f"{what}: {numbers.size(self.done)}{of}, {numbers.rate(self.done, seconds)}"
+
+
+@contextmanager
+def counting(what: str) -> Generator[Counter]:
+    """Show bytes being worked through, on a terminal only, and only when it takes a while."""
+    console, counter = stderr(), Counter()
+    if not console.is_terminal:
+        yield counter
+        return
+    with Live(console=console, get_renderable=lambda: Text(counter.line(what), style="dim"), transient=True):
+        yield counter

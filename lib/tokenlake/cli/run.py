@@ -1,0 +1,118 @@
+"""``tokenlake run``."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from cyclopts import Parameter
+
+from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, Workers, with_store
+from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenlake.build.events import Watcher
+    from tokenlake.build.runner import BuildResult
+
+Engine = Literal["local", "ray", "dask"]
+
+
+class Builder(Protocol):
+    """Whatever builds: the flow, or the library alone."""
+
+    def __call__(
+        self, config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher
+    ) -> BuildResult: ...
+
+
+def run(
+    config: Config,
+    /,
+    *,
+    workers: Workers = None,
+    set_: Overrides = (),
+    store: StoreUrl = None,
+    engine: Annotated[Engine, Parameter(help="Where units run.")] = "local",
+    prefect: Annotated[
+        bool,
+        Parameter(help="Run as a Prefect flow (default), or with the library alone.", show_default=False),
+    ] = True,
+    json: AsJson = False,
+) -> int:
+    """Build a dataset version.
+
+    A finished version of the same inputs and settings is found and nothing is done; an interrupted one is
+    resumed. The flow `tokenize` starts a Prefect server of its own unless PREFECT_API_URL names one.
+    """
+    if engine != "local":
+        raise NotAvailableError(
+            f"--engine {engine} is not available in this release; expected --engine local, which uses every "
+            "processor of this machine (--workers N for fewer)",
+            option="engine",
+            value=engine,
+        )
+    builder = _flow() if prefect else _library
+    # Imported here and not above: the flow's first act is to start a server, and every import delays it.
+    progress_of = importlib.import_module("tokenlake.cli.progress").RunProgress
+    try:
+        with progress_of("planning") as progress:
+            result = builder(config, with_store(set_, store), workers, progress)
+    except (KeyboardInterrupt, CancelledError):
+        return _cancelled()
+    importlib.import_module("tokenlake.cli.summary").print_summary(result, progress.tally, json)
+    return 0
+
+
+def _library(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
+    """The same build without Prefect."""
+    load_config = importlib.import_module("tokenlake.config").load_config
+    build = importlib.import_module("tokenlake.build.runner").build
+    return build(load_config(config, overrides), workers=workers, on_event=on_event)
+
+
+def _flow() -> Builder:
+    """Find ``flows.launch``. By name: the library never imports Prefect, and its wheel holds no flows."""
+    try:
+        launch: Any = importlib.import_module("flows.launch").launch
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "tokenlake":
+            raise
+        raise MissingExtraError(
+            _NO_FLOWS if package in {"flows", "tasks"} else _no_module(package)
+        ) from error
+
+    def builder(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
+        try:
+            return launch(config, overrides=overrides, workers=workers, on_event=on_event)
+        except ModuleNotFoundError as error:
+            if error.name != "prefect":
+                raise
+            raise MissingExtraError(_no_module("prefect")) from error
+
+    return builder
+
+
+_NO_FLOWS = """\
+the Prefect flows are not installed: the wheel of tokenlake holds the library alone
+
+  pip install -e '.[etl]'              in a checkout of the project, to have them
+  tokenlake run --no-prefect CONFIG    for the same build without Prefect"""
+
+
+def _no_module(package: str) -> str:
+    return f"""\
+running as a Prefect flow needs {package}, which is not installed
+
+  pip install 'tokenlake[etl]'         to have it
+  tokenlake run --no-prefect CONFIG    for the same build without Prefect"""
+
+
+def _cancelled() -> int:
+    command = shlex.join(["tokenlake", *sys.argv[1:]])
+    sys.stderr.write(f"cancelled: what is finished is kept. To resume:  {command}\n")
+    return CancelledError.exit_code

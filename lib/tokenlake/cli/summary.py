@@ -1,0 +1,98 @@
+"""What ``tokenlake run`` says at the end."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from tokenlake.build.runner import BuildResult
+from tokenlake.cli.options import store_url
+from tokenlake.cli.output import near, print_json, print_tables, stdout
+from tokenlake.cli.tally import Tally
+from tokenlake.report import dataset, numbers
+from tokenlake.report.account import account_table, remarks
+from tokenlake.report.table import Table, facts, label
+
+
+def print_summary(result: BuildResult, tally: Tally, json: bool) -> None:
+    """Print a finished run on stdout, for people or as JSON."""
+    if json:
+        print_json(_as_json(result, tally))
+    else:
+        _print(result, tally)
+
+
+def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
+    manifest = result.manifest
+    return {
+        "dataset": result.dataset,
+        "version": result.version,
+        "path": result.path,
+        "status": result.status,
+        "units": {
+            "built": result.units_built,
+            "resumed": result.units_resumed,
+            "reused": result.units_reused,
+        },
+        "seconds": round(result.seconds, 3),
+        "input_bytes_built": tally.built,
+        "totals": manifest.totals.to_json(),
+        "account": manifest.account.to_json(),
+        "fingerprint": manifest.fingerprint,
+    }
+
+
+def _print(result: BuildResult, tally: Tally) -> None:
+    manifest = result.manifest
+    console = stdout()
+    console.print(f"[bold]{result.dataset} v{result.version}[/] {_outcome(result)}\n")
+    headline = dataset.headline(manifest)
+    print_tables([facts([*headline.rows, ("work", _work(result, tally)), ("path", near(result.path))])])
+    console.print()
+    print_tables([account_table(manifest.account, manifest.seq_length)])
+    if notes := remarks(manifest.account):
+        console.print()
+        print_tables([Table((label("note", ""),), tuple((line,) for line in notes), "Notes")])
+    console.print()
+    console.print("Next", style="bold")
+    for command in _next(result):
+        console.print(Text(command), soft_wrap=True)  # a wrapped command could not be copied
+
+
+def _outcome(result: BuildResult) -> str:
+    if result.status == "exists":
+        return "was already there: same inputs, same settings, nothing to do"
+    return "committed, after resuming an earlier run" if result.status == "resumed" else "committed"
+
+
+def _work(result: BuildResult, tally: Tally) -> str:
+    if not result.units_built:
+        return f"none, {numbers.duration(result.seconds)}"
+    others = [
+        f", {numbers.plural(number, 'unit')} {how}"
+        for number, how in ((result.units_resumed, "resumed"), (result.units_reused, "reused"))
+        if number
+    ]
+    seconds = tally.seconds()
+    speed = (
+        f"{numbers.size(tally.built)} in {numbers.duration(seconds)}, {numbers.rate(tally.built, seconds)}"
+    )
+    units = f"{numbers.plural(result.units_built, 'unit')} built{''.join(others)}"
+    return f"{units}: {speed}; {numbers.duration(result.seconds)} in all"
+
+
+def _next(result: BuildResult) -> list[str]:
+    """Commands that work as printed, from this folder."""
+    root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
+    usual = Path(store_url(None)).expanduser().resolve() == Path(root)
+    store = "" if usual else f" --store {shlex.quote(near(root))}"
+    name = result.dataset
+    question = shlex.quote(f'from "{name}/documents" limit 5')
+    return [
+        f"tokenlake peek {name} -n 2{store}",
+        f"tokenlake sql {question}{store}",
+        f"tokenlake verify {name}{store}",
+    ]

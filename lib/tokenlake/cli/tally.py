@@ -1,0 +1,95 @@
+"""What a build's events add up to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import final
+
+from tokenlake.build.events import Event, Planned, UnitFinished, UnitProgress, UnitRetried, UnitStarted
+
+
+@final
+@dataclass(slots=True)
+class SourceTally:
+    """Input bytes of one source: all, done (now or earlier), and done in this run."""
+
+    total: int = 0
+    done: int = 0
+    built: int = 0
+
+
+@final
+@dataclass(slots=True)
+class Tally:
+    """Running sums. ``built`` counts this run alone, so that a resumed run shows its true speed.
+
+    Attributes:
+        units, finished: of the plan, and those with a ledger record.
+        documents, tokens: so far, those of resumed units included.
+        sources: per source, in plan order.
+        began: when the first unit started (monotonic clock), or None.
+    """
+
+    units: int = 0
+    finished: int = 0
+    documents: int = 0
+    tokens: int = 0
+    sources: dict[str, SourceTally] = field(default_factory=dict[str, SourceTally])
+    began: float | None = None
+    ended: float | None = None
+
+    @property
+    def total(self) -> int:
+        """Input bytes of all sources."""
+        return sum(source.total for source in self.sources.values())
+
+    @property
+    def done(self) -> int:
+        """Input bytes finished, now or earlier."""
+        return sum(source.done for source in self.sources.values())
+
+    @property
+    def built(self) -> int:
+        """Input bytes worked on in this run."""
+        return sum(source.built for source in self.sources.values())
+
+    def add(self, event: Event) -> None:
+        """Count one event."""
+        match event:
+            case Planned():
+                self.units = event.units
+                self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
+            case UnitStarted():
+                self.began = self.began or time.monotonic()
+            case UnitProgress():
+                self._move(event.source, event.bytes, built=True)
+                self.documents += event.documents
+                self.tokens += event.tokens
+            case UnitRetried():
+                self._move(event.source, -event.progressed, built=True)
+            case UnitFinished():
+                self._finish(event)
+            case _:
+                pass
+
+    def seconds(self) -> float:
+        """Since the first unit started, until the last one finished."""
+        return 0.0 if self.began is None else (self.ended or time.monotonic()) - self.began
+
+    def left(self) -> float | None:
+        """Seconds until the end at the speed so far; None before there is one."""
+        return self.seconds() * (self.total - self.done) / self.built if self.built > 0 else None
+
+    def _finish(self, event: UnitFinished) -> None:
+        self.finished += 1
+        self.ended = time.monotonic() if self.finished == self.units else None
+        self._move(event.source, event.bytes - event.progressed, built=event.how == "built")
+        if event.how != "built":
+            self.documents += event.record.account.documents
+            self.tokens += event.record.account.tokens
+
+    def _move(self, source: str, bytes_: int, *, built: bool) -> None:
+        counted = self.sources.setdefault(source, SourceTally())
+        counted.done += bytes_
+        counted.built += bytes_ if built else 0

@@ -1,0 +1,126 @@
+"""What must hold in the rows of a shard, row group by row group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.schema import LogicalHasher, packed_schema, tokens_schema
+
+Int64s = npt.NDArray[np.int64]
+Fault = tuple[str, str, str]  # problem, expected, got
+
+
+def expected_schema(seq_length: int | None) -> pa.Schema:
+    """Return the columns that every shard of the kind has (``seq_length`` None: a tokens dataset)."""
+    return tokens_schema() if seq_length is None else packed_schema(seq_length)
+
+
+@final
+@dataclass(slots=True)
+class RowCheck:
+    """Counts and checks rows as they come; one for each shard.
+
+    Args:
+        seq_length: L of a packed dataset, None for tokens.
+        file_ids: ascending ids of the manifest's input table, int64.
+    """
+
+    seq_length: int | None
+    file_ids: Int64s
+    rows: int = 0
+    tokens: int = 0
+    documents: int = 0
+    hasher: LogicalHasher = field(default_factory=LogicalHasher)
+    faults: dict[str, Fault] = field(default_factory=dict[str, Fault])
+
+    def add(self, table: pa.Table) -> None:
+        """Check the next rows; all columns as stored. The first fault of each kind is kept."""
+        nulls = [
+            name for name, column in zip(table.schema.names, table.columns, strict=True) if _nulls(column)
+        ]
+        if nulls:
+            self._fault("nulls", "no nulls in any column", f"some in {', '.join(nulls)}")
+        else:
+            self.hasher.update(table)
+            self._packed(table) if self.seq_length is not None else self._ragged(table)
+        self.rows += table.num_rows
+
+    def _packed(self, table: pa.Table) -> None:
+        lengths, pieces = _list(table, "segment_lengths")
+        documents, provenance = _list(table, "documents")
+        limits = np.concatenate(([0], np.cumsum(lengths)))
+        ends = np.concatenate(([0], np.cumsum(pieces, dtype=np.int64)))[limits]
+        used = np.diff(ends)
+        self._rows("segment lengths", "at least one piece in every row", lengths < 1)
+        self._rows(
+            "segment lengths", f"at most {self.seq_length} ids in a row", used > (self.seq_length or 0)
+        )
+        self._rows("segment lengths", "pieces of at least one id", np.diff(_marked(pieces < 1)[limits]) > 0)
+        self._rows("provenance", "a document for every segment", lengths != documents)
+        start = _numbers(provenance.field("start"))
+        self._provenance(_numbers(provenance.field("file")), _numbers(provenance.field("position")))
+        self._values("provenance", "start >= 0", start < 0)
+        self.tokens += int(used.sum())
+        self.documents += int(np.count_nonzero(start == 0))
+
+    def _ragged(self, table: pa.Table) -> None:
+        lengths, _ = _list(table, "input_ids")
+        self._rows("input_ids", "at least one id in every row", lengths < 1)
+        self._provenance(*(_numbers(table[name].combine_chunks()) for name in ("file", "position")))
+        self.tokens += int(lengths.sum())
+        self.documents += table.num_rows
+
+    def _provenance(self, file: Int64s, position: Int64s) -> None:
+        self._values("provenance", "files of the manifest's inputs", ~np.isin(file, self.file_ids))
+        self._values("provenance", "position >= 0", position < 0)
+
+    def _rows(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
+        if wrong.any():
+            first = self.rows + int(np.argmax(wrong))
+            self._fault(
+                problem, expected, f"{np.count_nonzero(wrong)} rows in its row group, first row {first}"
+            )
+
+    def _values(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
+        if wrong.any():
+            got = f"{np.count_nonzero(wrong)} of {len(wrong)} pieces in the row group from row {self.rows}"
+            self._fault(problem, expected, got)
+
+    def _fault(self, problem: str, expected: str, got: str) -> None:
+        self.faults.setdefault(f"{problem}: {expected}", (problem, expected, got))
+
+
+def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:
+    """Return the lengths of a list column's rows, and its flattened values (numbers, or a struct array)."""
+    column: Any = table[name].combine_chunks()
+    lengths = np.diff(column.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
+    flat = column.flatten()
+    return lengths, flat if pa.types.is_struct(flat.type) else _numbers(flat)
+
+
+def _numbers(array: Any) -> Int64s:
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _marked(wrong: npt.NDArray[np.bool_]) -> Int64s:
+    return np.concatenate(([0], np.cumsum(wrong, dtype=np.int64)))
+
+
+def _nulls(column: Any) -> bool:
+    """Say whether an array or anything nested in it holds a null."""
+    chunks: list[Any] = getattr(column, "chunks", [column])
+    return any(chunk.null_count > 0 or any(_nulls(child) for child in _children(chunk)) for chunk in chunks)
+
+
+def _children(array: Any) -> list[Any]:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return [array.field(index) for index in range(kind.num_fields)]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [array.flatten()]
+    return []

@@ -1,0 +1,164 @@
+"""The local engine: one build, and the worker processes that do it.
+
+Prefect brings threads, retries and records; each thread borrows a worker process from our own pool,
+which survives the death of its workers. This module knows nothing of Prefect.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self, final
+
+from tasks.grouping import group_units
+from tasks.progress import Log, ProgressLog
+from tokenlake.build.events import Event, UnitProgress, UnitRetried, Watcher, ignore
+from tokenlake.build.pool import WorkerPool
+from tokenlake.build.runner import BuildResult, available_cpus, result_of, worth_a_retry
+from tokenlake.build.session import BuildSession
+from tokenlake.config import PipelineConfig
+from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.manifest import UnitRecord
+
+#: Task runs of one flow run, at most: a few hundred are readable, and each costs some 20 kB.
+MAX_GROUPS: Final = 256
+
+_CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
+
+
+@final
+class LocalEngine:
+    """One build on this machine. Planning and the workers start with the object, in the background.
+
+    Args:
+        config: what to build.
+        workers: worker processes; None: one per core that this process may use.
+        on_event: told everything that happens, from several threads.
+    """
+
+    def __init__(self, config: PipelineConfig, *, workers: int | None = None, on_event: Watcher = ignore) -> None:
+        self.workers = workers or available_cpus()
+        self._began = time.monotonic()
+        self._on_event = on_event
+        self._cancelled = False
+        self._progress: dict[int, ProgressLog] = {}
+        self._failed: dict[int, TokenlakeError] = {}
+        self._records: dict[int, UnitRecord] = {}
+        self._result: BuildResult | None = None
+        self._pool = WorkerPool(self.workers)
+        self._opening: Future[BuildSession] = Future()
+        # A daemon: hashing terabytes must not keep a cancelled run alive.
+        threading.Thread(target=self._open, args=(config,), name="plan", daemon=True).start()
+
+    def session(self) -> BuildSession:
+        """The planned and claimed build; waits for it.
+
+        Raises:
+            TokenlakeError: what planning raised, or CancelledError.
+        """
+        return self._opening.result()
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """The units still to do, in order, in at most :data:`MAX_GROUPS` groups of neighbours."""
+        return group_units(self.session().pending, MAX_GROUPS)
+
+    def build(self, units: Sequence[int], log: Log) -> dict[str, int | float]:
+        """Build some units one after the other; those that an earlier try finished are not done again.
+
+        Args:
+            units: indices of units.
+            log: gets a line per unit, and more while one takes long.
+
+        Returns:
+            ``units, documents, tokens, text_bytes`` and ``seconds`` of this call.
+
+        Raises:
+            WorkerDiedError: worth another try.
+            CancelledError: :meth:`cancel` was called.
+            TokenlakeError: what a unit raised.
+        """
+        began = time.monotonic()
+        pending = set(self.session().pending)
+        for unit in units:
+            if unit in pending:
+                self._records[unit] = self._build_unit(unit, log)
+        accounts = [self._records[unit].account for unit in units]
+        return {
+            "units": len(units),
+            "documents": sum(account.documents for account in accounts),
+            "tokens": sum(account.tokens for account in accounts),
+            "text_bytes": sum(account.text_bytes for account in accounts),
+            "seconds": round(time.monotonic() - began, 3),
+        }
+
+    def commit(self) -> BuildResult:
+        """Make the version visible, or find that it is."""
+        manifest = self.session().commit()
+        self._result = result_of(self.session(), manifest, time.monotonic() - self._began)
+        return self._result
+
+    def result(self) -> BuildResult:
+        """What :meth:`commit` returned."""
+        assert self._result is not None, "not committed yet"
+        return self._result
+
+    def built_text_bytes(self) -> int:
+        """Bytes of text in the units that this engine itself built."""
+        return sum(record.account.text_bytes for record in self._records.values())
+
+    def cancel(self) -> None:
+        """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
+        self._cancelled = True
+        with suppress(InvalidStateError):
+            self._opening.set_exception(CancelledError(_CANCELLED))
+        self._pool.cancel()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise CancelledError after :meth:`cancel`."""
+        if self._cancelled:
+            raise CancelledError(_CANCELLED)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.cancel()
+        self._pool.close()
+
+    def _open(self, config: PipelineConfig) -> None:
+        # The future may have been cancelled meanwhile: then nobody waits any more.
+        with suppress(InvalidStateError):
+            try:
+                session = BuildSession.open(config, on_event=self._tell)
+            except BaseException as error:  # whoever asks for the session gets it
+                self._opening.set_exception(error)
+            else:
+                self._opening.set_result(session)
+
+    def _build_unit(self, unit: int, log: Log) -> UnitRecord:
+        planned = self.session().plan.units[unit]
+        if unit in self._failed:
+            self._tell(UnitRetried(unit, planned.source, str(self._failed.pop(unit))))
+        self._progress[unit] = progress = ProgressLog(unit, planned.bytes, log)
+        try:
+            record = self.session().run_unit(unit, self._pool)
+        except TokenlakeError as error:
+            if worth_a_retry(error):
+                self._failed[unit] = error
+            raise
+        finally:
+            del self._progress[unit]
+        progress.done(planned.source, record.account)
+        return record
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, UnitProgress) and (progress := self._progress.get(event.unit)):
+            progress.add(event)
+        self._on_event(event)

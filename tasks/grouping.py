@@ -1,0 +1,24 @@
+"""Units to task runs, and task runs to threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:
+    """Cut ``units`` into at most ``most`` groups of neighbours whose sizes differ by one at most.
+
+    >>> group_units([3, 4, 5, 8, 9], 2)
+    [(3, 4, 5), (8, 9)]
+    """
+    groups = min(len(units), most)
+    bounds = [math.ceil(len(units) * i / groups) for i in range(groups + 1)] if groups else []
+    return [tuple(units[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def group_name(units: Sequence[int]) -> str:
+    """``unit 00017`` or ``units 00017-00020``, the digits being those of the files in the store."""
+    if len(units) == 1:
+        return f"unit {units[0]:05d}"
+    return f"units {units[0]:05d}-{units[-1]:05d}"

@@ -1,0 +1,13 @@
+"""What runs are called in lists and timelines."""
+
+from __future__ import annotations
+
+from prefect import runtime
+
+from tasks.request import requested_name
+
+
+def flow_run_name() -> str:
+    """The dataset being built; a run has its number and its time already."""
+    parameters = runtime.flow_run.parameters or {}
+    return requested_name(parameters.get("config"), parameters.get("name"))

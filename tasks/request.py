@@ -1,0 +1,114 @@
+"""What a run was asked for, as a configuration: a name or a file or a mapping, and flat values on top."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tokenlake.config import PipelineConfig, load_config
+from tokenlake.config.near import did_you_mean
+from tokenlake.config.yaml_file import parse_yaml
+from tokenlake.demo.corpus import write_corpus
+from tokenlake.errors import ConfigError
+
+#: Where configurations that are known by name lie.
+DEPLOYMENTS: Final = Path(__file__).resolve().parents[1] / "deployments"
+
+#: The configuration of a run that was asked for nothing.
+DEFAULT: Final = "demo"
+
+
+def resolve_request(
+    config: str | Mapping[str, Any] | None,
+    data_files: str | Sequence[str] | None = None,
+    tokenizer: str | None = None,
+    output: str | None = None,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+) -> PipelineConfig:
+    """Return the configuration that a run's parameters describe; see :func:`flows.tokenization.tokenize`.
+
+    Whatever comes in is stored by the server as it is, so secrets must be references.
+
+    Raises:
+        ConfigError: anything is wrong, or a secret is spelled out.
+    """
+    source, data = _base(config)
+    flat = [
+        *_datasets(data, data_files),
+        *_set(_tokenizer_key(data), tokenizer),
+        *_set("save.output_dir", output),
+        *_set("name", name),
+    ]
+    if isinstance(source, str):
+        return load_config(source, [*flat, *overrides])
+    # As overrides, because those refuse literal secrets and mappings from Python code do not.
+    given = [f"{key}={json.dumps(value)}" for key, value in data.items()]
+    return load_config({}, [*given, *flat, *overrides])
+
+
+def requested_name(config: object, name: str | None) -> str:
+    """A name for a run, before anything of it was read or checked."""
+    if name:
+        return name
+    if isinstance(config, Mapping):
+        return str(config.get("name") or "tokenize")
+    return Path(str(config)).stem if config else DEFAULT
+
+
+def _base(config: str | Mapping[str, Any] | None) -> tuple[str | None, Mapping[str, Any]]:
+    """The path of the configuration's file, if it is one, and its content."""
+    if isinstance(config, Mapping):
+        return None, config
+    path = _find(config or DEFAULT)
+    try:
+        data = parse_yaml(path.read_text("utf-8-sig"), str(path)).data
+    except (OSError, ValueError):
+        data = None  # the loader says it better
+    return str(path), data if isinstance(data, Mapping) else {}
+
+
+def _find(config: str) -> Path:
+    path = Path(config)
+    if path.is_file() or path.suffix or len(path.parts) > 1:
+        return path
+    named = DEPLOYMENTS / f"{config}.yaml"
+    if named.is_file():
+        return named
+    known = sorted(file.stem for file in DEPLOYMENTS.glob("*.yaml") if file.stem != "prefect")
+    raise ConfigError(
+        f"config: no file {config!r} and no configuration of that name{did_you_mean(config, known)};"
+        f" there are {', '.join(known)}, or give the path of a YAML file"
+    )
+
+
+def _datasets(data: Mapping[str, Any], data_files: str | Sequence[str] | None) -> list[str]:
+    datasets = data.get("datasets") or ()
+    if not data_files:
+        return [] if datasets else [f"datasets={json.dumps(_demo_datasets())}"]
+    if not datasets:
+        return [f"datasets={json.dumps([{'data_files': data_files}])}"]
+    if len(datasets) == 1:
+        return [f"datasets.0.data_files={json.dumps(data_files)}"]
+    raise ConfigError(
+        f"data_files: the configuration has {len(datasets)} datasets and it is not said which one is meant;"
+        " write overrides such as datasets.0.data_files=..."
+    )
+
+
+def _demo_datasets() -> list[dict[str, str]]:
+    return [{"name": name, "data_files": str(path)} for name, path in write_corpus(Path('/tmp/pf/demo'), print).items()]
+
+
+def _tokenizer_key(data: Mapping[str, Any]) -> str:
+    stage = data.get("tokenize")
+    nested = isinstance(stage, Mapping) and stage.get("default_tokenizer")
+    prefix = "tokenize.default_tokenizer" if nested else "default_tokenizer"
+    current = stage["default_tokenizer"] if nested else data.get("default_tokenizer")
+    return f"{prefix}.name_or_path" if isinstance(current, Mapping) else prefix
+
+
+def _set(key: str, value: str | None) -> list[str]:
+    return [f"{key}={json.dumps(value)}"] if value else []

@@ -1,0 +1,442 @@
+"""Whole builds through the library's runner, with real worker processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from tokenlake.build import session as session_module
+from tokenlake.build.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
+from tokenlake.build.pool import WorkerPool
+from tokenlake.build.runner import BuildResult, build, run_pending
+from tokenlake.build.session import BuildSession
+from tokenlake.errors import (
+    BadRecordError,
+    CancelledError,
+    ConfigError,
+    InputChangedError,
+    SourceNotFoundError,
+    TooManyBadRecordsError,
+)
+from tokenlake.fingerprint import file_id
+
+Config = dict[str, Any]
+
+
+@pytest.fixture
+def config(tmp_path: Path, tokenizer_dir: Path) -> Config:
+    """Three small JSONL files, each a unit of its own."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", texts(0, 34))
+    write_jsonl(tmp_path / "in" / "b.jsonl", texts(34, 67))
+    write_jsonl(tmp_path / "in" / "c.jsonl", texts(67, 100))
+    return {
+        "name": "set",
+        "datasets": [{"name": "s", "data_files": str(tmp_path / "in"), "tokenizer": str(tokenizer_dir)}],
+        "source": {"unit_size": 4000},
+        "pack": {"enabled": True, "seq_length": 32},
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+
+
+def texts(first: int, last: int) -> list[str]:
+    return [
+        f"document {i}: " + "the quick brown fox, été, 日本 " * (i % 5) + "x" * (i % 7)
+        for i in range(first, last)
+    ]
+
+
+def write_jsonl(path: Path, documents: list[str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+
+
+def rows(result: BuildResult, split: str = "train") -> pa.Table:
+    """All rows of a split, in the manifest's order."""
+    files = [entry.path for entry in result.manifest.files if entry.split == split]
+    return pa.concat_tables(
+        [pq.read_table(Path(result.path) / name, page_checksum_verification=True) for name in files]
+    )
+
+
+def documents_of(result: BuildResult, split: str = "train") -> dict[tuple[int, int], list[int]]:
+    """Reassemble every document's ids from its segments: (file, position) to ids with EOS."""
+    table = rows(result, split)
+    found: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+    for ids, lengths, pieces in zip(*(table[name].to_pylist() for name in table.column_names), strict=True):
+        at = 0
+        for length, piece in zip(lengths, pieces, strict=True):
+            found.setdefault((piece["file"], piece["position"]), []).append(
+                (piece["start"], ids[at : at + length])
+            )
+            at += length
+    joined: dict[tuple[int, int], list[int]] = {}
+    for key, pieces_ in found.items():
+        pieces_.sort()
+        assert [start for start, _ in pieces_] == np.cumsum(
+            [0, *(len(ids) for _, ids in pieces_[:-1])]
+        ).tolist()
+        joined[key] = [token for _, ids in pieces_ for token in ids]
+    return joined
+
+
+def expected_documents(config: Config, tokenizer_dir: Path, names: tuple[str, ...] = ("a", "b", "c")) -> dict:
+    reference = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+    reference.encode_special_tokens = True
+    eos = reference.token_to_id("<|endoftext|>")
+    found = {}
+    for name in names:
+        at = 0
+        path = Path(config["datasets"][0]["data_files"]) / f"{name}.jsonl"
+        for line in path.read_bytes().splitlines(keepends=True):
+            text = json.loads(line)["text"]
+            found[file_id("s", path.name), at] = [*reference.encode(text, add_special_tokens=False).ids, eos]
+            at += len(line)
+    return found
+
+
+def tree(folder: Path, *, skip: tuple[str, ...] = ("runs",)) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.relative_to(folder).parts[0] not in skip
+    }
+
+
+def test_every_document_comes_back_token_for_token(config, tokenizer_dir):
+    result = build(config, workers=2)
+    assert documents_of(result) == expected_documents(config, tokenizer_dir)
+    account = result.manifest.account
+    tokens = sum(len(ids) for ids in expected_documents(config, tokenizer_dir).values())
+    assert account.content_packed + account.eos == tokens
+    assert (account.rows_read, account.documents, account.eos) == (100, 100, 100)
+    assert account.slots == 32 * len(rows(result))
+    assert (result.status, result.units_built) == ("built", 3)
+
+
+def test_the_number_of_workers_and_the_place_change_no_byte(config, tmp_path):
+    one = build(config, workers=1)
+    moved = tmp_path / "elsewhere"
+    (tmp_path / "in").rename(moved)
+    config["datasets"][0]["data_files"] = str(moved / "*.jsonl")
+    config["save"]["output_dir"] = str(tmp_path / "other")
+    two = build(config, workers=2)
+    assert tree(Path(one.path)) == tree(Path(two.path))
+
+
+def test_an_equal_build_again_does_nothing_and_says_so(config):
+    first = build(config, workers=1)
+    before = tree(Path(first.path), skip=())
+    again = build(config, workers=1)
+    assert (again.status, again.version) == ("exists", first.version)
+    assert tree(Path(first.path), skip=()) == before
+
+
+def test_another_configuration_gets_the_next_version(config):
+    build(config, workers=1)
+    config["pack"]["seq_length"] = 64
+    assert build(config, workers=1).version == 2
+
+
+def test_an_added_file_leaves_the_other_units_alone(config, tmp_path, tokenizer_dir):
+    first = build(config, workers=1)
+    write_jsonl(tmp_path / "in" / "aa.jsonl", texts(200, 230))
+    second = build(config, workers=1)
+    assert (second.version, second.units_built, second.units_reused) == (2, 1, 3)
+    old = {entry.sha256 for entry in first.manifest.files}
+    assert old < {entry.sha256 for entry in second.manifest.files}
+    assert documents_of(second) == expected_documents(config, tokenizer_dir, ("a", "aa", "b", "c"))
+    fresh = build({**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1)
+    assert {e.path: e.sha256 for e in fresh.manifest.files} == {
+        e.path: e.sha256 for e in second.manifest.files
+    }
+
+
+def test_a_damaged_unit_of_another_version_is_not_reused(config, tmp_path):
+    first = build(config, workers=1)
+    victim = Path(first.path) / first.manifest.files[1].path
+    victim.chmod(0o644)
+    victim.write_bytes(victim.read_bytes()[:-9] + b"123456789")
+    write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
+    assert build(config, workers=1).units_reused == 2
+
+
+class StopAfter:
+    """A watcher that fails once `units` units are finished."""
+
+    def __init__(self, units: int) -> None:
+        self.left = units
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, UnitFinished) and event.how == "built":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+
+def test_an_interrupted_build_resumes_without_redoing_and_ends_equal(config, tmp_path):
+    undisturbed = build({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
+    with pytest.raises(KeyboardInterrupt):
+        build(config, workers=1, on_event=StopAfter(2))
+    assert not (tmp_path / "store/set/v1/manifest.json").exists()
+    begun: list[int] = []
+    result = build(
+        config, workers=1, on_event=lambda e: begun.append(e.unit) if isinstance(e, UnitStarted) else None
+    )
+    assert (result.status, result.units_resumed, result.units_built) == ("resumed", 2, 1)
+    assert begun == [2]
+    assert tree(Path(result.path)) == tree(Path(undisturbed.path))
+
+
+@pytest.mark.parametrize("damage", ["record", "part", "gone"])
+def test_resume_redoes_a_finished_unit_whose_files_are_damaged(config, tmp_path, damage):
+    with pytest.raises(KeyboardInterrupt):
+        build(config, workers=1, on_event=StopAfter(2))
+    version = tmp_path / "store/set/v1"
+    target = version / ("ledger/00001.json" if damage == "record" else "data/train-00001-00.parquet")
+    target.chmod(0o644)
+    target.unlink() if damage == "gone" else target.write_bytes(target.read_bytes()[:-1])
+    result = build(config, workers=1)
+    assert (result.units_resumed, result.units_built) == (1, 2)
+
+
+def test_a_killed_worker_costs_one_retry_and_not_the_run(config, tmp_path):
+    calm = build({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=2)
+    retried: list[UnitRetried] = []
+    with WorkerPool(2) as pool:
+        killed = threading.Event()
+
+        def watch(event: Event) -> None:
+            if isinstance(event, UnitStarted) and not killed.is_set():
+                killed.set()
+                for pid in pool.pids():
+                    os.kill(pid, signal.SIGKILL)
+            if isinstance(event, UnitRetried):
+                retried.append(event)
+
+        session = BuildSession.open(config, on_event=watch)
+        run_pending(session, pool, on_event=watch)
+        manifest = session.commit()
+    assert retried
+    assert all("SIGKILL" in event.error for event in retried)
+    assert manifest.files == calm.manifest.files
+
+
+def test_cancelling_stops_at_once_and_leaves_no_process(config):
+    with WorkerPool(2) as pool:
+        pids = pool.pids()
+        threading.Timer(0.05, pool.cancel).start()
+        session = BuildSession.open(config)
+        with pytest.raises(CancelledError):
+            run_pending(session, pool)
+            pool.run({"op": "unit"})
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_splits_partition_the_documents_and_stay_when_data_is_added(config, tmp_path, tokenizer_dir):
+    config["source"]["splits"] = {"train": 0.7, "validation": 0.3}
+    first = build(config, workers=1)
+    parts = documents_of(first), documents_of(first, "validation")
+    assert parts[0] | parts[1] == expected_documents(config, tokenizer_dir)
+    assert len(parts[0]) + len(parts[1]) == 100
+    assert 15 <= len(parts[1]) <= 45
+    write_jsonl(tmp_path / "in" / "0.jsonl", texts(300, 330))
+    second = build(config, workers=1)
+    assert parts[1].items() <= documents_of(second, "validation").items()
+    assert parts[0].items() <= documents_of(second).items()
+
+
+def test_excluded_documents_are_left_out_and_only_their_unit_is_rebuilt(config, tmp_path, tokenizer_dir):
+    build(config, workers=1)
+    expected = expected_documents(config, tokenizer_dir)
+    gone = [key for key in expected if key[0] == file_id("s", "b.jsonl")][3:6]
+    takedown = tmp_path / "takedown.parquet"
+    pq.write_table(pa.table({"file": [f for f, _ in gone], "position": [p for _, p in gone]}), takedown)
+    config["datasets"][0]["exclude"] = str(takedown)
+    result = build(config, workers=1)
+    assert (result.version, result.units_reused, result.units_built) == (2, 2, 1)
+    assert documents_of(result) == {key: ids for key, ids in expected.items() if key not in gone}
+    assert result.manifest.account.filtered == {"excluded": 3}
+
+
+def test_an_empty_document_is_filtered_and_counted(config, tmp_path):
+    write_jsonl(tmp_path / "in" / "d.jsonl", ["", "something", ""])
+    account = build(config, workers=1).manifest.account
+    assert account.filtered == {"empty": 2}
+    assert account.documents == 101
+
+
+def test_a_bad_record_fails_the_build_with_its_place(config, tmp_path):
+    bad = tmp_path / "in" / "b.jsonl"
+    bad.write_text(bad.read_text() + '{"text": null}\n{"text": "fine"}\n')
+    with pytest.raises(BadRecordError, match=r"b\.jsonl:34: null_text") as caught:
+        build(config, workers=1)
+    assert caught.value.details["line"] == 34
+    assert not (tmp_path / "store/set/v1/manifest.json").exists()
+
+
+def test_quarantine_sets_bad_records_aside_and_counts_them(config, tmp_path, tokenizer_dir):
+    expected = expected_documents(config, tokenizer_dir)
+    bad = tmp_path / "in" / "c.jsonl"
+    bad.write_bytes(b'{"text": 7}\n' + bad.read_bytes() + b'{"text": "\xff"}\n')
+    config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.05}
+    result = build(config, workers=1)
+    account = result.manifest.account
+    assert sum(account.quarantined.values()) == 2
+    assert account.rows_read == 102
+    held = pq.read_table(Path(result.path) / "quarantine/00002.parquet").to_pylist()
+    assert [(row["path"], row["position"], row["line"], row["raw"]) for row in held] == [
+        ("c.jsonl", 0, 1, b'{"text": 7}'),
+        ("c.jsonl", len(bad.read_bytes()) - 14, 35, b'{"text": "\xff"}'),
+    ]
+    assert len(documents_of(result)) == len(expected)
+
+
+def test_too_many_bad_records_are_refused_at_commit(config, tmp_path):
+    write_jsonl(tmp_path / "in" / "d.jsonl", [None] * 3)  # pyright: ignore
+    config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.01}
+    with pytest.raises(TooManyBadRecordsError, match=r"3 bad records of 103"):
+        build(config, workers=1)
+    assert not (tmp_path / "store/set/v1/manifest.json").exists()
+
+
+def test_a_hopeless_build_stops_early(config, tmp_path):
+    write_jsonl(tmp_path / "in" / "0.jsonl", [None] * 3000)  # pyright: ignore
+    config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.0001}
+    finished: list[Event] = []
+    with pytest.raises(TooManyBadRecordsError, match="raise max_bad_fraction"):
+        build(
+            config, workers=1, on_event=lambda e: finished.append(e) if isinstance(e, UnitFinished) else None
+        )
+    assert not finished
+
+
+@pytest.mark.parametrize(("mode", "content"), [("literal", 0), ("encode", 1)])
+def test_a_special_token_inside_a_document(config, tmp_path, tokenizer_dir, mode, content):
+    for name in "bc":
+        (tmp_path / "in" / f"{name}.jsonl").unlink()
+    write_jsonl(tmp_path / "in" / "a.jsonl", ["before <|endoftext|> after"])
+    config["tokenize"] = {"special_tokens_in_text": mode}
+    result = build(config, workers=1)
+    eos = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json")).token_to_id("<|endoftext|>")
+    (ids,) = documents_of(result).values()
+    assert ids.count(eos) == 1 + content
+    assert result.manifest.account.special_tokens_in_text == 1
+
+
+def test_a_special_token_inside_a_document_can_be_a_bad_record(config, tmp_path):
+    write_jsonl(tmp_path / "in" / "a.jsonl", ["fine", "before <|endoftext|> after"])
+    config["tokenize"] = {"special_tokens_in_text": "fail"}
+    with pytest.raises(BadRecordError, match="special_token_in_text"):
+        build(config, workers=1)
+    config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.5}
+    account = build(config, workers=1).manifest.account
+    assert account.quarantined == {"special_token_in_text": 1}
+    assert account.special_tokens_in_text == 0
+
+
+def test_an_explicit_truncation_is_accounted(config, tokenizer_dir):
+    config["datasets"][0]["tokenizer"] = {
+        "name_or_path": str(tokenizer_dir),
+        "max_length": 10,
+        "truncation": True,
+    }
+    result = build(config, workers=1)
+    lengths = [len(ids) for ids in expected_documents(config, tokenizer_dir).values()]
+    account = result.manifest.account
+    assert account.dropped == {"truncated": sum(max(0, n - 1 - 10) for n in lengths)}
+    assert max(len(ids) for ids in documents_of(result).values()) == 11
+
+
+def test_without_packing_a_row_is_a_document(config, tokenizer_dir):
+    config["pack"]["enabled"] = False
+    config["tokenize"] = {"max_length": 5}
+    result = build(config, workers=1)
+    table = rows(result)
+    found = {
+        (file, position): ids
+        for ids, file, position in zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
+    }
+    assert found == {key: ids[:-1][:5] for key, ids in expected_documents(config, tokenizer_dir).items()}
+    assert result.manifest.kind == "tokens"
+
+
+def test_a_shard_rolls_at_the_first_row_group_past_its_size(config, tmp_path, tokenizer_dir):
+    config["save"]["max_shard_size"] = 1000
+    config["pack"]["seq_length"] = 4096
+    config["source"]["unit_size"] = "1GiB"
+    write_jsonl(tmp_path / "in" / "a.jsonl", [f"{i} " * 2000 for i in range(400)])
+    result = build(config, workers=1)
+    assert len(result.manifest.files) > 2
+    assert all(entry.row_groups == (0,) for entry in result.manifest.files)
+    assert documents_of(result) == expected_documents(config, tokenizer_dir)
+
+
+def test_progress_adds_up_to_the_input(config):
+    seen: list[Event] = []
+    build(config, workers=2, on_event=seen.append)
+    progress = [event for event in seen if isinstance(event, UnitProgress)]
+    finished = [event for event in seen if isinstance(event, UnitFinished)]
+    assert sum(event.bytes for event in progress) == sum(event.bytes for event in finished)
+    assert sum(event.documents for event in progress) == 100
+    assert all(event.progressed == event.bytes for event in finished)
+
+
+def test_an_input_that_changes_during_the_build_is_an_error(config, tmp_path):
+    with WorkerPool(1) as pool:
+        session = BuildSession.open(config)
+        write_jsonl(tmp_path / "in" / "b.jsonl", texts(0, 3))
+        with pytest.raises(InputChangedError, match=r"b\.jsonl"):
+            run_pending(session, pool)
+
+
+def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_path, monkeypatch):
+    """The second unit finds a mismatch; the first one, already in the ledger, is built again as well."""
+    calm = build({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
+    attempts: list[tuple[int, str]] = []
+    attempt = session_module.BuildSession._attempt
+
+    def sabotaged(self: BuildSession, unit: Any, engine: str, pool: WorkerPool) -> Any:
+        attempts.append((unit.index, engine))
+        if unit.index == 1 and engine == "gigatoken":
+            raise session_module.EngineMismatchError("differs", text="x", expected=[1], got=[2])
+        return attempt(self, unit, engine, pool)
+
+    monkeypatch.setattr(session_module.BuildSession, "_attempt", sabotaged)
+    result = build(config, workers=1)
+    assert attempts[:2] == [(0, "gigatoken"), (1, "gigatoken")]
+    assert sorted(attempts[2:]) == [(0, "tokenizers"), (1, "tokenizers"), (2, "tokenizers")]
+    assert [e.sha256 for e in result.manifest.files] == [e.sha256 for e in calm.manifest.files]
+    (kept,) = (Path(result.path) / "runs").glob("*condemned*")
+    assert json.loads(kept.read_text())["details"]["text"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda c: c["datasets"][0].update(data_files="nowhere/*.jsonl"), SourceNotFoundError, "nowhere"),
+        (lambda c: c["pack"].update(eos_token_id=99999), ConfigError, "has ids 0 to"),
+        (lambda c: c["datasets"][0].update(exclude="nowhere.parquet"), ConfigError, r"nowhere\.parquet"),
+        (lambda c: c["pack"].update(seq_lenght=3), ConfigError, "seq_length"),
+    ],
+)
+def test_a_build_that_cannot_be_planned_claims_nothing(
+    config: Config, tmp_path: Path, change: Callable[[Config], None], error: type[Exception], match: str
+):
+    change(config)
+    with pytest.raises(error, match=match):
+        build(config, workers=1)
+    assert not (tmp_path / "store").exists() or not list((tmp_path / "store").rglob("claim.json"))

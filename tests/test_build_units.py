@@ -1,0 +1,103 @@
+"""Units depend on their own inputs only, and splits on a document's identity only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenlake.build.assign import kept, split_indices, splitmix64
+from tokenlake.build.units import group_ranges
+from tokenlake.sources.listing import InputFile
+
+
+def _file(path: str, size: int) -> InputFile:
+    return InputFile(
+        source="s",
+        path=path,
+        url=f"/{path}",
+        size=size,
+        token="sha256:00",
+        stat=(0, 0, 0),
+        format="jsonl",
+        compression=None,
+        file_id=0,
+        text_mode="document",
+    )
+
+
+_FILES = st.dictionaries(st.text("abcdef", min_size=1, max_size=6), st.integers(0, 3000), max_size=40)
+
+
+def _groups(files: dict[str, int], unit_size: int = 1000) -> list[list[tuple[str, int, int]]]:
+    inputs = [_file(path, files[path]) for path in sorted(files)]
+    return [
+        [(part.file.path, part.start, part.stop) for part in group]
+        for group in group_ranges(inputs, unit_size)
+    ]
+
+
+@given(_FILES)
+def test_units_cover_every_byte_once_in_path_order(files):
+    covered = [part for group in _groups(files) for part in group]
+    assert [path for path, start, _ in covered if start == 0] == sorted(files)
+    for path, size in files.items():
+        parts = [(start, stop) for name, start, stop in covered if name == path]
+        assert [start for start, _ in parts] == [0, *(stop for _, stop in parts[:-1])]
+        assert parts[-1][1] == size
+
+
+@given(_FILES)
+def test_a_group_is_at_most_a_unit_and_its_last_file(files):
+    for group in _groups(files):
+        assert sum(stop - start for _, start, stop in group[:-1]) < 1000
+        assert all(stop - start < 1500 for _, start, stop in group)
+
+
+def test_an_added_file_changes_only_the_groups_around_it():
+    files = {f"{i:04d}": 40 + i % 90 for i in range(2000)}
+    before = {tuple(group) for group in _groups(files)}
+    after = {tuple(group) for group in _groups(files | {"0999x": 77})}
+    assert len(before) > 100
+    assert len(before - after) <= 4
+    assert len(after - before) <= 4
+
+
+def test_splitmix64_is_the_published_function():
+    """First outputs of the reference implementation seeded with 1234567 (each step adds the golden gamma)."""
+    gamma = 0x9E3779B97F4A7C15
+    states = np.array([(1234567 + gamma * i) % 2**64 for i in range(3)], np.uint64)
+    assert splitmix64(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_split_assignment_is_pinned():
+    """A change here moves documents between the splits of every dataset ever built: never change it."""
+    drawn = split_indices(-5, np.arange(24, dtype=np.int64), [0.5, 0.3, 0.2])
+    assert "".join(map(str, drawn)) == GOLDEN_SPLITS
+    assert split_indices(2**63 - 1, np.array([2**62, -1], np.int64), [0.5, 0.5]).tolist() == GOLDEN_EDGES
+
+
+GOLDEN_SPLITS = "122202001110201111210011"
+GOLDEN_EDGES = [1, 1]
+
+
+@given(
+    st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 2**62), unique=True, min_size=1, max_size=50)
+)
+def test_a_document_keeps_its_split_whatever_else_is_there(file, positions):
+    together = split_indices(file, np.array(positions, np.int64), [0.9, 0.1])
+    alone = [int(split_indices(file, np.array([p], np.int64), [0.9, 0.1])[0]) for p in positions]
+    assert together.tolist() == alone
+
+
+@pytest.mark.parametrize("shares", [[1.0], [0.999, 0.001], [0.25, 0.25, 0.5]])
+def test_split_shares_are_met(shares):
+    drawn = split_indices(12345, np.arange(1_000_000, dtype=np.int64), shares)
+    found = np.bincount(drawn, minlength=len(shares)) / 1e6
+    # Fixed input, so this is exact, not probable; the bound is 5 standard deviations of a fair draw.
+    assert np.abs(found - shares).max() < 5 * 0.5 / 1000
+
+
+def test_kept_marks_what_is_not_excluded():
+    assert kept(np.array([1, 5, 9], np.int64), [5, 7]).tolist() == [True, False, True]

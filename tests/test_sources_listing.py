@@ -1,0 +1,299 @@
+"""Which files a source has, in which order, and the ranges they are cut into."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sources_support import Source, inputs, one, renamed
+from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
+from tokenlake.fingerprint import file_id
+from tokenlake.sources import HashCache, list_inputs, split_file, splittable
+from tokenlake.sources.hashcache import default_path
+
+NAMES = ["a.jsonl", "b/c.jsonl.gz", "b/d.txt", "b/e/f.ndjson", "b/e/g.txt.zst", "z.JSONL"]
+OTHERS = [".hidden.jsonl", "_part.jsonl", ".git/x.jsonl", "_tmp/x.jsonl", "README.md", "b/x.bin"]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    for name in NAMES + OTHERS:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return root
+
+
+def test_a_directory_is_searched_for_known_extensions(tree: Path) -> None:
+    files = inputs(tree)
+    assert [file.path for file in files] == sorted(NAMES)
+    assert [file.format for file in files] == ["jsonl", "jsonl", "text", "jsonl", "text", "jsonl"]
+    assert [file.compression for file in files] == [None, "gzip", None, None, "zstd", None]
+
+
+def test_what_a_file_is_identified_by(tree: Path) -> None:
+    (file,) = inputs(tree / "b" / "d.txt", text_mode="lines")
+    stat = (tree / "b" / "d.txt").stat()
+    assert file.path == "d.txt"
+    assert file.url == str(tree / "b" / "d.txt")
+    assert file.size == 7
+    assert file.token == "sha256:" + hashlib.sha256(b"b/d.txt").hexdigest()
+    assert file.stat == (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+    assert file.file_id == file_id("web", "d.txt")
+    assert file.text_mode == "lines"
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (["*.jsonl"], ["_part.jsonl", "a.jsonl"]),  # a pattern takes what it says, but not what is hidden
+        (["**/[a-z]*.jsonl"], ["_tmp/x.jsonl", "a.jsonl"]),
+        (["b/*", "b/e/*"], None),
+        (["b/[c-d]*"], ["c.jsonl.gz", "d.txt"]),
+        (["b/**/*.txt*"], ["d.txt", "e/g.txt.zst"]),
+        (["a.jsonl", "b/d.txt"], ["a.jsonl", "b/d.txt"]),
+        (["b/e", "b/d.txt"], ["d.txt", "e/f.ndjson", "e/g.txt.zst"]),
+        (["b/e/f.ndjson", "b/e/../e/f.ndjson", "b/e/*.ndjson"], ["f.ndjson"]),
+        (["b/?.txt", "a.jsonl"], ["a.jsonl", "b/d.txt"]),
+    ],
+)
+def test_paths_are_relative_to_the_deepest_common_directory(
+    tree: Path, entries: list[str], expected: list[str] | None
+) -> None:
+    found = [tree / entry for entry in entries]
+    if expected is None:
+        with pytest.raises(ConfigError, match=r"x\.bin: the extension does not say"):
+            inputs(*found)
+    else:
+        assert [file.path for file in inputs(*found)] == expected
+
+
+def test_the_place_of_the_tree_and_the_order_of_the_entries_are_not_identity(tree: Path) -> None:
+    before = [(file.path, file.token, file.file_id) for file in inputs(tree)]
+    tree.rename(tree.parent / "elsewhere")
+    moved = tree.parent / "elsewhere"
+    after = inputs(moved / "z.JSONL", moved / "b", moved / "a.jsonl", moved / "b" / "d.txt")
+    assert [(file.path, file.token, file.file_id) for file in after] == before
+
+
+def test_relative_paths_and_file_urls_are_local(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    assert inputs("a.jsonl") == inputs(f"file://{tree}/a.jsonl") == inputs("b/../[a]*.jsonl")
+
+
+def test_a_name_that_looks_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a[1].jsonl").write_text("x")
+    (tmp_path / "a1.jsonl").write_text("y")
+    assert [file.path for file in inputs(tmp_path / "a[1].jsonl")] == ["a[1].jsonl"]
+
+
+def test_a_link_back_to_a_folder_above_is_not_followed_for_ever(tree: Path) -> None:
+    (tree / "b" / "loop").symlink_to(tree)
+    assert [file.path for file in inputs(tree)] == sorted(NAMES)
+
+
+def test_an_explicit_type_names_the_format_of_every_file(tree: Path) -> None:
+    assert one(tree / "README.md", type="text").format == "text"
+    assert one(tree / "b" / "x.bin", type="jsonl").format == "jsonl"
+    assert [file.path for file in inputs(tree, type="jsonl")] == [n for n in sorted(NAMES) if "txt" not in n]
+    assert [file.path for file in inputs(tree, type="text")] == ["README.md", "b/d.txt", "b/e/g.txt.zst"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "near"),
+    [
+        ("a.json", "a.jsonl"),
+        ("A.jsonl", "a.jsonl"),
+        ("b/c.jsonl", "b/c.jsonl.gz"),
+        ("bb/d.txt", "b"),
+        ("b/*.tx", None),
+        ("b/e/**/nothing*.jsonl", None),
+    ],
+)
+def test_a_mistyped_path_is_an_error_that_names_what_is_near(
+    tree: Path, entry: str, near: str | None
+) -> None:
+    with pytest.raises(SourceNotFoundError, match="nothing matches") as caught:
+        inputs(tree / entry)
+    if near:
+        assert "Did you mean" in str(caught.value)
+        assert str(tree / near) in caught.value.details["near"]
+
+
+def test_what_could_be_a_hub_id_is_never_taken_for_one(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    with pytest.raises(SourceNotFoundError, match=r"'org/corpus'.*Hub"):
+        inputs("org/corpus")
+
+
+def test_urls_of_other_stores_come_with_a_later_release() -> None:
+    with pytest.raises(NotAvailableError, match="s3 URL"):
+        inputs("s3://bucket/x.jsonl")
+
+
+def test_a_directory_without_inputs_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_text("")
+    with pytest.raises(SourceNotFoundError, match=r"It holds \.bin"):
+        inputs(tmp_path)
+    with pytest.raises(SourceNotFoundError, match="of type parquet"):
+        inputs(tmp_path, type="parquet")
+    with pytest.raises(SourceNotFoundError, match="names no data_files"):
+        inputs()
+
+
+@pytest.mark.parametrize("name", ["x.json", "x", "x.jsonl.bz2", "x.csv"])
+def test_an_extension_that_says_nothing_needs_a_type(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(ConfigError, match="the extension does not say what the file holds"):
+        inputs(tmp_path / name)
+
+
+def test_parquet_is_not_compressed_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet.gz").write_text("")
+    with pytest.raises(ConfigError, match="Decompress it first"):
+        inputs(tmp_path / "x.parquet.gz")
+
+
+def test_progress_reaches_the_total(tree: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    lock = threading.Lock()
+
+    def report(done: int, total: int) -> None:
+        with lock:
+            seen.append((done, total))
+
+    files = list_inputs(Source(data_files=(str(tree),)), hash_threads=4, on_progress=report)  # type: ignore[arg-type]
+    total = sum(file.size for file in files)
+    assert seen[-1] == (total, total)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+# ---- the cache of hashes ----------------------------------------------------------------------------
+
+
+def _old(path: Path) -> os.stat_result:
+    """Make a file look as if it had been left alone for a while, as far as a test can (not its ctime)."""
+    os.utime(path, ns=(1, 1))
+    return path.stat()
+
+
+def test_a_hash_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("{}")
+    stat = _old(path)
+    now = stat.st_ctime_ns + 3_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    with HashCache(tmp_path / "cache" / "x.sqlite") as cache:
+        cache.put(stat, "0" * 64)
+        assert cache.get(stat) == "0" * 64
+    with HashCache(tmp_path / "cache" / "x.sqlite") as cache:
+        source = Source(data_files=(str(path),))
+        assert list_inputs(source, cache=cache)[0].token == "sha256:" + "0" * 64  # type: ignore[arg-type]
+        path.write_text("[]")
+        (file,) = list_inputs(source, cache=cache)  # type: ignore[arg-type]
+        assert file.token == "sha256:" + hashlib.sha256(b"[]").hexdigest()
+
+
+def test_a_file_that_just_changed_is_not_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("x")
+    with HashCache(tmp_path / "x.sqlite") as cache:
+        cache.put(path.stat(), "0" * 64)
+        assert cache.get(path.stat()) is None
+
+
+@pytest.mark.parametrize("break_it", ["garbage", "directory", "read-only", "other table", "closed"])
+def test_a_broken_cache_is_no_error(tmp_path: Path, break_it: str) -> None:
+    path, data = tmp_path / "x.sqlite", tmp_path / "a.jsonl"
+    data.write_text("{}")
+    stat = _old(data)
+    if break_it == "garbage":
+        path.write_bytes(b"not a database " * 100)
+    elif break_it == "directory":
+        path.mkdir()
+    elif break_it == "read-only":
+        path = Path("/proc/nowhere/x.sqlite")
+    elif break_it == "other table":
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE sha256 (a TEXT)")
+        connection.close()
+    with HashCache(path) as cache:
+        if break_it == "closed":
+            cache.close()
+        cache.put(stat, "0" * 64)
+        assert cache.get(stat) is None
+        (file,) = list_inputs(Source(data_files=(str(data),)), cache=cache)  # type: ignore[arg-type]
+    assert file.token.endswith(hashlib.sha256(b"{}").hexdigest())
+
+
+def test_a_locked_cache_is_no_error(tmp_path: Path) -> None:
+    path, data = tmp_path / "x.sqlite", tmp_path / "a"
+    data.write_text("x")
+    with HashCache(path) as cache:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        assert cache.get(data.stat()) is None
+        other.close()
+
+
+def test_where_the_cache_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.delenv("TOKENLAKE_CACHE", raising=False)
+    assert default_path() == tmp_path / "xdg" / "tokenlake" / "sha256.sqlite"
+    monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "own"))
+    assert default_path() == tmp_path / "own" / "sha256.sqlite"
+
+
+# ---- ranges -----------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**13), st.integers(1 << 20, 1 << 30))
+def test_ranges_of_a_plain_file_meet_and_are_about_a_unit_long(size: int, unit_size: int) -> None:
+    file = renamed(PLAIN, size=size)
+    if size // unit_size > 2000:
+        return
+    parts = split_file(file, unit_size)
+    assert parts[0].start == 0
+    assert parts[-1].stop == size
+    assert all(a.stop == b.start for a, b in pairwise(parts))
+    assert sum(part.weight for part in parts) == size
+    if size > unit_size:
+        assert all(unit_size // 2 <= part.weight < unit_size * 3 // 2 + 1 for part in parts)
+
+
+def test_which_files_can_be_split() -> None:
+    assert splittable(PLAIN)
+    assert not splittable(renamed(PLAIN, compression="gzip"))
+    assert not splittable(renamed(PLAIN, format="text"))
+    assert splittable(renamed(PLAIN, format="text", text_mode="lines"))
+    (whole,) = split_file(renamed(PLAIN, compression="zstd", size=10**9), 1 << 20)
+    assert (whole.start, whole.stop, whole.weight) == (0, 10**9, 10**9)
+
+
+def _plain() -> object:
+    from tokenlake.sources import InputFile
+
+    return InputFile(
+        source="web",
+        path="a.jsonl",
+        url="/a.jsonl",
+        size=0,
+        token="sha256:",
+        stat=(0, 0, 0),
+        format="jsonl",
+        compression=None,
+        file_id=0,
+    )
+
+
+PLAIN = _plain()
