@@ -82,7 +82,7 @@ def test_show_prints_the_whole_story(capsys: Output, store: Path) -> None:
         "small v2",
         "Splits",
         "validation",
-        "1 quarantined (1 null_text)",
+        "1 quarantined (null_text)",
         "Tokenizer",
         "Lineage",
     ):
@@ -182,7 +182,7 @@ def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_p
     captured = capsys.readouterr()
     assert captured.out.startswith("small v1 committed\n")
     for expected in (
-        "82 = 81 kept + 1 quarantined (1 null_text)",
+        "82 = 81 kept + 1 quarantined (null_text)",
         "tokenlake peek small -n 2 --store",
     ):
         assert expected in captured.out, expected

@@ -23,8 +23,8 @@ from tokenlake.report.card import render_card
 from tokenlake.storage import open_store
 
 ACCOUNT = Account(
-    rows_read=12,
-    filtered={"empty": 2},
+    rows_read=13,
+    filtered={"empty": 1, "excluded": 2},
     quarantined={"null_text": 1, "invalid_utf8": 0},
     normalized={"crlf": 4},
     kept=9,
@@ -87,9 +87,9 @@ def _header(card: str) -> dict:
 
 def test_equations_close_before_the_readers_eyes() -> None:
     assert dict(equations(ACCOUNT, 128)) == {
-        "rows read": "12 = 9 kept + 2 filtered (2 empty) + 1 quarantined (1 null_text)",
+        "rows read": "13 = 9 kept + 3 filtered (1 empty, 2 excluded) + 1 quarantined (null_text)",
         "documents": "9 = 9 kept",
-        "tokens": "1,000 = 990 written + 10 dropped (10 truncated)",
+        "tokens": "1,000 = 990 written + 10 dropped (truncated)",
         "slots": "1,024 = 8 x 128 = 990 content + 9 EOS + 25 padding",
     }
     assert dict(equations(Account(), None)) == {

@@ -77,11 +77,13 @@ def _size(rows: int) -> str:
 
 def _introduction(manifest: Manifest) -> str:
     account = manifest.account
-    what = "Packed token sequences" if manifest.seq_length else "Tokenized documents"
+    text = f"{numbers.plural(account.documents, 'document')} with {numbers.plural(account.tokens, 'token')} of text"
+    if manifest.seq_length is None:
+        return f"Tokenized documents, written by tokenlake: {text}; {dataset.stored(manifest)}.\n"
+    rows = f"{numbers.plural(manifest.totals.rows, 'sequence')} of {numbers.count(manifest.seq_length)} tokens"
     return (
-        f"{what}, written by tokenlake: "
-        f"{numbers.plural(account.documents, 'document')}, {numbers.plural(account.tokens, 'token')}, "
-        f"{dataset.shape(manifest)}; {dataset.stored(manifest)}.\n"
+        f"Packed token sequences, written by tokenlake: {text} in {rows}, {dataset.fill(manifest)} full; "
+        f"{dataset.stored(manifest)}.\n"
     )
 
 
