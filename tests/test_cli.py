@@ -14,9 +14,9 @@ from types import ModuleType
 
 import pytest
 import yaml
-from store_support import SEQ_LENGTH, build_store, copy_store, settings
 
 import tokenlake
+from tests.store_support import SEQ_LENGTH, build_store, copy_store, settings
 from tokenlake.build.runner import build
 from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError

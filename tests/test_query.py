@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from store_support import SEQ_LENGTH, build_store, copy_store
 
+from tests.store_support import SEQ_LENGTH, build_store, copy_store, settings, write_inputs
+from tokenlake.build.runner import build
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.query import Decoder, query, read_sequences, relations
@@ -232,3 +233,20 @@ def test_sequences_that_are_not_there(store: Path, split: str, row: int, message
     manifest = Catalog(opened).manifest("small", 2)
     with pytest.raises(ConfigError, match=message):
         list(read_sequences(opened, manifest, split, row, 1))
+
+
+def test_a_dataset_that_is_not_packed(tmp_path: Path, tokenizer_dir: Path) -> None:
+    write_inputs(tmp_path)
+    build({**settings(tmp_path, tokenizer_dir), "pack": {"enabled": False}}, workers=1)
+    store = tmp_path / "store"
+    [first] = _rows(store, 'select * exclude file from "small/documents" order by shard, row limit 1')
+    [ids] = _rows(
+        store, "select input_ids, decode(input_ids, 'small') as text from small order by shard, row limit 1"
+    )
+    assert first["length"] == len(ids["input_ids"])
+    assert (first["source"], first["path"], first["segment"], first["start"]) == ("notes", "river.txt", 1, 0)
+    assert ids["text"].startswith("Note ")
+    opened = open_store(store)
+    manifest = Catalog(opened).manifest("small", 1)
+    [sequence] = read_sequences(opened, manifest, first["split"], first["row"], 1)
+    assert [segment.ids for segment in sequence.segments] == [tuple(ids["input_ids"])]

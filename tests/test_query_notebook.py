@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_support import build_store
+
+from tests.store_support import build_store
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "explore.ipynb"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from store_support import build_store
 
+from tests.store_support import build_store
 from tokenlake.account import Account
 from tokenlake.catalog import Catalog
 from tokenlake.fingerprint import file_id

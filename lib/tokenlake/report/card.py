@@ -80,7 +80,9 @@ def _introduction(manifest: Manifest) -> str:
     text = f"{numbers.plural(account.documents, 'document')} with {numbers.plural(account.tokens, 'token')} of text"
     if manifest.seq_length is None:
         return f"Tokenized documents, written by tokenlake: {text}; {dataset.stored(manifest)}.\n"
-    rows = f"{numbers.plural(manifest.totals.rows, 'sequence')} of {numbers.count(manifest.seq_length)} tokens"
+    rows = (
+        f"{numbers.plural(manifest.totals.rows, 'sequence')} of {numbers.count(manifest.seq_length)} tokens"
+    )
     return (
         f"Packed token sequences, written by tokenlake: {text} in {rows}, {dataset.fill(manifest)} full; "
         f"{dataset.stored(manifest)}.\n"
