@@ -76,7 +76,7 @@ class RunProgress:
                 listed = f"{numbers.plural(event.files, 'file')}, {numbers.size(event.bytes)}"
                 self._spinner.update(text=Text(f"planning: {event.source}, {listed}"))
             case Planned():
-                self._spinner.update(text=Text("starting workers"))
+                self._spinner.update(text=Text("starting"))
                 self._say(_planned(event))
             case EngineChosen():
                 self._tell_engine(event)
