@@ -291,7 +291,7 @@ def _tokenizer_files(store: Store, prefix: str) -> TokenizerFiles:
 
 
 def _first_documents(job: EngineJob) -> Iterator[str]:
-    """The beginnings of up to 200 documents from the start of a source; a record that is bad is not our concern here."""
+    """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
     size = count = 0
     for part in job.ranges[:1]:
         for batch in read_range(part, job.source):
