@@ -64,8 +64,9 @@ def _require_same_ids(files: TokenizerFiles, reference: Reference) -> None:
         expected = None if token is None else reference.backend.token_to_id(token)
         if token is not None and files.token_id(token) != expected:
             raise TokenizerError(
-                f"tokenizer {files.name!r}: {token!r} has id {files.token_id(token)} by its files and {expected} "
-                "by its backend; expected the same. Save it again with transformers: save_pretrained(directory)",
+                f"tokenizer {files.name!r}: {token!r} has id {files.token_id(token)} by its files "
+                f"and {expected} by its backend; expected the same. Save it again with transformers: "
+                "save_pretrained(directory)",
                 tokenizer=files.name,
             )
 
