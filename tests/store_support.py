@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tokenlake.build.runner import build
+from tokenlake.build.runner import build_dataset
 
 SEQ_LENGTH = 64
 
@@ -45,9 +45,9 @@ def write_inputs(root: Path) -> None:
 def build_store(root: Path, tokenizer: Path) -> Path:
     """Build ``small`` v1 and, with one file more, v2; and claim a version of ``other``. Returns the store."""
     write_inputs(root)
-    build(settings(root, tokenizer), workers=1)
+    build_dataset(settings(root, tokenizer), workers=1)
     (root / "notes" / "sea.txt").write_text("The tide went out.\nThe tide came in.\n")
-    build(settings(root, tokenizer), workers=1)
+    build_dataset(settings(root, tokenizer), workers=1)
     return root / "store"
 
 

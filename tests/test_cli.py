@@ -17,7 +17,7 @@ import yaml
 
 import tokenlake
 from tests.store_support import SEQ_LENGTH, build_store, copy_store, settings
-from tokenlake.build.runner import build
+from tokenlake.build.runner import build_dataset
 from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError
 
@@ -169,7 +169,7 @@ def test_plan_estimates_and_writes_nothing(capsys: Output, config: Path, tmp_pat
     assert main(["plan", str(config)]) == 0
     assert "of 64 tokens" in capsys.readouterr().out
     assert not (tmp_path / "store").exists()
-    real = build(str(config), workers=1).manifest.totals
+    real = build_dataset(str(config), workers=1).manifest.totals
     assert 0.8 < plan["estimate"]["tokens"] / real.tokens < 1.25
     assert plan["estimate"]["files"] >= real.files
 
@@ -210,7 +210,7 @@ def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest
     def launch(config, overrides=(), workers=None, on_event=None):
         seen.append((config, list(overrides), workers))
         loaded = tokenlake.load_config(config, overrides)
-        return build(loaded, workers=workers, on_event=on_event)
+        return build_dataset(loaded, workers=workers, on_event=on_event)
 
     _flow_that(monkeypatch, launch)
     assert main(["run", str(config), "-s", "pack.seq_length=32", "--workers", "1"]) == 0

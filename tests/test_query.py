@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.store_support import SEQ_LENGTH, build_store, copy_store, settings, write_inputs
-from tokenlake.build.runner import build
+from tokenlake.build.runner import build_dataset
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.query import Decoder, query, read_sequences, relations
@@ -237,7 +237,7 @@ def test_sequences_that_are_not_there(store: Path, split: str, row: int, message
 
 def test_a_dataset_that_is_not_packed(tmp_path: Path, tokenizer_dir: Path) -> None:
     write_inputs(tmp_path)
-    build({**settings(tmp_path, tokenizer_dir), "pack": {"enabled": False}}, workers=1)
+    build_dataset({**settings(tmp_path, tokenizer_dir), "pack": {"enabled": False}}, workers=1)
     store = tmp_path / "store"
     [first] = _rows(store, 'select * exclude file from "small/documents" order by shard, row limit 1')
     [ids] = _rows(

@@ -70,7 +70,7 @@ def run(
 def _library(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
     """The same build without Prefect."""
     load_config = importlib.import_module("tokenlake.config").load_config
-    build = importlib.import_module("tokenlake.build.runner").build
+    build = importlib.import_module("tokenlake.build.runner").build_dataset
     return build(load_config(config, overrides), workers=workers, on_event=on_event)
 
 
