@@ -40,6 +40,7 @@ class Options:
     memory_megabytes: float
     document_megabytes: float
     repeats: int
+    quick: bool
     kills: int
     seed: int
     json: Path
@@ -106,6 +107,7 @@ def _options(given: argparse.Namespace) -> Options:
         memory_megabytes=50.0 if quick else 5000.0,
         document_megabytes=10.0 if quick else DOCUMENT,
         repeats=1 if quick else given.repeat,
+        quick=quick,
         kills=given.kill or (10 if "kill" in (given.only or ()) else 0),
         seed=given.seed,
         json=(given.json or work / "results.json").absolute(),
@@ -115,6 +117,10 @@ def _options(given: argparse.Namespace) -> Options:
 def run(options: Options) -> Results:
     """All parts that were asked for, one after the other; a part that fails costs the others nothing."""
     results = Results(machine=machine_line(), versions=versions(), repeats=options.repeats)
+    if options.quick:
+        results.notes.append(
+            "Quick: a few MB and one run show that everything works; the numbers mean nothing"
+        )
     maker = InputMaker(options.work)
     vocabularies = [obtain(name, options.work, maker) for name in options.tokenizers]
     results.vocabularies = vocabularies

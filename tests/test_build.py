@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from tokenlake.build import session as session_module
 from tokenlake.build.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
 from tokenlake.build.pool import WorkerPool
-from tokenlake.build.runner import BuildResult, build, run_pending
+from tokenlake.build.runner import BuildResult, build_dataset, run_pending
 from tokenlake.build.session import BuildSession
 from tokenlake.errors import (
     BadRecordError,
@@ -115,7 +115,7 @@ def tree(folder: Path, *, skip: tuple[str, ...] = ("runs",)) -> dict[str, str]:
 
 
 def test_every_document_comes_back_token_for_token(config, tokenizer_dir):
-    result = build(config, workers=2)
+    result = build_dataset(config, workers=2)
     assert documents_of(result) == expected_documents(config, tokenizer_dir)
     account = result.manifest.account
     tokens = sum(len(ids) for ids in expected_documents(config, tokenizer_dir).values())
@@ -126,50 +126,50 @@ def test_every_document_comes_back_token_for_token(config, tokenizer_dir):
 
 
 def test_the_number_of_workers_and_the_place_change_no_byte(config, tmp_path):
-    one = build(config, workers=1)
+    one = build_dataset(config, workers=1)
     moved = tmp_path / "elsewhere"
     (tmp_path / "in").rename(moved)
     config["datasets"][0]["data_files"] = str(moved / "*.jsonl")
     config["save"]["output_dir"] = str(tmp_path / "other")
-    two = build(config, workers=2)
+    two = build_dataset(config, workers=2)
     assert tree(Path(one.path)) == tree(Path(two.path))
 
 
 def test_an_equal_build_again_does_nothing_and_says_so(config):
-    first = build(config, workers=1)
+    first = build_dataset(config, workers=1)
     before = tree(Path(first.path), skip=())
-    again = build(config, workers=1)
+    again = build_dataset(config, workers=1)
     assert (again.status, again.version) == ("exists", first.version)
     assert tree(Path(first.path), skip=()) == before
 
 
 def test_another_configuration_gets_the_next_version(config):
-    build(config, workers=1)
+    build_dataset(config, workers=1)
     config["pack"]["seq_length"] = 64
-    assert build(config, workers=1).version == 2
+    assert build_dataset(config, workers=1).version == 2
 
 
 def test_an_added_file_leaves_the_other_units_alone(config, tmp_path, tokenizer_dir):
-    first = build(config, workers=1)
+    first = build_dataset(config, workers=1)
     write_jsonl(tmp_path / "in" / "aa.jsonl", texts(200, 230))
-    second = build(config, workers=1)
+    second = build_dataset(config, workers=1)
     assert (second.version, second.units_built, second.units_reused) == (2, 1, 3)
     old = {entry.sha256 for entry in first.manifest.files}
     assert old < {entry.sha256 for entry in second.manifest.files}
     assert documents_of(second) == expected_documents(config, tokenizer_dir, ("a", "aa", "b", "c"))
-    fresh = build({**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1)
+    fresh = build_dataset({**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1)
     assert {e.path: e.sha256 for e in fresh.manifest.files} == {
         e.path: e.sha256 for e in second.manifest.files
     }
 
 
 def test_a_damaged_unit_of_another_version_is_not_reused(config, tmp_path):
-    first = build(config, workers=1)
+    first = build_dataset(config, workers=1)
     victim = Path(first.path) / first.manifest.files[1].path
     victim.chmod(0o644)
     victim.write_bytes(victim.read_bytes()[:-9] + b"123456789")
     write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
-    assert build(config, workers=1).units_reused == 2
+    assert build_dataset(config, workers=1).units_reused == 2
 
 
 class StopAfter:
@@ -186,12 +186,12 @@ class StopAfter:
 
 
 def test_an_interrupted_build_resumes_without_redoing_and_ends_equal(config, tmp_path):
-    undisturbed = build({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
+    undisturbed = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
     with pytest.raises(KeyboardInterrupt):
-        build(config, workers=1, on_event=StopAfter(2))
+        build_dataset(config, workers=1, on_event=StopAfter(2))
     assert not (tmp_path / "store/set/v1/manifest.json").exists()
     begun: list[int] = []
-    result = build(
+    result = build_dataset(
         config, workers=1, on_event=lambda e: begun.append(e.unit) if isinstance(e, UnitStarted) else None
     )
     assert (result.status, result.units_resumed, result.units_built) == ("resumed", 2, 1)
@@ -202,17 +202,17 @@ def test_an_interrupted_build_resumes_without_redoing_and_ends_equal(config, tmp
 @pytest.mark.parametrize("damage", ["record", "part", "gone"])
 def test_resume_redoes_a_finished_unit_whose_files_are_damaged(config, tmp_path, damage):
     with pytest.raises(KeyboardInterrupt):
-        build(config, workers=1, on_event=StopAfter(2))
+        build_dataset(config, workers=1, on_event=StopAfter(2))
     version = tmp_path / "store/set/v1"
     target = version / ("ledger/00001.json" if damage == "record" else "data/train-00001-00.parquet")
     target.chmod(0o644)
     target.unlink() if damage == "gone" else target.write_bytes(target.read_bytes()[:-1])
-    result = build(config, workers=1)
+    result = build_dataset(config, workers=1)
     assert (result.units_resumed, result.units_built) == (1, 2)
 
 
 def test_a_killed_worker_costs_one_retry_and_not_the_run(config, tmp_path):
-    calm = build({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=2)
+    calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=2)
     retried: list[UnitRetried] = []
     with WorkerPool(2) as pool:
         killed = threading.Event()
@@ -248,25 +248,25 @@ def test_cancelling_stops_at_once_and_leaves_no_process(config):
 
 def test_splits_partition_the_documents_and_stay_when_data_is_added(config, tmp_path, tokenizer_dir):
     config["source"]["splits"] = {"train": 0.7, "validation": 0.3}
-    first = build(config, workers=1)
+    first = build_dataset(config, workers=1)
     parts = documents_of(first), documents_of(first, "validation")
     assert parts[0] | parts[1] == expected_documents(config, tokenizer_dir)
     assert len(parts[0]) + len(parts[1]) == 100
     assert 15 <= len(parts[1]) <= 45
     write_jsonl(tmp_path / "in" / "0.jsonl", texts(300, 330))
-    second = build(config, workers=1)
+    second = build_dataset(config, workers=1)
     assert parts[1].items() <= documents_of(second, "validation").items()
     assert parts[0].items() <= documents_of(second).items()
 
 
 def test_excluded_documents_are_left_out_and_only_their_unit_is_rebuilt(config, tmp_path, tokenizer_dir):
-    build(config, workers=1)
+    build_dataset(config, workers=1)
     expected = expected_documents(config, tokenizer_dir)
     gone = [key for key in expected if key[0] == file_id("s", "b.jsonl")][3:6]
     takedown = tmp_path / "takedown.parquet"
     pq.write_table(pa.table({"file": [f for f, _ in gone], "position": [p for _, p in gone]}), takedown)
     config["datasets"][0]["exclude"] = str(takedown)
-    result = build(config, workers=1)
+    result = build_dataset(config, workers=1)
     assert (result.version, result.units_reused, result.units_built) == (2, 2, 1)
     assert documents_of(result) == {key: ids for key, ids in expected.items() if key not in gone}
     assert result.manifest.account.filtered == {"excluded": 3}
@@ -274,7 +274,7 @@ def test_excluded_documents_are_left_out_and_only_their_unit_is_rebuilt(config, 
 
 def test_an_empty_document_is_filtered_and_counted(config, tmp_path):
     write_jsonl(tmp_path / "in" / "d.jsonl", ["", "something", ""])
-    account = build(config, workers=1).manifest.account
+    account = build_dataset(config, workers=1).manifest.account
     assert account.filtered == {"empty": 2}
     assert account.documents == 101
 
@@ -283,7 +283,7 @@ def test_a_bad_record_fails_the_build_with_its_place(config, tmp_path):
     bad = tmp_path / "in" / "b.jsonl"
     bad.write_text(bad.read_text() + '{"text": null}\n{"text": "fine"}\n')
     with pytest.raises(BadRecordError, match=r"b\.jsonl:34: null_text") as caught:
-        build(config, workers=1)
+        build_dataset(config, workers=1)
     assert caught.value.details["line"] == 34
     assert not (tmp_path / "store/set/v1/manifest.json").exists()
 
@@ -293,7 +293,7 @@ def test_quarantine_sets_bad_records_aside_and_counts_them(config, tmp_path, tok
     bad = tmp_path / "in" / "c.jsonl"
     bad.write_bytes(b'{"text": 7}\n' + bad.read_bytes() + b'{"text": "\xff"}\n')
     config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.05}
-    result = build(config, workers=1)
+    result = build_dataset(config, workers=1)
     account = result.manifest.account
     assert sum(account.quarantined.values()) == 2
     assert account.rows_read == 102
@@ -306,19 +306,19 @@ def test_quarantine_sets_bad_records_aside_and_counts_them(config, tmp_path, tok
 
 
 def test_too_many_bad_records_are_refused_at_commit(config, tmp_path):
-    write_jsonl(tmp_path / "in" / "d.jsonl", [None] * 3)  # pyright: ignore
+    write_jsonl(tmp_path / "in" / "d.jsonl", [None] * 3)  # pyright: ignore[reportArgumentType]
     config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.01}
     with pytest.raises(TooManyBadRecordsError, match=r"3 bad records of 103"):
-        build(config, workers=1)
+        build_dataset(config, workers=1)
     assert not (tmp_path / "store/set/v1/manifest.json").exists()
 
 
 def test_a_hopeless_build_stops_early(config, tmp_path):
-    write_jsonl(tmp_path / "in" / "0.jsonl", [None] * 3000)  # pyright: ignore
+    write_jsonl(tmp_path / "in" / "0.jsonl", [None] * 3000)  # pyright: ignore[reportArgumentType]
     config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.0001}
     finished: list[Event] = []
     with pytest.raises(TooManyBadRecordsError, match="raise max_bad_fraction"):
-        build(
+        build_dataset(
             config, workers=1, on_event=lambda e: finished.append(e) if isinstance(e, UnitFinished) else None
         )
     assert not finished
@@ -330,7 +330,7 @@ def test_a_special_token_inside_a_document(config, tmp_path, tokenizer_dir, mode
         (tmp_path / "in" / f"{name}.jsonl").unlink()
     write_jsonl(tmp_path / "in" / "a.jsonl", ["before <|endoftext|> after"])
     config["tokenize"] = {"special_tokens_in_text": mode}
-    result = build(config, workers=1)
+    result = build_dataset(config, workers=1)
     eos = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json")).token_to_id("<|endoftext|>")
     (ids,) = documents_of(result).values()
     assert ids.count(eos) == 1 + content
@@ -341,9 +341,9 @@ def test_a_special_token_inside_a_document_can_be_a_bad_record(config, tmp_path)
     write_jsonl(tmp_path / "in" / "a.jsonl", ["fine", "before <|endoftext|> after"])
     config["tokenize"] = {"special_tokens_in_text": "fail"}
     with pytest.raises(BadRecordError, match="special_token_in_text"):
-        build(config, workers=1)
+        build_dataset(config, workers=1)
     config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.5}
-    account = build(config, workers=1).manifest.account
+    account = build_dataset(config, workers=1).manifest.account
     assert account.quarantined == {"special_token_in_text": 1}
     assert account.special_tokens_in_text == 0
 
@@ -354,7 +354,7 @@ def test_an_explicit_truncation_is_accounted(config, tokenizer_dir):
         "max_length": 10,
         "truncation": True,
     }
-    result = build(config, workers=1)
+    result = build_dataset(config, workers=1)
     lengths = [len(ids) for ids in expected_documents(config, tokenizer_dir).values()]
     account = result.manifest.account
     assert account.dropped == {"truncated": sum(max(0, n - 1 - 10) for n in lengths)}
@@ -364,7 +364,7 @@ def test_an_explicit_truncation_is_accounted(config, tokenizer_dir):
 def test_without_packing_a_row_is_a_document(config, tokenizer_dir):
     config["pack"]["enabled"] = False
     config["tokenize"] = {"max_length": 5}
-    result = build(config, workers=1)
+    result = build_dataset(config, workers=1)
     table = rows(result)
     found = {
         (file, position): ids
@@ -379,7 +379,7 @@ def test_a_shard_rolls_at_the_first_row_group_past_its_size(config, tmp_path, to
     config["pack"]["seq_length"] = 4096
     config["source"]["unit_size"] = "1GiB"
     write_jsonl(tmp_path / "in" / "a.jsonl", [f"{i} " * 2000 for i in range(400)])
-    result = build(config, workers=1)
+    result = build_dataset(config, workers=1)
     assert len(result.manifest.files) > 2
     assert all(entry.row_groups == (0,) for entry in result.manifest.files)
     assert documents_of(result) == expected_documents(config, tokenizer_dir)
@@ -387,7 +387,7 @@ def test_a_shard_rolls_at_the_first_row_group_past_its_size(config, tmp_path, to
 
 def test_progress_adds_up_to_the_input(config):
     seen: list[Event] = []
-    build(config, workers=2, on_event=seen.append)
+    build_dataset(config, workers=2, on_event=seen.append)
     progress = [event for event in seen if isinstance(event, UnitProgress)]
     finished = [event for event in seen if isinstance(event, UnitFinished)]
     assert sum(event.bytes for event in progress) == sum(event.bytes for event in finished)
@@ -405,7 +405,7 @@ def test_an_input_that_changes_during_the_build_is_an_error(config, tmp_path):
 
 def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_path, monkeypatch):
     """The second unit finds a mismatch; the first one, already in the ledger, is built again as well."""
-    calm = build({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
+    calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
     attempts: list[tuple[int, str]] = []
     attempt = session_module.BuildSession._attempt
 
@@ -416,7 +416,7 @@ def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_p
         return attempt(self, unit, engine, pool)
 
     monkeypatch.setattr(session_module.BuildSession, "_attempt", sabotaged)
-    result = build(config, workers=1)
+    result = build_dataset(config, workers=1)
     assert attempts[:2] == [(0, "gigatoken"), (1, "gigatoken")]
     assert sorted(attempts[2:]) == [(0, "tokenizers"), (1, "tokenizers"), (2, "tokenizers")]
     assert [e.sha256 for e in result.manifest.files] == [e.sha256 for e in calm.manifest.files]
@@ -438,5 +438,5 @@ def test_a_build_that_cannot_be_planned_claims_nothing(
 ):
     change(config)
     with pytest.raises(error, match=match):
-        build(config, workers=1)
+        build_dataset(config, workers=1)
     assert not (tmp_path / "store").exists() or not list((tmp_path / "store").rglob("claim.json"))

@@ -70,6 +70,11 @@ BAD: dict[str, tuple[bytes, str]] = {
     "-NaN": (b'{"x":-NaN,"text":"a"}', "invalid_json"),
     "NaN after much space": (b'{"x":' + b" " * 200 + b'NaN,"text":"a"}', "invalid_json"),
     "too deep": (b'{"text":"a","x":' + DEEP + b"}", "too_deep"),
+    "too deep beside escaped brackets": (
+        b'{"text":"' + rb"\u005b" * 3000 + b'","x":' + DEEP + b"}",
+        "too_deep",
+    ),
+    "too deep beside brackets": (b'{"text":"' + b"[" * 3000 + b'","x":' + DEEP + b"}", "too_deep"),
     "depth bomb": (b'{"text":"a","x":' + b"[" * 100_000 + b"}", "too_deep"),
     "two objects": (b'{"text":"a"}{"text":"b"}', "invalid_json"),
     "two objects apart": (b'{"text":"a"} {"text":"b"}', "invalid_json"),

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.sources_support import faults, one, positions, read, texts
+from tests.sources_support import Source, faults, one, positions, read, texts
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.sources import split_file
+from tokenlake.sources import read_range, split_file
 
 WORDS = [f"document {n} " * (n % 7) for n in range(300)]
 
@@ -71,6 +71,26 @@ def test_bad_utf8_is_a_bad_record_with_its_bytes(tmp_path: Path) -> None:
     assert texts(batches) == ["ok", "é"]
     assert faults(batches) == [(1, None, "invalid_utf8"), (2, None, "null_text"), (4, None, "invalid_utf8")]
     assert [bad.raw for batch in batches for bad in batch.bad] == [b"\xff\xfe", b"", b"\xed\xa0\x80"]
+
+
+def test_a_text_over_the_limit_is_a_bad_record(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", pa.table({"text": ["a", "x" * 100, None, "b"]}))
+    batches = read(path, max_record_bytes=99)
+    assert texts(batches) == ["a", "b"]
+    assert faults(batches) == [(1, None, "text_too_long"), (2, None, "null_text")]
+
+
+def test_a_dictionary_is_unfolded_in_bounded_steps(tmp_path: Path) -> None:
+    values = pa.array(["x" * (40 << 20), "y"]).dictionary_encode()
+    table = pa.table({"text": pa.DictionaryArray.from_arrays(pa.array([0] * 40), values.dictionary)})
+    path = write(tmp_path / "in.parquet", table, dictionary_pagesize_limit=1 << 30)
+    file, source = one(path), Source()
+    (part,) = split_file(file, 1 << 30)
+    rows, largest = 0, 0
+    for batch in read_range(part, source):  # type: ignore[arg-type]
+        rows, largest = rows + len(batch.text), max(largest, batch.text.nbytes)
+    assert rows == 40
+    assert largest <= 256 << 20
 
 
 def test_a_file_without_row_groups_is_a_valid_empty_one(tmp_path: Path) -> None:

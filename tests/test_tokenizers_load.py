@@ -200,3 +200,26 @@ def test_training_needs_room_for_the_bytes() -> None:
 def test_the_spec_is_parsed_once() -> None:
     files = samples.byte_level()
     assert files.spec is files.spec and copy.deepcopy(files).spec == files.spec
+
+
+@pytest.mark.parametrize("gap", [0, 5, 4000])
+def test_added_tokens_are_numbered_as_the_backend_does(gap: int) -> None:
+    from tokenizers import Tokenizer
+
+    def change(spec: Spec) -> None:
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        first = len(spec["model"]["vocab"]) + gap
+        contents = [("<a>", True), ("<b>", False), ("th", False), ("<c>", True)]
+        new = [{"id": first + i, "content": c, "special": s, **flags} for i, (c, s) in enumerate(contents)]
+        spec["added_tokens"] = [*spec["added_tokens"], *new]
+
+    files = changed(samples.byte_level(), change)
+    backend = Tokenizer.from_str(files.json_bytes.decode())
+    for token in ("<a>", "<b>", "th", "<c>", "<|endoftext|>"):
+        assert files.token_id(token) == backend.token_to_id(token)
+
+
+def test_an_eos_whose_id_is_not_the_backends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TokenizerFiles, "token_id", lambda self, token: 77)
+    with pytest.raises(TokenizerError, match="has id 77 by its files and 1 by its backend"):
+        describe(samples.sentencepiece())

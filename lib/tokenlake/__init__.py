@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenlake._version import __version__
 
 if TYPE_CHECKING:
-    from tokenlake.build.runner import BuildResult, build
+    from tokenlake.build.runner import BuildResult, build_dataset
     from tokenlake.catalog import Catalog
     from tokenlake.config import PipelineConfig, load_config
     from tokenlake.errors import TokenlakeError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
-    "build": "tokenlake.build.runner",
+    "build_dataset": "tokenlake.build.runner",
     "Catalog": "tokenlake.catalog",
     "Manifest": "tokenlake.manifest",
     "PipelineConfig": "tokenlake.config",
@@ -34,7 +34,7 @@ __all__ = [
     "PipelineConfig",
     "TokenlakeError",
     "__version__",
-    "build",
+    "build_dataset",
     "load_config",
 ]
 

@@ -11,13 +11,14 @@ import yaml
 from tokenlake.account import Account
 from tokenlake.build.plan import Plan
 from tokenlake.build.produced import produced_by
+from tokenlake.catalog import Catalog
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.errors import StoreError
 from tokenlake.fingerprint import sha256_file
 from tokenlake.manifest import FileEntry, InputFileEntry, Manifest, UnitRecord
 from tokenlake.report.card import render_card
 from tokenlake.storage.base import Store
-from tokenlake.storage.layout import LEDGER, TOKENIZER, Layout
+from tokenlake.storage.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 
 _CONFIG_HEADER: Final = """\
 # What this version was built with, every default worked out. Nothing of the machine is here, so that equal
@@ -43,8 +44,10 @@ def publish_preamble(store: Store, plan: Plan, layout: Layout) -> None:
     """Publish what workers and readers need besides the data: tokenizers and the resolved configuration."""
     for folder, files in tokenizer_folders(plan).values():
         for name, data in files.items():
-            store.put_new(layout.tokenizer(f"{folder}/{name}" if folder else name), data)
-    store.put_new(layout.config, config_yaml(plan).encode())
+            key = layout.tokenizer(f"{folder}/{name}" if folder else name)
+            # Left by an interrupted run of another release, if unequal: the manifest decides what counts.
+            store.put_new(key, data, replace_orphan=True)
+    store.put_new(layout.config, config_yaml(plan).encode(), replace_orphan=True)
 
 
 def tokenizer_folders(plan: Plan) -> dict[str, tuple[str, dict[str, bytes]]]:
@@ -73,16 +76,28 @@ def commit_version(store: Store, plan: Plan, layout: Layout, records: Sequence[U
         StoreError: the claim is gone.
         VersionConflictError: another writer committed something else.
     """
-    if not store.exists(layout.claim):
+    claim = Catalog(store).read_claim(layout.dataset, layout.version)
+    if claim is None or claim.fingerprint != plan.fingerprint:
         raise StoreError(
-            f"{layout.claim} is gone: the version was swept while it was built; run the build again"
+            f"{layout.claim} is gone or another build's: the version was swept while it was built; run the build again"
         )
+    _remove_strays(store, layout, records)
     draft = _manifest(store, plan, layout, records)
     draft.check(layout.manifest)
-    store.put_new(layout.card, render_card(draft).encode())
+    store.put_new(layout.card, render_card(draft).encode(), replace_orphan=True)
     manifest = _manifest(store, plan, layout, records)
     store.put_new(layout.manifest, manifest.to_bytes())
     return manifest
+
+
+def _remove_strays(store: Store, layout: Layout, records: Sequence[UnitRecord]) -> None:
+    """Delete what no record names: left where a unit was built again and wrote fewer files."""
+    named = {layout.key(part.path) for record in records for part in record.parts}
+    named |= {layout.key(record.quarantine.path) for record in records if record.quarantine is not None}
+    for folder in (DATA, QUARANTINE):
+        for info in list(store.list(layout.key(folder))):
+            if info.key not in named:
+                store.delete(info.key)
 
 
 def _manifest(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
@@ -136,7 +151,7 @@ def _accounts(plan: Plan, records: Sequence[UnitRecord]) -> dict[str, Account]:
 def _other_files(store: Store, layout: Layout) -> dict[str, FileEntry]:
     """Size and hash of every file that is not data: they are verified like the shards."""
     found: dict[str, FileEntry] = {}
-    for folder in (TOKENIZER, LEDGER, "quarantine"):
+    for folder in (TOKENIZER, LEDGER, QUARANTINE):
         for info in store.list(layout.key(folder)):
             found[layout.path(info.key)] = _entry(store, info.key)
     for key in (layout.config, layout.card):

@@ -69,9 +69,7 @@ class PartWriter:
         assert self._part is not None
         number = len(self._entries)
         path = shard_path(self._split, self._unit, number)
-        self._entries.append(
-            self._part.publish(self._layout.key(path), path, self._split, self._unit, number)
-        )
+        self._entries.append(self._part.publish(self._layout, path, self._split, self._unit, number))
         self._part = None
 
 
@@ -100,11 +98,12 @@ class _Part:
         self._tokens += tokens
         self._documents += documents
 
-    def publish(self, key: str, path: str, split: str, unit: int, part: int) -> ShardEntry:
+    def publish(self, layout: Layout, path: str, split: str, unit: int, part: int) -> ShardEntry:
         self._writer.close()
         self._file.close()
         sha256, size = self._file.sha256, self._file.bytes
-        self._store.publish(self._temp, key, sha256, replace_orphan=True)
+        key, ledger = layout.key(path), layout.ledger(unit)
+        self._store.publish(self._temp, key, sha256, replace_orphan=lambda: not self._store.exists(ledger))
         return ShardEntry(
             path=path,
             split=split,

@@ -37,6 +37,7 @@ class QuarantineWriter:
     def __init__(self, store: Store, layout: Layout, unit: int) -> None:
         self._store = store
         self._layout = layout
+        self._unit = unit
         self._path = quarantine_path(unit)
         self._buffer: list[BadRecord] = []
         self._bytes = 0
@@ -61,8 +62,14 @@ class QuarantineWriter:
         file, writer = self._open
         writer.close()
         file.close()
-        self._store.publish(self._temp, self._layout.key(self._path), file.sha256, replace_orphan=True)
+        self._store.publish(
+            self._temp, self._layout.key(self._path), file.sha256, replace_orphan=self._is_orphan
+        )
         return QuarantineEntry(path=self._path, bytes=file.bytes, sha256=file.sha256, rows=self._rows)
+
+    def _is_orphan(self) -> bool:
+        """Whether an unequal file under our name belongs to no finished unit."""
+        return not self._store.exists(self._layout.ledger(self._unit))
 
     def discard(self) -> None:
         """Give up: remove the temporary file."""

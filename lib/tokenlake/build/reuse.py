@@ -68,14 +68,18 @@ def adopt_record(
     Returns:
         The record as this version's ledger holds it, or None when a file turned out damaged or gone.
     """
+
+    def orphan() -> bool:
+        return not store.exists(target.ledger(unit))
+
     parts = tuple(_renamed(part, unit) for part in record.parts)
     quarantine: QuarantineEntry | None = None
     try:
         for old, new in zip(record.parts, parts, strict=True):
-            store.link(source.key(old.path), target.key(new.path), old.sha256, replace_orphan=True)
+            store.link(source.key(old.path), target.key(new.path), old.sha256, replace_orphan=orphan)
         if (held := record.quarantine) is not None:
             quarantine = replace(held, path=quarantine_path(unit))
-            store.link(source.key(held.path), target.key(quarantine.path), held.sha256, replace_orphan=True)
+            store.link(source.key(held.path), target.key(quarantine.path), held.sha256, replace_orphan=orphan)
     except (IntegrityError, NotFoundError):
         return None
     adopted = replace(record, unit=unit, parts=parts, quarantine=quarantine)

@@ -39,7 +39,7 @@ class BuildResult:
     seconds: float
 
 
-def build(
+def build_dataset(
     config: Configuration,
     *,
     workers: int | None = None,

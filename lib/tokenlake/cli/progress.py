@@ -31,6 +31,7 @@ from tokenlake.cli.tally import SourceTally, Tally
 from tokenlake.report import numbers
 
 _LINE_EVERY: Final = 10.0  # seconds between lines where there is no terminal
+_BAR, _FIGURES = 28, 48  # columns of a bar at most, and of what stands beside it
 _QUIET: Final = 0.5  # seconds before a counter shows itself
 
 
@@ -75,7 +76,7 @@ class RunProgress:
                 listed = f"{numbers.plural(event.files, 'file')}, {numbers.size(event.bytes)}"
                 self._spinner.update(text=Text(f"planning: {event.source}, {listed}"))
             case Planned():
-                self._spinner.update(text=Text("starting workers"))
+                self._spinner.update(text=Text("starting"))
                 self._say(_planned(event))
             case EngineChosen():
                 self._tell_engine(event)
@@ -114,8 +115,9 @@ class RunProgress:
         for _ in range(3):
             grid.add_column(no_wrap=True, justify="right")
         with self._lock:
+            room = self._console.width - _FIGURES - max(map(len, self.tally.sources), default=0)
             for name, source in self.tally.sources.items():
-                grid.add_row(*_bar(name, source, self.tally.seconds()))
+                grid.add_row(*_bar(name, source, self.tally.seconds(), min(_BAR, max(room, 4))))
             status = Text(_status(self.tally), style="dim")
         return Group(grid, status)
 
@@ -127,10 +129,10 @@ def _planned(event: Planned) -> str:
     return f"{what}; {event.pending} to build, {there} already there" if there else what
 
 
-def _bar(name: str, source: SourceTally, seconds: float) -> list[RenderableType]:
+def _bar(name: str, source: SourceTally, seconds: float, width: int) -> list[RenderableType]:
     return [
         Text(name),
-        ProgressBar(total=max(source.total, 1), completed=source.done, width=28),
+        ProgressBar(total=max(source.total, 1), completed=source.done, width=width),
         Text(numbers.percent(source.done, source.total, 0)),
         Text(f"{numbers.size(source.done)} of {numbers.size(source.total)}"),
         Text(numbers.rate(source.built, seconds) if source.built else "", style="dim"),

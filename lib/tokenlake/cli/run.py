@@ -59,7 +59,7 @@ def run(
     # Imported here and not above: the flow's first act is to start a server, and every import delays it.
     progress_of = importlib.import_module("tokenlake.cli.progress").RunProgress
     try:
-        with progress_of("planning") as progress:
+        with progress_of("starting Prefect, planning" if prefect else "planning") as progress:
             result = builder(config, with_store(set_, store), workers, progress)
     except (KeyboardInterrupt, CancelledError):
         return _cancelled()
@@ -70,7 +70,7 @@ def run(
 def _library(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
     """The same build without Prefect."""
     load_config = importlib.import_module("tokenlake.config").load_config
-    build = importlib.import_module("tokenlake.build.runner").build
+    build = importlib.import_module("tokenlake.build.runner").build_dataset
     return build(load_config(config, overrides), workers=workers, on_event=on_event)
 
 

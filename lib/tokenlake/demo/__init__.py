@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.config import PipelineConfig, load_config
 from tokenlake.demo.corpus import write_corpus
+from tokenlake.tokenizers import train_bpe
 
 VOCABULARY: Final = 8192
 _SAMPLE_BYTES: Final = 6_000_000
@@ -51,9 +52,6 @@ def ensure_tokenizer(
     if (folder / "tokenizer.json").is_file():
         return folder
     report(f"training a byte-level BPE of {VOCABULARY:,} ids")
-    # imported here: the flows ask for corpus and configuration alone when a tokenizer is there already
-    from tokenlake.tokenizers import train_bpe
-
     trained = train_bpe(_sample(corpus), VOCABULARY, name="demo")
     folder.mkdir(parents=True, exist_ok=True)
     # tokenizer.json last: its presence says that the folder is whole

@@ -63,7 +63,7 @@ def _run(command: Sequence[str]) -> int:
 
 def _closing(config: str, store: str, seconds: float) -> str:
     return f"""
-The tour took {duration(seconds)}. Run it again: the version is found and nothing is rebuilt. Then try:
+The tour took {duration(seconds)}. Run again, it finds the version and rebuilds nothing. Try next:
 
   export TOKENLAKE_STORE={shlex.quote(store)}
   tokenlake show demo             totals, splits, the account, lineage

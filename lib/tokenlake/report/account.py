@@ -16,7 +16,7 @@ def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]
     """Return (left side's name, the rest of the equation) for each law of the account.
 
     A packed dataset (``seq_length`` given) has the equation on slots too. Terms that are 0 are left out:
-    ``("rows read", "1,834 = 1,832 kept + 2 filtered (2 empty)")``.
+    ``("rows read", "1,834 = 1,832 kept + 2 filtered (empty)")``.
     """
     kept: Term = ("kept", account.kept, {})
     found = [
@@ -102,7 +102,8 @@ def _equation(name: str, left: int, terms: Sequence[Term]) -> tuple[str, str]:
 
 def _term(term: Term) -> str:
     name, value, reasons = term
-    made_of = f" ({_reasons(reasons)})" if reasons else ""
+    there = [reason for reason, many in reasons.items() if many]
+    made_of = f" ({there[0] if len(there) == 1 else _reasons(reasons)})" if there else ""
     return f"{count(value)} {name}{made_of}"
 
 

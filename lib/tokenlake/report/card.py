@@ -45,20 +45,27 @@ def render_card(manifest: Manifest) -> str:
 
 
 def _header(manifest: Manifest) -> str:
-    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-    for split in manifest.splits:
-        # quoted: a split called `no` or `1` must stay text
-        lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(f'data/{split}-*.parquet')}"]
+    lines = ["---"]
+    if manifest.splits:
+        lines += ["configs:", "- config_name: default", "  data_files:"]
+        for split in manifest.splits:
+            # quoted: a split called `no` or `1` must stay text
+            lines += [f"  - split: {json.dumps(split)}", f"    path: {_paths(manifest, split)}"]
     lines += [
         "tags:",
         "- tokenlake",
         "- pretokenized",
         "size_categories:",
         f"- {_size(manifest.totals.rows)}",
-        "---",
-        "",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "---", ""])
+
+
+def _paths(manifest: Manifest, split: str) -> str:
+    """A glob; the files by name where the glob would also take another split's (train, train-long)."""
+    if not any(other.startswith(f"{split}-") for other in manifest.splits):
+        return json.dumps(f"data/{split}-*.parquet")
+    return json.dumps([shard.path for shard in manifest.files if shard.split == split])
 
 
 def _size(rows: int) -> str:
@@ -70,11 +77,15 @@ def _size(rows: int) -> str:
 
 def _introduction(manifest: Manifest) -> str:
     account = manifest.account
-    what = "Packed token sequences" if manifest.seq_length else "Tokenized documents"
+    text = f"{numbers.plural(account.documents, 'document')} with {numbers.plural(account.tokens, 'token')} of text"
+    if manifest.seq_length is None:
+        return f"Tokenized documents, written by tokenlake: {text}; {dataset.stored(manifest)}.\n"
+    rows = (
+        f"{numbers.plural(manifest.totals.rows, 'sequence')} of {numbers.count(manifest.seq_length)} tokens"
+    )
     return (
-        f"{what}, written by tokenlake: "
-        f"{numbers.plural(account.documents, 'document')}, {numbers.plural(account.tokens, 'token')}, "
-        f"{dataset.shape(manifest)}; {dataset.stored(manifest)}.\n"
+        f"Packed token sequences, written by tokenlake: {text} in {rows}, {dataset.fill(manifest)} full; "
+        f"{dataset.stored(manifest)}.\n"
     )
 
 

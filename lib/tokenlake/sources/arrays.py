@@ -48,6 +48,12 @@ def sizes_of(text: pa.LargeStringArray) -> Int64s:
     return np.diff(np.frombuffer(offsets, np.int64, len(text) + 1))
 
 
+def bytes_of(text: pa.LargeStringArray) -> npt.NDArray[np.uint8]:
+    """Return the UTF-8 bytes of all texts of an array whose offset is 0, laid end to end; uint8."""
+    data: Any = text.buffers()[2]
+    return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+
+
 def select(text: pa.LargeStringArray, keep: npt.NDArray[np.bool_]) -> pa.LargeStringArray:
     """Return the texts where `keep` is true."""
     return _ARROW.Array.filter(text, _ARROW.array(keep))

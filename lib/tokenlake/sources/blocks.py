@@ -110,7 +110,7 @@ def _plain(part: FileRange, descriptor: int, limit: int, block_bytes: int) -> It
             keep = cut <= limit + _FRAME
             yield LongLine(
                 data=bytearray(_read_exactly(part, descriptor, cut, at)) if keep else None,
-                head=data[:RAW_LIMIT],
+                head=os.pread(descriptor, min(cut, RAW_LIMIT), at),
                 size=cut,
                 offset=at,
                 bytes_read=after - mark,
@@ -148,10 +148,12 @@ def _compressed(part: FileRange, descriptor: int, limit: int, block_bytes: int) 
             return
 
 
-def _gather(stream: DecompressedStream, head: bytes, limit: int, offset: int) -> tuple[list[LongLine], bytes]:
+def _gather(
+    stream: DecompressedStream, begun: bytes, limit: int, offset: int
+) -> tuple[list[LongLine], bytes]:
     """Read on until the line ends; return it, in a list of one, and what was read of the next lines."""
-    data: bytearray | None = bytearray(head)
-    size, rest, ended = len(head), b"", False
+    data: bytearray | None = bytearray(begun)
+    size, head, rest, ended = len(begun), begun[:RAW_LIMIT], b"", False
     while not ended:
         chunk = stream.read(_SCAN_BYTES)
         newline = chunk.find(b"\n") + 1
@@ -159,8 +161,9 @@ def _gather(stream: DecompressedStream, head: bytes, limit: int, offset: int) ->
         if newline:
             chunk, rest = chunk[:newline], chunk[newline:]
         size += len(chunk)
+        head += chunk[: RAW_LIMIT - len(head)]
         if data is not None:
             data += chunk
             data = data if size <= limit + _FRAME else None
     used = stream.consumed()
-    return [LongLine(data=data, head=head[:RAW_LIMIT], size=size, offset=offset, bytes_read=used)], rest
+    return [LongLine(data=data, head=head, size=size, offset=offset, bytes_read=used)], rest

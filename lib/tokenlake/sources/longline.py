@@ -19,10 +19,12 @@ from tokenlake.sources.lineindex import BOM
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.strict import (
     Fault,
+    at_the_end,
     load_object,
     members,
     syntax_fault,
     text_of,
+    too_long,
 )
 
 _LONG_STRING: Final = 64 << 10  # longer ones are lifted out
@@ -36,17 +38,11 @@ def parse_long(line: LongLine, field: str, max_record_bytes: int) -> Parsed:
     start, stop, crlf, cut = _content(line)
     bom = int(start > 0)
     if stop - start > max_record_bytes or line.data is None:
-        found = Fault(
-            "line_too_long", f"the line has {stop - start} bytes, max_record_bytes is {max_record_bytes}"
-        )
+        found = too_long(stop - start, max_record_bytes)
     else:
         found = _parse(line.data, start, stop, field)
-    if (
-        cut
-        and isinstance(found, Fault)
-        and found.reason in {"invalid_json", "invalid_utf8", "lone_surrogate"}
-    ):
-        found = Fault("truncated_line", f"the file ends in the middle of a record ({found.detail})")
+    if cut and isinstance(found, Fault):
+        found = at_the_end(found)
     bad = [BadLine(line.offset, 0, found, line.head)] if isinstance(found, Fault) else []
     texts = [found] if isinstance(found, (bytes, bytearray)) else []
     sizes = [len(text) for text in texts]
@@ -111,6 +107,9 @@ def _lift(
             break
         skeleton += data[at : min(quote, at + _MAX_SKELETON + 1)]
         at = _string_end(data, quote + 1, stop)
+        if not at:  # never closed: not JSON, whatever follows
+            skeleton += b'"'
+            break
         if at - quote > _LONG_STRING:
             lifted[len(skeleton)] = (quote + 1, at - 1)
             skeleton += placeholder
@@ -120,7 +119,7 @@ def _lift(
 
 
 def _string_end(data: bytearray, start: int, stop: int) -> int:
-    """Return where the string whose inside begins at `start` ends, after its quote; `stop` if it does not."""
+    """Return where the string whose inside begins at `start` ends, after its quote; 0 if it does not."""
     at = start
     while (at := data.find(b'"', at, stop)) >= 0:
         back = at
@@ -129,7 +128,7 @@ def _string_end(data: bytearray, start: int, stop: int) -> int:
         at += 1
         if (at - back) % 2:
             return at
-    return stop
+    return 0
 
 
 def _decode(data: bytearray, start: int, stop: int, *, keep: bool) -> bytearray | Fault:

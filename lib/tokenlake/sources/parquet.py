@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -10,15 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.sources.arrays import concat, is_utf8, select
+from tokenlake.sources.arrays import concat, is_utf8, select, sizes_of
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.listing import InputFile
 from tokenlake.sources.opening import damaged
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.strict import Fault
 
-_BATCH_BYTES: Final = 1 << 20  # aimed at for one step of the decoder
-_MAX_ROWS: Final = 4096
+_STEP_BYTES: Final = 1 << 20  # aimed at for one step of the decoder
+_STEP_ROWS: Final = 256  # long texts may stand together; short ones do not mind, a step costs 12 us
+_MAX_STEP_BYTES: Final = 256 << 20  # that a dictionary may unfold to in one step
+_DICTIONARY_PAGE: Final = 2
 _JOIN_BYTES: Final = 16 << 20  # steps are joined up to this size
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole
 
@@ -30,8 +33,10 @@ def row_group_sizes(file: InputFile) -> list[int]:
         return [meta.row_group(index).total_byte_size for index in range(meta.num_row_groups)]
 
 
-def read_row_groups(file: InputFile, start: int, stop: int, field: str) -> Iterator[Parsed]:
-    """Yield the texts in column `field` of row groups ``[start, stop)``.
+def read_row_groups(
+    file: InputFile, descriptor: int, start: int, stop: int, field: str, max_record_bytes: int
+) -> Iterator[Parsed]:
+    """Yield the texts in column `field` of row groups ``[start, stop)``; `descriptor` is the open file.
 
     Raises:
         DamagedFileError: the file is empty, cut or corrupt, its row counts disagree, or it has not
@@ -45,7 +50,12 @@ def read_row_groups(file: InputFile, start: int, stop: int, field: str) -> Itera
         _check_schema(file, parquet, field)
         first = _first_rows(file, parquet)
         for group in range(start, stop):
-            yield from _read_group(file, parquet, group, field, first[group])
+            column = _column(parquet.metadata.row_group(group), field)
+            rows = _step_rows(column, _dictionary_bytes(descriptor, column))
+            texts = _joined(_decoded(file, parquet, group, field, rows))
+            yield from _read_group(
+                file, parquet.metadata.row_group(group), group, texts, first[group], max_record_bytes
+            )
 
 
 def _check_schema(file: InputFile, parquet: pq.ParquetFile, field: str) -> None:
@@ -73,14 +83,18 @@ def _first_rows(file: InputFile, parquet: pq.ParquetFile) -> list[int]:
 
 
 def _read_group(
-    file: InputFile, parquet: pq.ParquetFile, group: int, field: str, first: int
+    file: InputFile,
+    meta: pq.RowGroupMetaData,
+    group: int,
+    texts: Iterator[pa.LargeStringArray],
+    first: int,
+    max_record_bytes: int,
 ) -> Iterator[Parsed]:
-    meta = parquet.metadata.row_group(group)
     row, done = 0, 0
-    for text in _joined(_decoded(file, parquet, group, field)):
+    for text in texts:
         size = len(text)
         after = meta.total_byte_size * (row + size) // max(meta.num_rows, 1)
-        box = [_parsed(text, first + row, after - done)]
+        box = [_parsed(text, first + row, after - done, max_record_bytes)]
         del text
         yield box.pop()
         row, done = row + size, after
@@ -89,25 +103,51 @@ def _read_group(
 
 
 def _decoded(
-    file: InputFile, parquet: pq.ParquetFile, group: int, field: str
+    file: InputFile, parquet: pq.ParquetFile, group: int, field: str, rows: int
 ) -> Iterator[pa.LargeStringArray]:
-    meta = parquet.metadata.row_group(group)
-    rows = _batch_rows(meta, field)
-    reader: Any = parquet
+    reader: Any = parquet  # the stub leaves the types of lists open
     with _damage(file, f"row group {group}, column {field!r}"):
-        for batch in reader.iter_batches(
-            batch_size=rows, row_groups=[group], columns=[field], use_threads=False
-        ):
+        for batch in reader.iter_batches(rows, row_groups=[group], columns=[field], use_threads=False):
             yield batch.column(0).cast(pa.large_string(), safe=False)
 
 
-def _batch_rows(meta: pq.RowGroupMetaData, field: str) -> int:
-    for index in range(meta.num_columns):
-        column = meta.column(index)
-        if column.path_in_schema == field:
-            average = column.total_uncompressed_size / max(meta.num_rows, 1)
-            return int(min(max(_BATCH_BYTES / max(average, 1), 1), _MAX_ROWS))
-    return _MAX_ROWS
+def _column(meta: pq.RowGroupMetaData, field: str) -> pq.ColumnChunkMetaData:
+    columns = (meta.column(index) for index in range(meta.num_columns))
+    return next(column for column in columns if column.path_in_schema == field)
+
+
+def _step_rows(column: pq.ColumnChunkMetaData, dictionary_bytes: int) -> int:
+    """Return how many rows to decode at a time, so that their texts stay within bounds."""
+    average = column.total_uncompressed_size // max(column.num_values, 1)
+    rows = min(_STEP_ROWS, _STEP_BYTES // max(average, 1))
+    if dictionary_bytes:  # every row may be its largest entry
+        rows = min(rows, _MAX_STEP_BYTES // dictionary_bytes)
+    if "DELTA_BYTE_ARRAY" in column.encodings:  # every row may repeat a long prefix
+        rows = min(rows, 16)
+    return max(rows, 1)
+
+
+def _dictionary_bytes(descriptor: int, column: pq.ColumnChunkMetaData) -> int:
+    """Return the uncompressed size of a column chunk's dictionary, 0 if there is none.
+
+    It is in the header of the chunk's first page: Thrift's compact form of (1: page type, 2: size).
+    """
+    offset = column.dictionary_page_offset or column.data_page_offset
+    header = os.pread(descriptor, 16, offset)
+    kind, at = _thrift_int(header, 0)
+    size, _ = _thrift_int(header, at)
+    return size if kind == _DICTIONARY_PAGE else 0
+
+
+def _thrift_int(header: bytes, at: int) -> tuple[int, int]:
+    """Return the 32-bit integer of the field at `at` and where the next begins; 0 for anything else."""
+    value, shift, at = 0, 0, at + 1
+    while at < len(header):
+        value |= (header[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if header[at - 1] < 0x80:
+            break
+    return (value >> 1) ^ -(value & 1), at
 
 
 def _joined(arrays: Iterator[pa.LargeStringArray]) -> Iterator[pa.LargeStringArray]:
@@ -124,30 +164,32 @@ def _joined(arrays: Iterator[pa.LargeStringArray]) -> Iterator[pa.LargeStringArr
         yield concat(held)
 
 
-def _parsed(text: pa.LargeStringArray, first: int, bytes_read: int) -> Parsed:
+def _parsed(text: pa.LargeStringArray, first: int, bytes_read: int, max_record_bytes: int) -> Parsed:
     positions = np.arange(first, first + len(text), dtype=np.int64)
     bad: list[BadLine] = []
-    if text.null_count or not is_utf8(text):
-        bad = list(_bad_rows(text, first))
-        keep = np.ones(len(text), bool)
-        keep[[line.position - first for line in bad]] = False
+    if text.null_count or not is_utf8(text) or sizes_of(text).max(initial=0) > max_record_bytes:
+        bad = list(_bad_rows(text, first, max_record_bytes))
+        keep = ~np.isin(positions, [line.position for line in bad])
         text, positions = select(text, keep), positions[keep]
     return Parsed(text=text, positions=positions, bad=tuple(bad), normalized={}, bytes_read=bytes_read)
 
 
-def _bad_rows(text: pa.LargeStringArray, first: int) -> Iterator[BadLine]:
+def _bad_rows(text: pa.LargeStringArray, first: int, max_record_bytes: int) -> Iterator[BadLine]:
     nulls = text.is_null().to_numpy(zero_copy_only=False)
+    sizes = sizes_of(text)
     whole = is_utf8(text)
-    for index in np.flatnonzero(nulls) if whole else range(len(text)):
+    for index in np.flatnonzero(nulls | (sizes > max_record_bytes)) if whole else range(len(text)):
         row = int(index)
         if nulls[row]:
-            fault = Fault("null_text", "the text is null, expected a string")
-            yield BadLine(first + row, None, fault, b"")
-        elif not is_utf8(text[row : row + 1]):
+            yield BadLine(first + row, None, Fault("null_text", "the text is null, expected a string"), b"")
+            continue
+        fault = None if is_utf8(text[row : row + 1]) else Fault("invalid_utf8", "the text is not valid UTF-8")
+        if sizes[row] > max_record_bytes:
+            told = f"the text has {sizes[row]} bytes, max_record_bytes is {max_record_bytes}"
+            fault = Fault("text_too_long", told)
+        if fault:
             raw = text[row : row + 1].view(pa.large_binary())[0].as_py()
-            yield BadLine(
-                first + row, None, Fault("invalid_utf8", "the text is not valid UTF-8"), raw[:RAW_LIMIT]
-            )
+            yield BadLine(first + row, None, fault, raw[:RAW_LIMIT])
 
 
 @contextmanager

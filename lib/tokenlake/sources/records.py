@@ -51,7 +51,7 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
 def _parse(part: FileRange, descriptor: int, source: ResolvedSource) -> Iterator[Parsed]:
     limit = source.max_record_bytes
     if part.file.format == "parquet":
-        return read_row_groups(part.file, part.start, part.stop, source.content_field)
+        return read_row_groups(part.file, descriptor, part.start, part.stop, source.content_field, limit)
     if part.file.format == "jsonl":
         return read_jsonl(read_blocks(part, descriptor, limit), source.content_field, limit)
     if part.file.text_mode == "lines":

@@ -133,7 +133,9 @@ def _tame(token: re.Match[bytes]) -> bytes:
 
 
 def _may_repeat(line: bytes, field: str) -> bool:
-    return b"\\" in line or line.count(orjson.dumps(field)) != 1
+    # Letters, digits and underscores have one other spelling in a key, \\u00XX.
+    escape = b"\\u00" if field.isascii() and field.isidentifier() else b"\\"
+    return escape in line or line.count(orjson.dumps(field)) != 1
 
 
 def _kind(value: object) -> str:

@@ -25,13 +25,10 @@ def read_document(part: FileRange, descriptor: int, max_record_bytes: int) -> Pa
     data = _read_whole(part, descriptor, max_record_bytes)
     skip = len(BOM) if data.startswith(BOM) else 0
     text = text_over(np.array([0, len(data) - skip]), pa.py_buffer(data).slice(skip))
-    fault: Fault | None = None
-    if len(data) > max_record_bytes:
-        fault = Fault(
-            "document_too_long", f"the file has more than max_record_bytes = {max_record_bytes} bytes"
-        )
-    else:
-        fault = _utf8_fault(text, "file")
+    too_big = Fault(
+        "document_too_long", f"the file has more than max_record_bytes = {max_record_bytes} bytes"
+    )
+    fault = too_big if len(data) > max_record_bytes else _utf8_fault(text, "file")
     return Parsed(
         text=text[:0] if fault else text,
         positions=np.zeros(0 if fault else 1, np.int64),
@@ -76,8 +73,7 @@ def _lines(block: Block, max_record_bytes: int) -> Parsed:
     sizes = lines.stops - lines.starts
     if (sizes > max_record_bytes).any() or _utf8_fault(text, "block"):
         bad = _bad_lines(block, lines, text, max_record_bytes)
-        keep = np.ones(len(text), bool)
-        keep[[np.searchsorted(positions, line.position) for line in bad]] = False
+        keep = ~np.isin(positions, [line.position for line in bad])
         text, positions = select(text, keep), positions[keep]
     return Parsed(
         text=text,

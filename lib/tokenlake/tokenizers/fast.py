@@ -71,9 +71,6 @@ class GigatokenEngine:
 
 
 def _without_specials(files: TokenizerFiles) -> bytes:
-    """Return tokenizer.json without its special=true added tokens.
-
-    gigatoken's JSON reader does not take escaped surrogate pairs everywhere, hence ensure_ascii=False.
-    """
+    """Return tokenizer.json without its special=true added tokens."""
     kept = [token for token in files.added_tokens if not token.get("special")]
     return json.dumps({**files.spec, "added_tokens": kept}, ensure_ascii=False).encode()

@@ -95,7 +95,7 @@ class TokenizerFiles:
         if isinstance(vocab, list):  # Unigram: a list of [piece, score]
             pieces = cast("list[tuple[str, float]]", vocab)
             vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
-        return {**vocab, **{token["content"]: token["id"] for token in self.added_tokens}}
+        return _with_added(vocab, [token["content"] for token in self.added_tokens])
 
     @property
     def vocab_size(self) -> int:
@@ -169,6 +169,15 @@ class TokenizerFiles:
                 f"tokenizer {self.name!r}: {file} holds a {type(parsed).__name__}, expected an object"
             )
         return cast("dict[str, Any]", parsed)
+
+
+def _with_added(vocab: dict[str, int], added: list[str]) -> dict[str, int]:
+    """Number added tokens as `tokenizers` does: past the vocabulary, whatever id the file says."""
+    ids, highest = dict(vocab), -1
+    for token in added:
+        ids.setdefault(token, max(len(vocab), highest + 1))
+        highest = max(highest, ids[token])
+    return ids
 
 
 def _rebuild(name: str, files: dict[str, bytes], revision: str | None) -> TokenizerFiles:

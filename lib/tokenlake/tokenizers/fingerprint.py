@@ -27,8 +27,12 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
         ``probe_ids`` (the first ids, for people), ``prefix`` and ``suffix`` (null when the post-processor
         is not a wrapper), ``vocab_size``, ``bos_id``, ``eos_id``, ``pad_id``.
     """
-    literal, encode = (_probe(Reference(files, literal=mode)) for mode in (True, False))
-    prefix, suffix = _affixes(files)
+    reference = Reference(files)
+    prefix, suffix = _affixes(reference)
+    _require_same_ids(files, reference)
+    literal = _probe(reference)
+    reference.backend.encode_special_tokens = False  # loading it again would cost 0.15 s
+    encode = _probe(reference)
     behaviour = {"literal": literal, "encode": encode, "prefix": prefix, "suffix": suffix}
     return {
         "name": files.name,
@@ -54,9 +58,22 @@ def _probe(reference: Reference) -> list[list[int]]:
     return [ids.tolist() for ids in reference.encode(FINGERPRINT_TEXTS)]
 
 
-def _affixes(files: TokenizerFiles) -> tuple[list[int] | None, list[int] | None]:
+def _require_same_ids(files: TokenizerFiles, reference: Reference) -> None:
+    """Packing takes EOS and padding from the files: they must be what the backend means by them."""
+    for token in (files.bos_token, files.eos_token, files.pad_token):
+        expected = None if token is None else reference.backend.token_to_id(token)
+        if token is not None and files.token_id(token) != expected:
+            raise TokenizerError(
+                f"tokenizer {files.name!r}: {token!r} has id {files.token_id(token)} by its files "
+                f"and {expected} by its backend; expected the same. Save it again with transformers: "
+                "save_pretrained(directory)",
+                tokenizer=files.name,
+            )
+
+
+def _affixes(reference: Reference) -> tuple[list[int] | None, list[int] | None]:
     try:
-        prefix, suffix = Reference(files).affixes()
+        prefix, suffix = reference.affixes()
     except TokenizerError:
         return None, None
     return list(prefix), list(suffix)

@@ -27,6 +27,7 @@ from tokenlake.tokenizers.unicode_guard import is_guarded
 REQUESTS: Final = ("auto", "gigatoken", "tokenizers")
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
 SAMPLE_BYTES: Final = 2 << 20
+_ADDED_TOKENS: Final = 512
 
 
 @final
@@ -85,8 +86,8 @@ def probe(fast: GigatokenEngine, reference: Reference, sample_texts: Sequence[st
     Raises:
         EngineMismatchError: on the first difference.
     """
-    specials = reference.files.special_tokens[:4]
-    around = [f"a{token}b {token} {token}{token}" for token in specials]
+    added = [token["content"] for token in reference.files.added_tokens[:_ADDED_TOKENS]]
+    around = [f"a{token}b {token} {token}{token}" for token in added]
     texts = [
         text for text in [*adversarial_texts(), *around, *_bounded(sample_texts)] if not is_guarded(text)
     ]

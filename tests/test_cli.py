@@ -1,0 +1,346 @@
+"""The command line: what it prints where, and what it ends with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+import tokenlake
+from tests.store_support import SEQ_LENGTH, build_store, copy_store, settings
+from tokenlake.build.runner import build_dataset
+from tokenlake.cli.app import main
+from tokenlake.errors import CancelledError
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
+    return build_store(tmp_path_factory.mktemp("cli"), tokenizer_dir)
+
+
+@pytest.fixture(autouse=True)
+def _this_store(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKENLAKE_STORE", str(store))
+    monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def config(store: Path, tokenizer_dir: Path, tmp_path: Path) -> Path:
+    """The configuration of the store's dataset, as a file, with a store of its own."""
+    path = tmp_path / "small.yaml"
+    chosen = settings(store.parent, tokenizer_dir) | {"save": {"output_dir": str(tmp_path / "store")}}
+    path.write_text(yaml.safe_dump(chosen))
+    return path
+
+
+def _json(capsys: Output, *arguments: str) -> object:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+# -- the commands
+
+
+def test_ls_lists_versions(capsys: Output) -> None:
+    assert main(["ls"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in out[1:]] == [["small", "v1", "packed"], ["small", "v2", "packed"]]
+    assert all(line == line.rstrip() for line in out)
+    listed = _json(capsys, "ls", "small")
+    assert [(each["version"], each["state"]) for each in listed] == [(1, "committed"), (2, "committed")]
+
+
+def test_ls_shows_a_build_in_progress(capsys: Output, store: Path, tmp_path: Path) -> None:
+    copy = copy_store(store, tmp_path / "copy")
+    (copy / "small" / "v2" / "manifest.json").unlink()
+    assert main(["ls", "--store", str(copy)]) == 0
+    assert "in progress, 2 units done" in capsys.readouterr().out.splitlines()[2]
+
+
+def test_ls_of_an_empty_store_says_what_to_do(capsys: Output, tmp_path: Path) -> None:
+    assert main(["ls", "--store", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "tokenlake run CONFIG" in captured.err
+
+
+def test_show_prints_the_whole_story(capsys: Output, store: Path) -> None:
+    assert main(["show", "small", "--files"]) == 0
+    out = capsys.readouterr().out
+    for expected in (
+        "small v2",
+        "Splits",
+        "validation",
+        "1 quarantined (null_text)",
+        "Tokenizer",
+        "Lineage",
+    ):
+        assert expected in out
+    assert "data/train-00000-00.parquet" in out
+    assert _json(capsys, "show", "small@v1") == json.loads((store / "small/v1/manifest.json").read_bytes())
+
+
+def test_verify_says_all_well_or_ends_with_3(capsys: Output, store: Path, tmp_path: Path) -> None:
+    assert main(["verify", "small", "--deep"]) == 0
+    assert "small v2: all well" in capsys.readouterr().out
+    copy = copy_store(store, tmp_path / "copy")
+    shard = copy / "small/v2/data/train-00000-00.parquet"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert main(["verify", "small", "--store", str(copy)]) == 3
+    out = capsys.readouterr().out
+    assert "small v2: 1 problem" in out
+    assert "data/train-00000-00.parquet  sha256" in out
+    assert main(["verify", "small", "--store", str(copy), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_peek_shows_boundaries_and_provenance(capsys: Output) -> None:
+    assert main(["peek", "small@v1", "-n", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"train row 0  {SEQ_LENGTH} tokens in ")
+    assert "── notes  river.txt:" in out
+    assert "centimetres overnight.\n<|endoftext|>" in out or "overnight.<|endoftext|>" in out
+    [row] = _json(capsys, "peek", "small", "-n", "1", "--split", "validation")
+    assert row["split"] == "validation"
+    assert all(segment["text"] and segment["ids"] for segment in row["segments"])
+
+
+def test_sql_prints_tables_json_and_csv(capsys: Output) -> None:
+    question = "select version, rows, [1, 2] as l from datasets order by version"
+    assert main(["sql", question]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["version", "rows", "l"]
+    records = _json(capsys, "sql", question)
+    assert [record["version"] for record in records] == [1, 2]
+    assert main(["sql", question, "--csv"]) == 0
+    lines = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert lines == [
+        ["version", "rows", "l"],
+        *([str(r["version"]), str(r["rows"]), "[1, 2]"] for r in records),
+    ]
+
+
+def test_sql_alone_lists_what_can_be_asked(capsys: Output) -> None:
+    assert main(["sql"]) == 0
+    out = capsys.readouterr().out
+    for name in ("small ", '"small/documents"', '"small@v1"', '"small/quarantine"', "accounts"):
+        assert name in out
+
+
+def test_long_results_are_cut_on_screen_only(capsys: Output) -> None:
+    assert main(["sql", "select * from range(1000)"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 201
+    assert "the first 200 of 1,000 rows" in captured.err
+    assert len(_json(capsys, "sql", "select * from range(1000)")) == 1000
+
+
+def test_data_cannot_drive_the_terminal(capsys: Output) -> None:
+    assert main(["sql", "select chr(27) || '[2J' || chr(155) || chr(8238) || 'é' as t"]) == 0
+    assert capsys.readouterr().out == "t\n\\x1b[2J\\x9b\\u202eé\n"
+
+
+def test_markup_in_data_stays_text(capsys: Output) -> None:
+    assert main(["sql", "select '[bold]x[/bold] [/] :smile:' as t"]) == 0
+    assert capsys.readouterr().out == "t\n[bold]x[/bold] [/] :smile:\n"
+
+
+def test_schema_is_json_schema(capsys: Output) -> None:
+    assert main(["schema"]) == 0
+    assert "datasets" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_plan_estimates_and_writes_nothing(capsys: Output, config: Path, tmp_path: Path) -> None:
+    plan = _json(capsys, "plan", str(config), "--set", "pack.seq_length=32")
+    assert (plan["name"], plan["units"], [s["files"] for s in plan["sources"]]) == ("small", 2, [2, 1])
+    assert main(["plan", str(config)]) == 0
+    assert "of 64 tokens" in capsys.readouterr().out
+    assert not (tmp_path / "store").exists()
+    real = build_dataset(str(config), workers=1).manifest.totals
+    assert 0.8 < plan["estimate"]["tokens"] / real.tokens < 1.25
+    assert plan["estimate"]["files"] >= real.files
+
+
+# -- run
+
+
+def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_path: Path) -> None:
+    assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("small v1 committed\n")
+    for expected in (
+        "82 = 81 kept + 1 quarantined (null_text)",
+        "tokenlake peek small -n 2 --store",
+    ):
+        assert expected in captured.out, expected
+    assert "small v1: 2 units" in captured.err
+    done = _json(capsys, "run", str(config), "--no-prefect")
+    assert (done["status"], done["version"], done["units"]["built"]) == ("exists", 1, 0)
+
+
+def test_store_overrides_the_configuration(capsys: Output, config: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "else where"
+    done = _json(capsys, "run", str(config), "--no-prefect", "--workers", "1", "--store", str(elsewhere))
+    assert done["path"] == str(elsewhere / "small" / "v1")
+
+
+def _flow_that(monkeypatch: pytest.MonkeyPatch, launch: object) -> None:
+    module = ModuleType("flows.launch")
+    vars(module)["launch"] = launch
+    monkeypatch.setitem(sys.modules, "flows", ModuleType("flows"))
+    monkeypatch.setitem(sys.modules, "flows.launch", module)
+
+
+def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def launch(config, overrides=(), workers=None, on_event=None):
+        seen.append((config, list(overrides), workers))
+        loaded = tokenlake.load_config(config, overrides)
+        return build_dataset(loaded, workers=workers, on_event=on_event)
+
+    _flow_that(monkeypatch, launch)
+    assert main(["run", str(config), "-s", "pack.seq_length=32", "--workers", "1"]) == 0
+    assert seen == [(str(config), ["pack.seq_length=32"], 1)]
+    assert " x 32, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, CancelledError("cancelled")])
+def test_a_cancelled_run_says_how_to_resume(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    def launch(config, **_):
+        raise stop
+
+    _flow_that(monkeypatch, launch)
+    monkeypatch.setattr(sys, "argv", ["tokenlake", "run", "my config.yaml"])
+    assert main(["run", str(config)]) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "cancelled: what is finished is kept. To resume:  tokenlake run 'my config.yaml'"
+
+
+def test_without_flows_the_way_out_is_named(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "flows", None)
+    monkeypatch.setitem(sys.modules, "flows.launch", None)
+    assert main(["run", str(config)]) == 1
+    err = capsys.readouterr().err
+    assert "the wheel of tokenlake holds the library alone" in err
+    assert "--no-prefect" in err
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["rum"], 2, "there is no command 'rum'; did you mean 'run'?"),
+        (["ls", "--foo"], 2, "--foo"),
+        (["peek", "small", "-n", "x"], 2, "x"),
+        (["show"], 2, "NAME"),
+        (["show", "smal"], 2, "did you mean small?"),
+        (["show", "small@v9"], 2, "small@v9"),
+        (["run", "absent.yaml", "--no-prefect"], 2, "absent.yaml"),
+        (["run", "x.yaml", "--engine", "ray"], 2, "not available in this release"),
+        (["run", "x.yaml", "--engine", "spark"], 2, "spark"),
+        (["sql", "delete from small"], 2, "may only read"),
+        (["ls", "--store", "s3://bucket"], 2, "not available in this release"),
+    ],
+)
+def test_deliberate_errors_are_a_few_lines(
+    capsys: Output, arguments: list[str], code: int, message: str
+) -> None:
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = [line for line in captured.err.splitlines() if not line.endswith("planning")]
+    assert lines[0].startswith("error: ")
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_an_unknown_setting_is_named(capsys: Output, config: Path) -> None:
+    assert main(["plan", str(config), "--set", "pack.seq_len=5"]) == 2
+    err = capsys.readouterr().err
+    assert "seq_len" in err
+    assert "seq_length" in err
+
+
+def test_a_bug_shows_its_traceback_and_asks_for_a_report(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(config, **_):
+        raise ZeroDivisionError
+
+    _flow_that(monkeypatch, launch)
+    assert main(["run", str(config)]) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError" in err
+    assert "this is a bug in tokenlake" in err
+
+
+# -- the process
+
+
+def _tokenlake(*arguments: str, **options) -> subprocess.CompletedProcess:
+    root = Path(__file__).resolve().parents[1]
+    environment = os.environ | {"PYTHONPATH": str(root / "lib")}
+    command = [sys.executable, "-m", "tokenlake", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
+
+
+def test_help_lists_all_commands_and_imports_nothing_heavy() -> None:
+    began = time.process_time()
+    result = _tokenlake("--help")
+    assert result.returncode == 0, began
+    for name in ("plan", "run", "schema", "ls", "show", "verify", "peek", "sql"):
+        assert f"\n  {name} " in result.stdout
+    heavy = "import sys; from tokenlake.cli.app import main; main(['--help']); print(sorted(sys.modules))"
+    root = Path(__file__).resolve().parents[1]
+    modules = subprocess.run(
+        [sys.executable, "-c", heavy],
+        env=os.environ | {"PYTHONPATH": str(root / "lib")},
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in ("numpy", "pyarrow", "duckdb", "pydantic", "tokenizers", "prefect", "yaml"):
+        assert f"'{name}'" not in modules
+
+
+def test_version() -> None:
+    assert _tokenlake("--version").stdout == f"tokenlake {tokenlake.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "schema", "ls", "show", "verify", "peek", "sql"])
+def test_every_command_explains_itself(capsys: Output, command: str) -> None:
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: tokenlake {command}")
+    assert "Exit codes" in out
+
+
+def test_a_reader_that_leaves_is_no_error(store: Path) -> None:
+    root = Path(__file__).resolve().parents[1]
+    command = f"{sys.executable} -m tokenlake sql 'from range(100000)' --csv | head -1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        env=os.environ | {"PYTHONPATH": str(root / "lib")},
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "range\n", "")

@@ -1,0 +1,143 @@
+"""What a watcher of a build sees."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from tokenlake.account import Account
+from tokenlake.build.events import (
+    EngineChosen,
+    EngineCondemned,
+    Event,
+    Planned,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    UnitStarted,
+)
+from tokenlake.cli.progress import Counter, RunProgress
+from tokenlake.cli.tally import Tally
+from tokenlake.manifest import UnitRecord
+
+MB = 1_000_000
+
+
+def _record(unit: int, tokens: int = 0, documents: int = 0) -> UnitRecord:
+    return UnitRecord(
+        unit=unit,
+        fingerprint="ab" * 32,
+        source="web",
+        inputs=(),
+        parts=(),
+        account=Account(documents=documents, tokens=tokens),
+        quarantine=None,
+        engine="gigatoken",
+        produced_by={},
+    )
+
+
+def _run() -> Iterator[Event]:
+    """Four units: one resumed, one built, one retried and built, one left."""
+    yield Planned(
+        dataset="web",
+        version=2,
+        units=4,
+        input_bytes=40 * MB,
+        pending=3,
+        source_bytes={"web": 30 * MB, "code": 10 * MB},
+    )
+    yield UnitFinished(0, "web", 10 * MB, _record(0, 1_000, 10), "resumed")
+    yield EngineChosen("gpt2", "gigatoken", "equal to the reference")
+    yield EngineChosen("gpt2", "gigatoken", "equal to the reference on other texts")
+    yield UnitStarted(1, "web", 10 * MB)
+    yield UnitProgress(1, "web", 6 * MB, 5, 500)
+    yield UnitStarted(2, "code", 10 * MB)
+    yield UnitProgress(2, "code", 3 * MB, 5, 500)
+    yield UnitRetried(2, "code", "worker died", 3 * MB)
+    yield UnitFinished(1, "web", 10 * MB, _record(1), "built", 1.0, 6 * MB)
+    yield UnitProgress(2, "code", 10 * MB, 5, 500)
+    yield UnitFinished(2, "code", 10 * MB, _record(2), "built", 1.0, 10 * MB)
+
+
+def test_bytes_add_up_whatever_was_resumed_or_retried() -> None:
+    tally = Tally()
+    for event in _run():
+        tally.add(event)
+    assert (tally.units, tally.finished) == (4, 3)
+    assert (tally.total, tally.done, tally.built) == (40 * MB, 30 * MB, 20 * MB)
+    assert {name: (s.done, s.total) for name, s in tally.sources.items()} == {
+        "web": (20 * MB, 30 * MB),
+        "code": (10 * MB, 10 * MB),
+    }
+    assert tally.left() == pytest.approx(tally.seconds() / 2, rel=0.1)
+
+
+def test_the_time_left_is_of_this_run_alone() -> None:
+    tally = Tally()
+    events = list(_run())
+    tally.add(events[0])
+    tally.add(events[1])
+    assert tally.left() is None
+
+
+def test_lines_without_a_terminal() -> None:
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        for event in _run():
+            progress(event)
+        progress(EngineCondemned("gigatoken", "differs on 'x\x1b[2J'"))
+    assert out.getvalue().splitlines() == [
+        "planning",
+        "web v2: 4 units, 38.1 MiB; 3 to build, 1 already there",
+        "engine gigatoken for gpt2: equal to the reference",
+        "unit 2 (code) again, after: worker died",
+        "engine gigatoken is not exact; its units are built again: differs on 'x\\x1b[2J'",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_bars_fit_the_terminal(width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None, legacy_windows=False)
+    progress = RunProgress("planning", console)
+    for event in _run():
+        progress(event)
+    out.truncate(0)
+    console.print(progress._render())
+    lines = out.getvalue().replace("\0", "").splitlines()
+    assert len(lines) == 3
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].startswith("web")
+    assert "19.1 MiB of 28.6 MiB" in lines[0] or width < 80
+    assert lines[2].startswith("3 of 4 units")
+
+
+def test_events_may_come_from_any_thread() -> None:
+    progress = RunProgress("planning", Console(file=io.StringIO()))
+    progress(next(_run()))
+
+    def report() -> None:
+        for _ in range(1_000):
+            progress(UnitProgress(0, "web", 1, 1, 2))
+
+    threads = [threading.Thread(target=report) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (progress.tally.done, progress.tally.tokens) == (4_000, 8_000)
+
+
+def test_a_counter_is_quiet_at_first() -> None:
+    counter = Counter()
+    counter.add(5)
+    assert counter.line("hashing") == ""
+    counter._began -= 1
+    assert counter.line("hashing").startswith("hashing: 5 B, ")
+    counter.set(6, 10)
+    assert counter.line("verifying").startswith("verifying: 6 B of 10 B, ")

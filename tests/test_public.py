@@ -1,0 +1,44 @@
+"""What ``import tokenlake`` promises, and what it costs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tokenlake
+
+LIB = Path(tokenlake.__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", sorted(set(tokenlake.__all__) - {"__version__"}))
+def test_every_public_name_is_there_and_is_no_module(name):
+    importlib.import_module("tokenlake.build.runner")
+    value = getattr(tokenlake, name)
+    assert value.__name__ == name
+    assert callable(value)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        tokenlake.nonsense  # noqa: B018
+
+
+def test_all_is_what_dir_shows():
+    assert dir(tokenlake) == sorted(tokenlake.__all__)
+
+
+def test_a_trainer_can_read_manifests_without_the_build_side():
+    """None of the build side's packages is imported by what a trainer uses."""
+    script = (
+        "import sys, tokenlake, tokenlake.catalog, tokenlake.manifest, tokenlake.schema, tokenlake.storage\n"
+        "heavy = {'prefect', 'transformers', 'tokenizers', 'gigatoken', 'awkward', 'polars', 'duckdb', 'pydantic'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    env = os.environ | {"PYTHONPATH": str(LIB)}
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    assert out.stdout.strip() == "[]"
