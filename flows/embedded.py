@@ -1,4 +1,4 @@
-"""Which Prefect server a run reports to: the configured one, or one of its own in a second process.
+"""A Prefect server of a run's own, in a second process.
 
 Prefect is not imported here. Its server takes seconds to start and these seconds are spent on other
 things: importing Prefect, planning, starting workers. Prefect's own temporary server would only start
@@ -7,20 +7,17 @@ when the first flow runs, and would be waited for.
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import tomllib
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, final
-from urllib.parse import urlsplit
+from typing import Final, final
 
-from tokenlake.errors import ConfigError, TokenlakeError
+from flows.configured import is_healthy
+from tokenlake.errors import TokenlakeError
 
 #: Seconds for a server to come up; the first start on an empty home makes its database.
 STARTUP_SECONDS: Final = 120.0
@@ -30,9 +27,6 @@ _STOP_SECONDS: Final = 8.0
 
 #: How often a server is started in one run, at most.
 _MOST_STARTS: Final = 4
-
-#: Seconds for a running server to answer.
-_ANSWER_SECONDS: Final = 5.0
 
 #: Settings of Prefect that its client and our own server share; what the user has set stays.
 CLIENT_SETTINGS: Final = {
@@ -88,7 +82,7 @@ class EmbeddedServer:
         """
         try:
             # Until the server is up the request waits in the socket's queue: no polling.
-            self._up = _health(self.api_url, STARTUP_SECONDS)
+            self._up = is_healthy(self.api_url, STARTUP_SECONDS)
             reason = "answers, but is not healthy"
         except OSError as cause:
             reason = f"did not come up ({cause or type(cause).__name__})"
@@ -142,94 +136,6 @@ class EmbeddedServer:
     def _output(self) -> str:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
-
-
-def configured_api_url() -> str | None:
-    """The server that the environment, a ``prefect.toml`` or the active profile names.
-
-    Raises:
-        ConfigError: it is named but does not answer.
-    """
-    for where, url in _named_servers():
-        try:
-            healthy = _health(url, _ANSWER_SECONDS)
-        except OSError as cause:
-            healthy, why = False, str(cause)
-        else:
-            why = "it is not healthy"
-        if healthy:
-            return url
-        raise ConfigError(
-            f"the Prefect server {url} named by {where} does not answer ({why}): start it with"
-            " `prefect server start`, or unset it and the run starts a server of its own"
-        )
-    return None
-
-
-def _named_servers() -> Iterator[tuple[str, str]]:
-    """Where a server's address is set, in Prefect's order of precedence."""
-    key = "PREFECT_API_URL"
-    if key in os.environ:
-        # Set but empty is Prefect's way to say: none, whatever the profile says.
-        if os.environ[key]:
-            yield key, os.environ[key]
-        return
-    if url := _dotenv(Path(".env"), key):
-        yield ".env", url
-    if url := _lookup(_toml(Path("prefect.toml")), "api", "url"):
-        yield "prefect.toml", url
-    if url := _lookup(_toml(Path("pyproject.toml")), "tool", "prefect", "api", "url"):
-        yield "pyproject.toml", url
-    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    path = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
-    profiles = _toml(path)
-    active = os.environ.get("PREFECT_PROFILE") or _lookup(profiles, "active")
-    if active and (url := _lookup(profiles, "profiles", active, key)):
-        yield f"profile {active!r} of {path}", url
-
-
-def _dotenv(path: Path, key: str) -> str | None:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, ValueError):
-        return None
-    values = [line.removeprefix("export ").partition("=") for line in lines]
-    return next((value.strip(" '\"") for name, _, value in values if name.strip() == key), None)
-
-
-def _toml(path: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError:
-        return {}
-    except ValueError as cause:
-        raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
-
-
-def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
-    value: Any = table
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, str) and value else None
-
-
-def _health(api_url: str, seconds: float) -> bool:
-    """Whether the server says that it is well.
-
-    Raises:
-        OSError: nobody answers.
-    """
-    url = urlsplit(api_url)
-    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = connect(url.hostname or "", url.port, timeout=seconds)
-    try:
-        connection.request("GET", f"{url.path.rstrip('/')}/health")
-        # A server that wants a password is a server that is there.
-        return connection.getresponse().status in {200, 401, 403}
-    except http.client.HTTPException as cause:
-        raise OSError(f"not an HTTP server: {cause!r}") from cause
-    finally:
-        connection.close()
 
 
 def _server_environment() -> dict[str, str]:

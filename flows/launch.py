@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from flows.embedded import CLIENT_SETTINGS, EmbeddedServer, configured_api_url
+from flows.configured import configured_api_url
+from flows.embedded import CLIENT_SETTINGS, EmbeddedServer
 from tokenlake.errors import CancelledError
 
 if TYPE_CHECKING:

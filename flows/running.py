@@ -77,4 +77,4 @@ def _drain(state: State[Any]) -> None:
             if len(runs) == known and all(one.state is not None and one.state.is_final() for one in runs):
                 return
             known = len(runs)
-            time.sleep(0.25)
+            time.sleep(0.15)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.embedded import configured_api_url
+from flows.configured import configured_api_url
 from tokenlake.errors import ConfigError
 
 
