@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,12 @@ from tokenlake.errors import ConfigError, TokenlakeError
 
 #: Seconds for a server to come up; the first start on an empty home makes its database.
 STARTUP_SECONDS: Final = 120.0
+
+#: Seconds for a server to end before it is killed.
+_STOP_SECONDS: Final = 8.0
+
+#: How often a server is started in one run, at most.
+_MOST_STARTS: Final = 4
 
 #: Seconds for a running server to answer.
 _ANSWER_SECONDS: Final = 5.0
@@ -56,26 +63,22 @@ _SERVER_SETTINGS: Final = {
 class EmbeddedServer:
     """A Prefect server on loopback that ends when this process does, however that happens.
 
+    A server that ends by itself once it was up is started again on the same socket: a run of hours must
+    not fail, or hang on its last events, because the machine was short of memory for a moment.
+
     Attributes:
         api_url: what ``PREFECT_API_URL`` must be to use it.
-        pid: process id of the server.
     """
 
     def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            self.api_url = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
-            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("serve.py")), str(listening.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=[listening.fileno()],
-                env=_server_environment(),
-                # Ctrl-C reaches the parent alone, which still has states to report.
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.api_url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        self._starts_left = _MOST_STARTS
+        self._up = self._stopping = False
+        self._process = self._start()
+        self._watcher = threading.Thread(target=self._watch, name="server", daemon=True)
+        self._watcher.start()
 
     def wait(self) -> None:
         """Return when the server answers.
@@ -85,26 +88,56 @@ class EmbeddedServer:
         """
         try:
             # Until the server is up the request waits in the socket's queue: no polling.
-            if _health(self.api_url, STARTUP_SECONDS):
-                return
+            self._up = _health(self.api_url, STARTUP_SECONDS)
             reason = "answers, but is not healthy"
         except OSError as cause:
             reason = f"did not come up ({cause or type(cause).__name__})"
-        self.stop()
-        raise TokenlakeError(
-            f"the embedded Prefect server {reason}; the end of its output:\n{self._output()}"
-        )
+        if not self._up:
+            self._end_all()
+            raise TokenlakeError(f"the embedded Prefect server {reason}; its output ends:\n{self._output()}")
 
     def stop(self) -> None:
         """End the server politely, and after some seconds anyway."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.terminate()
-        try:
-            self._process.wait(8)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        self._end_all()
+        self._log.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._starts_left -= 1
+        return subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("serve.py")), str(self._listening.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[self._listening.fileno()],
+            env=_server_environment(),
+            # Ctrl-C reaches the parent alone, which still has states to report.
+            start_new_session=True,
+        )
+
+    def _watch(self) -> None:
+        self._process.wait()
+        while self._up and not self._stopping and self._starts_left:
+            self._process = self._start()
+            if self._stopping:  # it was being stopped meanwhile, and the one before was ended instead
+                self._end(self._process)
             self._process.wait()
+        # Whoever waits in its queue is sent away, and learns that there is no server.
+        self._listening.close()
+
+    def _end_all(self) -> None:
+        self._stopping = True
+        self._end(self._process)
+        self._watcher.join()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def _output(self) -> str:
         self._log.seek(0)
@@ -141,6 +174,8 @@ def _named_servers() -> Iterator[tuple[str, str]]:
         if os.environ[key]:
             yield key, os.environ[key]
         return
+    if url := _dotenv(Path(".env"), key):
+        yield ".env", url
     if url := _lookup(_toml(Path("prefect.toml")), "api", "url"):
         yield "prefect.toml", url
     if url := _lookup(_toml(Path("pyproject.toml")), "tool", "prefect", "api", "url"):
@@ -151,6 +186,15 @@ def _named_servers() -> Iterator[tuple[str, str]]:
     active = os.environ.get("PREFECT_PROFILE") or _lookup(profiles, "active")
     if active and (url := _lookup(profiles, "profiles", active, key)):
         yield f"profile {active!r} of {path}", url
+
+
+def _dotenv(path: Path, key: str) -> str | None:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    values = [line.removeprefix("export ").partition("=") for line in lines]
+    return next((value.strip(" '\"") for name, _, value in values if name.strip() == key), None)
 
 
 def _toml(path: Path) -> Mapping[str, Any]:

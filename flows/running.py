@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
+import httpx
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
@@ -21,7 +22,7 @@ from tasks.handoff import prepared
 from tasks.request import resolve_request
 from tokenlake.build.events import Watcher, ignore
 from tokenlake.build.runner import BuildResult
-from tokenlake.errors import CancelledError
+from tokenlake.errors import CancelledError, TokenlakeError
 
 #: Seconds that the records of a finished run may take to reach the database.
 _DRAIN_SECONDS: Final = 3.0
@@ -44,7 +45,13 @@ def run_tokenize(
             server.wait()
         stack.enter_context(prepared(engine))
         stored = dict(config) if isinstance(config, Mapping) else config
-        state = tokenize(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
+        try:
+            state = tokenize(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
+        except httpx.TransportError as cause:
+            raise TokenlakeError(
+                f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); what is finished stays,"
+                " and the same command resumes it"
+            ) from cause
         if server is not None:
             _drain(state)
         return _result(engine, state)

@@ -53,7 +53,9 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: its lock, held by a thread, makes an interpreter that wants to end abort.
+    while os.read(0, 1024):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_STOP_SECONDS)
     os._exit(1)

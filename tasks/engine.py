@@ -14,8 +14,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, final
 
-from tasks.grouping import group_units
+from tasks.grouping import group_name, group_units
 from tasks.progress import Log, ProgressLog
+from tokenlake.account import Account
 from tokenlake.build.events import Event, UnitProgress, UnitRetried, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, available_cpus, result_of, worth_a_retry
@@ -73,7 +74,7 @@ class LocalEngine:
 
         Args:
             units: indices of units.
-            log: gets a line per unit, and more while one takes long.
+            log: gets a line at the end, and more on the way where it takes long.
 
         Returns:
             ``units, documents, tokens, text_bytes`` and ``seconds`` of this call.
@@ -84,16 +85,19 @@ class LocalEngine:
             TokenlakeError: what a unit raised.
         """
         began = time.monotonic()
+        planned = self.session().plan.units
+        progress = ProgressLog(group_name(units), sum(planned[unit].bytes for unit in units), log)
         pending = set(self.session().pending)
         for unit in units:
             if unit in pending:
-                self._records[unit] = self._build_unit(unit, log)
-        accounts = [self._records[unit].account for unit in units]
+                self._records[unit] = self._build_unit(unit, progress)
+        total = Account.total(self._records[unit].account for unit in units)
+        progress.done(total.documents, total.tokens)
         return {
             "units": len(units),
-            "documents": sum(account.documents for account in accounts),
-            "tokens": sum(account.tokens for account in accounts),
-            "text_bytes": sum(account.text_bytes for account in accounts),
+            "documents": total.documents,
+            "tokens": total.tokens,
+            "text_bytes": total.text_bytes,
             "seconds": round(time.monotonic() - began, 3),
         }
 
@@ -144,21 +148,19 @@ class LocalEngine:
             else:
                 self._opening.set_result(session)
 
-    def _build_unit(self, unit: int, log: Log) -> UnitRecord:
-        planned = self.session().plan.units[unit]
+    def _build_unit(self, unit: int, progress: ProgressLog) -> UnitRecord:
+        session = self.session()
         if unit in self._failed:
-            self._tell(UnitRetried(unit, planned.source, str(self._failed.pop(unit))))
-        self._progress[unit] = progress = ProgressLog(unit, planned.bytes, log)
+            self._tell(UnitRetried(unit, session.plan.units[unit].source, str(self._failed.pop(unit))))
+        self._progress[unit] = progress
         try:
-            record = self.session().run_unit(unit, self._pool)
+            return session.run_unit(unit, self._pool)
         except TokenlakeError as error:
             if worth_a_retry(error):
                 self._failed[unit] = error
             raise
         finally:
             del self._progress[unit]
-        progress.done(planned.source, record.account)
-        return record
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, UnitProgress) and (progress := self._progress.get(event.unit)):

@@ -1,4 +1,4 @@
-"""What a run's log says while units are being built."""
+"""What a task run's log says while its units are being built."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Final, final
 
-from tokenlake.account import Account
 from tokenlake.build.events import UnitProgress
 from tokenlake.report import numbers
 
-#: Seconds between two lines about one unit; a unit that is done sooner has its last line only.
+#: Seconds between two lines of one task run; one that is done sooner has its last line only.
 _EVERY_SECONDS: Final = 10.0
 
 Log = Callable[[str], None]
@@ -18,17 +17,17 @@ Log = Callable[[str], None]
 
 @final
 class ProgressLog:
-    """Adds up one unit's progress and writes a line now and then.
+    """Adds up the progress of a group of units and writes a line now and then.
 
     Args:
-        unit: its index.
-        total: input bytes of the unit.
+        name: what the lines begin with.
+        total: input bytes of the group.
         log: gets the lines.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, unit: int, total: int, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        self._unit = unit
+    def __init__(self, name: str, total: int, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
         self._total = total
         self._log = log
         self._clock = clock
@@ -43,17 +42,15 @@ class ProgressLog:
         now = self._clock()
         if now - self._last >= _EVERY_SECONDS:
             self._last = now
-            self._log(
-                f"unit {self._unit:05d}: {numbers.percent(self._bytes, self._total, 0)} of"
-                f" {numbers.size(self._total)}, {numbers.rate(self._bytes, now - self._began)},"
-                f" {numbers.count(self._documents)} documents, {numbers.short(self._tokens)} tokens"
-            )
+            done = numbers.percent(min(self._bytes, self._total), self._total, 0)
+            self._write(f"{done} of {numbers.size(self._total)}", self._documents, self._tokens, self._bytes)
 
-    def done(self, source: str, account: Account) -> None:
-        """Write the last line."""
-        seconds = self._clock() - self._began
-        self._log(
-            f"unit {self._unit:05d} of {source}: {numbers.count(account.documents)} documents,"
-            f" {numbers.short(account.tokens)} tokens, {numbers.size(self._total)} in"
-            f" {numbers.duration(seconds)} ({numbers.rate(self._total, seconds)})"
-        )
+    def done(self, documents: int, tokens: int) -> None:
+        """Write the last line, with the figures that count."""
+        took = numbers.duration(self._clock() - self._began)
+        self._write(f"{numbers.size(self._total)} in {took}", documents, tokens, self._total)
+
+    def _write(self, what: str, documents: int, tokens: int, read: int) -> None:
+        speed = numbers.rate(read, self._clock() - self._began)
+        counts = f"{numbers.plural(documents, 'document')}, {numbers.short(tokens)} tokens"
+        self._log(f"{self._name}: {what}, {speed}, {counts}")

@@ -94,6 +94,12 @@ def test_a_file_in_the_working_directory_names_it(home: Path, api_url: str, file
     assert configured_api_url() == api_url
 
 
+def test_a_dotenv_file_names_it(home: Path, api_url: str) -> None:
+    profiles(home, "http://127.0.0.1:1/api")
+    (home / ".env").write_text(f'OTHER=1\nexport PREFECT_API_URL="{api_url}"\n')
+    assert configured_api_url() == api_url
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/api", "http://nowhere.invalid/api"])
 def test_a_server_that_does_not_answer_is_an_error(home: Path, url: str) -> None:
     profiles(home, url)

@@ -14,7 +14,6 @@ from tasks.grouping import group_name, group_units
 from tasks.policy import check_paths
 from tasks.progress import ProgressLog
 from tasks.request import requested_name, resolve_request
-from tokenlake.account import Account
 from tokenlake.build.events import UnitProgress
 from tokenlake.config import TokenizerConfig
 from tokenlake.errors import ConfigError
@@ -162,15 +161,15 @@ class TestProgressLog:
     def test_a_line_every_ten_seconds_and_one_at_the_end(self) -> None:
         now = [0.0]
         lines: list[str] = []
-        progress = ProgressLog(3, 100_000_000, lines.append, clock=lambda: now[0])
+        progress = ProgressLog("unit 00003", 100_000_000, lines.append, clock=lambda: now[0])
         for _ in range(25):
             now[0] += 1.0
             progress.add(UnitProgress(3, "code", 2_000_000, 10, 500))
-        progress.done("code", Account(documents=250, tokens=12_500))
+        progress.done(250, 12_500)
         assert lines == [
             "unit 00003: 20% of 95.4 MiB, 2.00 MB/s, 100 documents, 5.00 k tokens",
             "unit 00003: 40% of 95.4 MiB, 2.00 MB/s, 200 documents, 10.0 k tokens",
-            "unit 00003 of code: 250 documents, 12.5 k tokens, 95.4 MiB in 25.0 s (4.00 MB/s)",
+            "unit 00003: 95.4 MiB in 25.0 s, 4.00 MB/s, 250 documents, 12.5 k tokens",
         ]
 
 
