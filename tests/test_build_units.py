@@ -73,9 +73,12 @@ def test_splitmix64_is_the_published_function():
 
 def test_split_assignment_is_pinned():
     """A change here moves documents between the splits of every dataset ever built: never change it."""
-    drawn = split_indices(-5, np.arange(24, dtype=np.int64), [0.5, 0.3, 0.2])
+    drawn = split_indices(np.full(24, -5), np.arange(24, dtype=np.int64), [0.5, 0.3, 0.2])
     assert "".join(map(str, drawn)) == GOLDEN_SPLITS
-    assert split_indices(2**63 - 1, np.array([2**62, -1], np.int64), [0.5, 0.5]).tolist() == GOLDEN_EDGES
+    assert (
+        split_indices(np.full(2, 2**63 - 1), np.array([2**62, -1], np.int64), [0.5, 0.5]).tolist()
+        == GOLDEN_EDGES
+    )
 
 
 GOLDEN_SPLITS = "122202001110201111210011"
@@ -86,14 +89,14 @@ GOLDEN_EDGES = [1, 1]
     st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 2**62), unique=True, min_size=1, max_size=50)
 )
 def test_a_document_keeps_its_split_whatever_else_is_there(file, positions):
-    together = split_indices(file, np.array(positions, np.int64), [0.9, 0.1])
-    alone = [int(split_indices(file, np.array([p], np.int64), [0.9, 0.1])[0]) for p in positions]
+    together = split_indices(np.full(len(positions), file), np.array(positions, np.int64), [0.9, 0.1])
+    alone = [int(split_indices(np.array([file]), np.array([p], np.int64), [0.9, 0.1])[0]) for p in positions]
     assert together.tolist() == alone
 
 
 @pytest.mark.parametrize("shares", [[1.0], [0.999, 0.001], [0.25, 0.25, 0.5]])
 def test_split_shares_are_met(shares):
-    drawn = split_indices(12345, np.arange(1_000_000, dtype=np.int64), shares)
+    drawn = split_indices(np.full(1_000_000, 12345), np.arange(1_000_000, dtype=np.int64), shares)
     found = np.bincount(drawn, minlength=len(shares)) / 1e6
     # Fixed input, so this is exact, not probable; the bound is 5 standard deviations of a fair draw.
     assert np.abs(found - shares).max() < 5 * 0.5 / 1000

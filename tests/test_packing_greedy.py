@@ -21,7 +21,7 @@ def _pack(
         ids = np.concatenate([_document(first + i, n) for i, n in enumerate(part)])
         offsets = np.concatenate([[0], np.cumsum(part)])
         position = np.arange(first, first + len(part), dtype=np.int64) * 10
-        out += packer.add(ids, offsets, 42, position)
+        out += packer.add(ids, offsets, np.full(len(part), 42, np.int64), position)
     out += packer.finish()
     return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,8 @@ from tokenlake.tokenizers import Encoded, Encoder, TokenizerFiles
 from tokenlake.tokenizers.cuts import cut_rule
 from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.sampling import WINDOW, Sampler
-from tokenlake.tokenizers.unicode_guard import RANGES, guarded_rows, is_ascii, is_guarded
+from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
+from tokenlake.tokenizers.unicode_ranges import COMPOSING, SPLITTING
 
 ENGINES = ("gigatoken", "tokenizers")
 
@@ -164,7 +166,7 @@ def test_unknown_options_are_refused(options: dict[str, str]) -> None:
 
 
 def test_guarded_documents_go_to_the_reference_in_order() -> None:
-    guarded = chr(RANGES[0][0])
+    guarded = chr(SPLITTING[0][0])
     texts = [
         f"{guarded} first",
         "plain",
@@ -186,12 +188,34 @@ def test_guarded_documents_go_to_the_reference_in_order() -> None:
     )
 
 
-@given(st.lists(st.one_of(st.text(), st.sampled_from([chr(first) for first, _ in RANGES])), max_size=20))
-def test_the_guard_finds_the_same_rows_with_arrow_and_with_python(texts: list[str]) -> None:
-    expected = [row for row, text in enumerate(texts) if is_guarded(text)]
-    array = samples.large(texts)
-    assert guarded_rows(array).tolist() == expected
+GUARDED = [chr(point) for point in sum((*SPLITTING, *COMPOSING), ())]
+
+
+@pytest.mark.parametrize("name", ["byte-level", "nfc", "sentencepiece"])
+@settings(deadline=None)
+@given(texts=st.lists(st.one_of(st.text(), st.sampled_from(GUARDED)), max_size=20))
+def test_the_guard_finds_the_same_rows_with_arrow_and_with_python(name: str, texts: list[str]) -> None:
+    guard, array = UnicodeGuard(samples.known()[name]), samples.large(texts)
+    assert guard.rows(array).tolist() == [row for row, text in enumerate(texts) if guard.holds(text)]
     assert is_ascii(array) == all(text.isascii() for text in texts)
+
+
+def test_only_forms_that_ask_unicode_tables_are_guarded() -> None:
+    assert UnicodeGuard(samples.sentencepiece()).ranges == ()
+    assert UnicodeGuard(samples.byte_level()).ranges == SPLITTING
+    assert UnicodeGuard(samples.known()["nfc"]).ranges == (*SPLITTING, *COMPOSING)
+
+
+MARKS = [
+    chr(p) for p in range(0x80, 0x20000) if unicodedata.combining(chr(p)) or unicodedata.decomposition(chr(p))
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(st.text(st.sampled_from([*MARKS, *GUARDED, *"aeA \n."]), max_size=6), max_size=30))
+def test_normalization_equals_the_references(texts: list[str]) -> None:
+    encoded = _encoder("nfc").encode(samples.large(texts))
+    assert rows(encoded) == samples.reference_ids(samples.known()["nfc"], texts, literal=True)
 
 
 class WrongEngine:

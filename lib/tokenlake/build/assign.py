@@ -15,19 +15,19 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
 
-def split_indices(file: int, position: Int64, shares: Sequence[float]) -> npt.NDArray[np.int8]:
+def split_indices(file: Int64, position: Int64, shares: Sequence[float]) -> npt.NDArray[np.int8]:
     """Index of the split of each document.
 
     Args:
-        file: 64-bit id of the file.
-        position: int64[n], positions in the file.
+        file: int64[n], ids of the documents' files.
+        position: int64[n], positions in the files.
         shares: fraction of documents per split, summing to 1; at most 127.
 
     Returns:
         int8[n]. A split's documents are those whose hash, as a fraction of 2^64, falls into its
         stretch of the cumulative shares.
     """
-    draws = splitmix64(splitmix64(position.astype(np.uint64)) ^ np.uint64(file & (2**64 - 1)))
+    draws = splitmix64(splitmix64(position.astype(np.uint64)) ^ file.astype(np.uint64))
     bounds = np.cumsum(np.asarray(shares, np.float64))[:-1]
     limits = np.minimum(bounds * 2.0**64, np.nextafter(2.0**64, 0)).astype(np.uint64)
     return np.searchsorted(limits, draws, side="right").astype(np.int8)

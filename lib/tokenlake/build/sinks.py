@@ -29,8 +29,8 @@ class Sink(Protocol):
 
     counts: Counter[str]
 
-    def add(self, ids: Int32, offsets: Int64, file: int, position: Int64) -> None:
-        """Add documents of one file: ids int32[total], offsets int64[n + 1], position int64[n]."""
+    def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
+        """Add documents: ids int32[total], offsets int64[n + 1], file and position int64[n]."""
         ...
 
     def finish(self) -> list[ShardEntry]:
@@ -89,7 +89,7 @@ class PackedSink:
             pad_id=job.pad_id,
         )
 
-    def add(self, ids: Int32, offsets: Int64, file: int, position: Int64) -> None:
+    def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
         count = len(position)
         self.counts["documents"] += count
         self.counts["content"] += int(offsets[-1] - offsets[0]) if count else 0
@@ -133,7 +133,7 @@ class TokensSink:
         self._position: list[Int64] = []
         self._buffered = 0
 
-    def add(self, ids: Int32, offsets: Int64, file: int, position: Int64) -> None:
+    def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
         if not len(position):
             return
         around = len(self._prefix) + len(self._suffix)
@@ -151,7 +151,7 @@ class TokensSink:
             last = max(first + 1, int(np.searchsorted(ends, begin + room, side="right")))
             self._ids.append(stream[begin : ends[last - 1]])
             self._lengths.append(lengths[first:last])
-            self._file.append(np.full(last - first, file, np.int64))
+            self._file.append(file[first:last])
             self._position.append(position[first:last])
             self._buffered += int(ends[last - 1]) - begin
             if self._buffered >= ROW_GROUP_TOKENS or last < len(lengths):

@@ -12,64 +12,32 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tokenlake.account import Account
 from tokenlake.build.assign import kept, split_indices
-from tokenlake.build.job import EngineJob, UnitJob
+from tokenlake.build.documents import Documents
+from tokenlake.build.job import UnitJob
 from tokenlake.build.produced import produced_by
 from tokenlake.build.quarantine import QuarantineWriter
 from tokenlake.build.sinks import open_sink
 from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
-from tokenlake.sources.batch import BadRecord, TextBatch, refuse
+from tokenlake.sources.batch import RAW_LIMIT, BadRecord, TextBatch, refuse
+from tokenlake.sources.listing import InputFile
 from tokenlake.sources.records import read_range
-from tokenlake.storage import Layout, Store, open_store
-from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_engine
+from tokenlake.sources.split import FileRange
+from tokenlake.storage import Layout, Store
+from tokenlake.tokenizers import Encoder
 
 Progress = Callable[[dict[str, Any]], None]
 Int64 = npt.NDArray[np.int64]
 
-#: Documents and characters that the gate's probe takes from the start of a source, and of one document:
-#: the reference encodes 4 MB/s, so this is a tenth of a second.
-_PROBE_DOCUMENTS = 200
-_PROBE_CHARACTERS = 1 << 18
-_PROBE_CHARACTERS_EACH = 1 << 14
+#: Bytes of text that are encoded at a time, at least; a document is never cut.
+_ENCODE_BYTES = 4 << 20
 
 
 @final
-class Workbench:
-    """What a worker process keeps between jobs: tokenizers, which are slow to load."""
-
-    def __init__(self) -> None:
-        self._encoders: dict[tuple[Any, ...], Encoder] = {}
-
-    def build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
-        """Build one unit and publish its parts; the caller publishes the record."""
-        store = open_store(job.store)
-        files = _tokenizer_files(store, job.tokenizer)
-        settings = job.source.tokenizer
-        key = (files.json_bytes, job.engine, settings.special_tokens_in_text, settings.add_special_tokens)
-        if key not in self._encoders:
-            self._encoders[key] = Encoder(
-                files,
-                engine=job.engine,
-                special_tokens_in_text=settings.special_tokens_in_text,
-                add_special_tokens=settings.add_special_tokens,
-            )
-        return _Unit(job, store, self._encoders[key], progress).build()
-
-    def choose_engine(self, job: EngineJob) -> dict[str, Any]:
-        """The gate's verdict for one source: ``{"engine", "reason"}``."""
-        files = _tokenizer_files(open_store(job.store), job.tokenizer)
-        settings = job.source.tokenizer
-        sample = list(_first_documents(job))
-        choice = choose_engine(files, settings.engine, settings.special_tokens_in_text, sample)
-        return {"engine": choice.engine, "reason": choice.reason}
-
-
-@final
-class _Unit:
+class Unit:
     """One unit while it is being built."""
 
     def __init__(self, job: UnitJob, store: Store, encoder: Encoder, progress: Progress) -> None:
@@ -77,6 +45,10 @@ class _Unit:
         self._encoder = encoder
         self._progress = progress
         self._counts: Counter[str] = Counter()
+        self._done: Counter[str] = Counter()
+        self._waiting: list[Documents] = []
+        self._waiting_bytes = 0
+        self._paths: dict[int, InputFile] = {}
         self._reasons: dict[str, Counter[str]] = {
             name: Counter() for name in ("filtered", "quarantined", "normalized", "dropped")
         }
@@ -91,8 +63,8 @@ class _Unit:
     def build(self) -> UnitRecord:
         try:
             for part in self._job.ranges:
-                for batch in read_range(part, self._job.source):
-                    self._add(batch)
+                self._read(part)
+            self._flush()
             parts = [entry for sink in self._sinks.values() for entry in sink.finish()]
         except BaseException:
             for sink in self._sinks.values():
@@ -113,24 +85,42 @@ class _Unit:
             produced_by=produced_by(self._job.engine),
         )
 
-    def _add(self, batch: TextBatch) -> None:
-        """Carry one batch of documents through to the sinks."""
-        before = self._tokens()
+    def _read(self, part: FileRange) -> None:
+        """Read a range, encoding whenever enough documents wait."""
+        batches = read_range(part, self._job.source)
+        while (batch := next(batches, None)) is not None:
+            self._take(batch)
+            del batch  # it may hold a text of 200 MB, which only the encoder still needs
+            if self._waiting_bytes >= _ENCODE_BYTES:
+                self._flush()
+
+    def _take(self, batch: TextBatch) -> None:
+        """Account for a batch and queue its documents."""
         self._counts["rows_read"] += batch.rows_read
         self._reasons["normalized"].update(batch.normalized)
         self._set_aside(batch.bad)
-        text, position = self._leave_out(batch)
-        for name, mask in self._by_split(batch.file.file_id, position):
-            if mask is None:
-                self._encode(name, batch, text, position)
-            else:
-                self._encode(name, batch, text.filter(pa.array(mask)), position[mask])
-        self._progress(
-            {"bytes": batch.bytes_read, "documents": batch.rows_read, "tokens": self._tokens() - before}
-        )
+        self._paths[batch.file.file_id] = batch.file
+        file = np.full(len(batch.positions), batch.file.file_id, np.int64)
+        documents = self._leave_out(Documents(batch.text, file, batch.positions), batch.file.file_id)
+        self._waiting.append(documents)
+        self._waiting_bytes += documents.text_bytes
+        self._done["bytes"] += batch.bytes_read
+        self._done["documents"] += batch.rows_read
 
-    def _tokens(self) -> int:
-        return self._counts["tokens"]
+    def _flush(self) -> None:
+        """Encode what waits, split by split, and report progress."""
+        before = self._counts["tokens"]
+        if self._waiting:
+            box = [Documents.concat(self._waiting)]
+            self._waiting, self._waiting_bytes = [], 0
+            if len(self._names) == 1:
+                self._encode(self._names[0], box)
+            else:
+                for name, chosen in self._by_split(box.pop()):
+                    self._encode(name, [chosen])
+        if self._done:
+            self._progress(dict(self._done) | {"tokens": self._counts["tokens"] - before})
+            self._done.clear()
 
     def _set_aside(self, bad: tuple[BadRecord, ...]) -> None:
         """Quarantine bad records, and give up when the build cannot succeed any more."""
@@ -149,36 +139,38 @@ class _Unit:
                 bad=total,
             )
 
-    def _leave_out(self, batch: TextBatch) -> tuple[pa.LargeStringArray, Int64]:
+    def _leave_out(self, documents: Documents, file: int) -> Documents:
         """Drop the documents that `exclude` names."""
-        excluded = self._job.excluded.get(batch.file.file_id)
-        if excluded:
-            mask = kept(batch.positions, excluded)
-            left = len(mask) - int(mask.sum())
-            if left:
-                self._reasons["filtered"]["excluded"] += left
-                return batch.text.filter(pa.array(mask)), batch.positions[mask]
-        return batch.text, batch.positions
+        if not (excluded := self._job.excluded.get(file)):
+            return documents
+        mask = kept(documents.position, excluded)
+        left = len(mask) - int(mask.sum())
+        if not left:
+            return documents
+        self._reasons["filtered"]["excluded"] += left
+        return documents.select(mask)
 
-    def _by_split(self, file: int, position: Int64) -> Iterator[tuple[str, npt.NDArray[np.bool_] | None]]:
-        """Each split with the mask of its documents, None for all."""
-        if len(self._names) == 1:
-            yield self._names[0], None
-            return
-        indices = split_indices(file, position, self._shares)
+    def _by_split(self, documents: Documents) -> Iterator[tuple[str, Documents]]:
+        """Each split that has documents here, with them."""
+        indices = split_indices(documents.file, documents.position, self._shares)
         for index, name in enumerate(self._names):
             mask = indices == index
-            if mask.any():
-                yield name, mask
+            if mask.all():
+                yield name, documents
+            elif mask.any():
+                yield name, documents.select(mask)
 
-    def _encode(self, split: str, batch: TextBatch, text: pa.LargeStringArray, position: Int64) -> None:
-        """Encode documents and hand those that have tokens to the split's sink."""
-        encoded = self._encoder.encode(text)
+    def _encode(self, split: str, box: list[Documents]) -> None:
+        """Encode documents, taken out of their box so that the text is freed before packing, and pack them."""
+        documents = box.pop()
+        encoded = self._encoder.encode(documents.text)
         if len(encoded.special_docs) and self._job.source.tokenizer.special_tokens_in_text == "fail":
-            text, position = self._refuse_special(batch, text, position, encoded.special_docs)
-            encoded = self._encoder.encode(text)
-        self._counts["text_bytes"] += _text_bytes(text)
+            documents = self._refuse_special(documents, encoded.special_docs)
+            encoded = self._encoder.encode(documents.text)
+        self._counts["text_bytes"] += documents.text_bytes
         self._counts["special_tokens_in_text"] += encoded.special_tokens
+        file, position = documents.file, documents.position
+        del documents
         self._counts["tokens"] += len(encoded.ids)
         ids, offsets = self._truncate(encoded.ids, encoded.offsets)
         full = np.diff(offsets) > 0
@@ -187,32 +179,31 @@ class _Unit:
             # An empty document has no ids, so the others' stay contiguous.
             self._reasons["filtered"]["empty"] += empty
             offsets = np.concatenate([offsets[:1], offsets[1:][full]])
-            position = position[full]
+            file, position = file[full], position[full]
         self._counts["kept"] += len(position)
-        self._sinks[split].add(ids, offsets, batch.file.file_id, position)
+        self._sinks[split].add(ids, offsets, file, position)
 
-    def _refuse_special(
-        self, batch: TextBatch, text: pa.LargeStringArray, position: Int64, rows: Int64
-    ) -> tuple[pa.LargeStringArray, Int64]:
+    def _refuse_special(self, documents: Documents, rows: Int64) -> Documents:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
-        bad = tuple(
-            BadRecord(
-                file=batch.file.path,
-                file_id=batch.file.file_id,
-                position=int(position[row]),
-                line=None,
-                reason="special_token_in_text",
-                detail="the text spells out a special token of the tokenizer",
-                raw=text[int(row)].as_py().encode()[: 1 << 16],
-            )
-            for row in rows
-        )
+        bad = tuple(self._special_record(documents, int(row)) for row in rows)
         if self._job.source.on_bad_record == "fail":
-            raise refuse(bad[0], batch.file.url)
+            raise refuse(bad[0], self._paths[bad[0].file_id].url)
         self._set_aside(bad)
-        mask = np.ones(len(position), np.bool_)
+        mask = np.ones(len(documents), np.bool_)
         mask[rows] = False
-        return text.filter(pa.array(mask)), position[mask]
+        return documents.select(mask)
+
+    def _special_record(self, documents: Documents, row: int) -> BadRecord:
+        file = self._paths[int(documents.file[row])]
+        return BadRecord(
+            file=file.path,
+            file_id=file.file_id,
+            position=int(documents.position[row]),
+            line=None,
+            reason="special_token_in_text",
+            detail="the text spells out a special token of the tokenizer",
+            raw=str(documents.text[row].as_py()).encode()[:RAW_LIMIT],
+        )
 
     def _truncate(self, ids: npt.NDArray[np.int32], offsets: Int64) -> tuple[npt.NDArray[np.int32], Int64]:
         """With an explicit truncation, keep the first ``max_length`` tokens, special ones counted."""
@@ -264,15 +255,6 @@ class _Unit:
         )
 
 
-def _text_bytes(text: pa.LargeStringArray) -> int:
-    """Bytes of UTF-8 in all strings."""
-    if not len(text):
-        return 0
-    buffer: Any = text.buffers()[1]
-    offsets = np.frombuffer(buffer, np.int64)[text.offset : text.offset + len(text) + 1]
-    return int(offsets[-1] - offsets[0])
-
-
 def _input_entry(part: Any) -> InputEntry:
     file = part.file
     return InputEntry(
@@ -284,21 +266,3 @@ def _input_entry(part: Any) -> InputEntry:
         start=part.start,
         stop=part.stop,
     )
-
-
-def _tokenizer_files(store: Store, prefix: str) -> TokenizerFiles:
-    return TokenizerFiles.read(store.local_path(prefix))
-
-
-def _first_documents(job: EngineJob) -> Iterator[str]:
-    """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
-    size = count = 0
-    for part in job.ranges[:1]:
-        for batch in read_range(part, job.source):
-            for value in batch.text:
-                text: str = value.as_py()[:_PROBE_CHARACTERS_EACH]
-                size += len(text)
-                count += 1
-                yield text
-                if count >= _PROBE_DOCUMENTS or size >= _PROBE_CHARACTERS:
-                    return

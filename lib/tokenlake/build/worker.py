@@ -19,7 +19,7 @@ from importlib.abc import MetaPathFinder
 from typing import Any, BinaryIO
 
 from tokenlake.build.job import EngineJob, UnitJob
-from tokenlake.build.unit import Workbench
+from tokenlake.build.workbench import Workbench
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
 
 

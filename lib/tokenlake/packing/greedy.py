@@ -117,14 +117,14 @@ class GreedyPacker:
         self._ids: Int32 = np.empty(0, np.int32)
         self._pieces = _Pieces.none()
 
-    def add(self, ids: Int32, offsets: Int64, file: int, position: Int64) -> Iterator[Packed]:
+    def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> Iterator[Packed]:
         """Append documents and yield the row groups that are full.
 
         Args:
             ids: int32[total], the documents' tokens, contiguous, without prefix and suffix.
             offsets: int64[n + 1] into ``ids``.
-            file: id of the file that all documents come from.
-            position: int64[n], each document's position in that file.
+            file: int64[n], id of the file that each document comes from.
+            position: int64[n], each document's position in its file.
         """
         whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(whole)
@@ -133,16 +133,13 @@ class GreedyPacker:
             limit = int(ends[first] - whole[first]) + _WINDOW
             last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
             if int(whole[first]) > _WINDOW:
-                yield from self._add_long(
-                    ids[offsets[first] : offsets[first + 1]], file, int(position[first])
-                )
+                tokens = ids[offsets[first] : offsets[first + 1]]
+                yield from self._add_long(tokens, int(file[first]), int(position[first]))
             else:
                 stream = join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix)
+                part = slice(first, last)
                 start = np.zeros(last - first, np.int64)
-                files = np.full(last - first, file, np.int64)
-                yield from self._extend(
-                    stream, _Pieces(whole[first:last], start, files, position[first:last])
-                )
+                yield from self._extend(stream, _Pieces(whole[part], start, file[part], position[part]))
             first = last
 
     def finish(self) -> Iterator[Packed]:

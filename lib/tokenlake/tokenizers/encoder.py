@@ -21,7 +21,7 @@ from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.sampling import Sampler
 from tokenlake.tokenizers.special import SpecialScan
-from tokenlake.tokenizers.unicode_guard import guarded_rows, is_ascii
+from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,8 +103,7 @@ class Encoder:
         self._fast = (
             GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
         )
-        # The SentencePiece forms ask nothing of Unicode tables: no guard.
-        self._guards = not files.spec["model"].get("byte_fallback")
+        self._guard = UnicodeGuard(files)
         self._sampler = Sampler(sample_rate)
         self._specials = SpecialScan(files.special_tokens)
         affixes = self._reference.affixes() if add_special_tokens else ((), ())
@@ -123,7 +122,7 @@ class Encoder:
         if self._fast is None:
             offsets, ids = _joined(self._reference.encode_arrow(text))
             return Encoded(offsets=offsets, ids=ids, special_docs=special_docs, special_counts=special_counts)
-        rows = np.empty(0, np.int64) if ascii_only or not self._guards else guarded_rows(text)
+        rows = np.empty(0, np.int64) if ascii_only else self._guard.rows(text)
         offsets, ids = self._encode_fast(self._fast, text, rows)
         sampled = self._sampler.check(text, offsets, ids, rows, self._fast, self._reference)
         return Encoded(

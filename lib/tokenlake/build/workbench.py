@@ -1,0 +1,68 @@
+"""What a worker process can do: build a unit, or judge an engine; tokenizers stay loaded between jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, final
+
+from tokenlake.build.job import EngineJob, UnitJob
+from tokenlake.build.unit import Progress, Unit
+from tokenlake.manifest import UnitRecord
+from tokenlake.sources.records import read_range
+from tokenlake.storage import Store, open_store
+from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_engine
+
+#: Documents and characters that the gate's probe takes from the start of a source, and of one document:
+#: the reference encodes 4 MB/s, so this is a tenth of a second.
+_PROBE_DOCUMENTS: Final = 200
+_PROBE_CHARACTERS: Final = 1 << 18
+_PROBE_CHARACTERS_EACH: Final = 1 << 14
+
+
+@final
+class Workbench:
+    """What a worker process keeps between jobs: tokenizers, which are slow to load."""
+
+    def __init__(self) -> None:
+        self._encoders: dict[tuple[Any, ...], Encoder] = {}
+
+    def build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
+        """Build one unit and publish its parts; the caller publishes the record."""
+        store = open_store(job.store)
+        files = _tokenizer_files(store, job.tokenizer)
+        settings = job.source.tokenizer
+        key = (files.json_bytes, job.engine, settings.special_tokens_in_text, settings.add_special_tokens)
+        if key not in self._encoders:
+            self._encoders[key] = Encoder(
+                files,
+                engine=job.engine,
+                special_tokens_in_text=settings.special_tokens_in_text,
+                add_special_tokens=settings.add_special_tokens,
+            )
+        return Unit(job, store, self._encoders[key], progress).build()
+
+    def choose_engine(self, job: EngineJob) -> dict[str, Any]:
+        """The gate's verdict for one source: ``{"engine", "reason"}``."""
+        files = _tokenizer_files(open_store(job.store), job.tokenizer)
+        settings = job.source.tokenizer
+        sample = list(_first_documents(job))
+        choice = choose_engine(files, settings.engine, settings.special_tokens_in_text, sample)
+        return {"engine": choice.engine, "reason": choice.reason}
+
+
+def _tokenizer_files(store: Store, prefix: str) -> TokenizerFiles:
+    return TokenizerFiles.read(store.local_path(prefix))
+
+
+def _first_documents(job: EngineJob) -> Iterator[str]:
+    """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
+    size = count = 0
+    for part in job.ranges[:1]:
+        for batch in read_range(part, job.source):
+            for value in batch.text:
+                text: str = value.as_py()[:_PROBE_CHARACTERS_EACH]
+                size += len(text)
+                count += 1
+                yield text
+                if count >= _PROBE_DOCUMENTS or size >= _PROBE_CHARACTERS:
+                    return
