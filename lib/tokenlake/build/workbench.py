@@ -7,10 +7,11 @@ from typing import Any, Final, final
 
 from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.unit import Progress, Unit
+from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.manifest import UnitRecord
 from tokenlake.sources.records import read_range
 from tokenlake.storage import Store, open_store
-from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_engine
+from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_encoder
 
 #: Documents and characters that the gate's probe takes from the start of a source, and of one document:
 #: the reference encodes 4 MB/s, so this is a tenth of a second.
@@ -31,7 +32,7 @@ class Workbench:
         store = open_store(job.store)
         files = _tokenizer_files(store, job.tokenizer)
         settings = job.source.tokenizer
-        key = (files.json_bytes, job.engine, settings.special_tokens_in_text, settings.add_special_tokens)
+        key = _encoder_key(files, job.engine, settings)
         if key not in self._encoders:
             self._encoders[key] = Encoder(
                 files,
@@ -46,8 +47,19 @@ class Workbench:
         files = _tokenizer_files(open_store(job.store), job.tokenizer)
         settings = job.source.tokenizer
         sample = list(_first_documents(job))
-        choice = choose_engine(files, settings.engine, settings.special_tokens_in_text, sample)
+        choice, encoder = choose_encoder(
+            files,
+            settings.engine,
+            settings.special_tokens_in_text,
+            sample,
+            add_special_tokens=settings.add_special_tokens,
+        )
+        self._encoders[_encoder_key(files, choice.engine, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
+
+
+def _encoder_key(files: TokenizerFiles, engine: str, settings: ResolvedTokenizer) -> tuple[Any, ...]:
+    return files.json_bytes, engine, settings.special_tokens_in_text, settings.add_special_tokens
 
 
 def _tokenizer_files(store: Store, prefix: str) -> TokenizerFiles:

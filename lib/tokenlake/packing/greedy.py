@@ -147,8 +147,9 @@ class GreedyPacker:
         filled = len(self._ids)
         if filled:
             pad = -filled % self._seq_length
-            self._ids = np.concatenate([self._ids, np.full(pad, self._pad_id, np.int32)])
-            yield self._emit(filled, pad)
+            padded = np.concatenate([self._ids, np.full(pad, self._pad_id, np.int32)])
+            self._ids = padded[:0]
+            yield self._emit(padded, filled)
 
     def _add_long(self, ids: Int32, file: int, position: int) -> Iterator[Packed]:
         """One document longer than a window, fed in pieces so that its copy stays small."""
@@ -161,15 +162,21 @@ class GreedyPacker:
 
     def _extend(self, stream: Int32, pieces: _Pieces) -> Iterator[Packed]:
         self._pieces = self._pieces.append(pieces)
-        self._ids = np.concatenate([self._ids, stream]) if len(self._ids) else stream
-        full = len(self._ids) - len(self._ids) % self._group
+        if len(self._ids):
+            # Only the row group that holds both old and new tokens is copied together.
+            missing = self._group - len(self._ids)
+            self._ids, stream = np.concatenate([self._ids, stream[:missing]]), stream[missing:]
+            if len(self._ids) < self._group:
+                return
+            yield self._emit(self._ids, self._group)
+        full = len(stream) - len(stream) % self._group
         if full:
-            yield self._emit(full, 0)
+            yield self._emit(stream[:full], full)
+        self._ids = stream[full:].copy()
 
-    def _emit(self, filled: int, pad: int) -> Packed:
-        """Take the first ``filled + pad`` tokens, whole rows, out of the buffer."""
+    def _emit(self, ids: Int32, filled: int) -> Packed:
+        """Whole rows of ``ids``, of which the first ``filled`` are the next tokens of the stream."""
         taken, self._pieces = self._pieces.split(filled)
-        ids, self._ids = self._ids[: filled + pad], self._ids[filled + pad :].copy()
         cut = segments_of(taken.length, self._seq_length)
         return Packed(
             input_ids=ids,
@@ -178,7 +185,7 @@ class GreedyPacker:
             file=taken.file[cut.document],
             position=taken.position[cut.document],
             start=(cut.start + taken.start[cut.document]).astype(np.int32),
-            pad=pad,
+            pad=len(ids) - filled,
         )
 
 

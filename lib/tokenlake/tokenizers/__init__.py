@@ -8,7 +8,7 @@ Unicode guard.
 from tokenlake.tokenizers.encoder import Encoded, Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe
-from tokenlake.tokenizers.gate import EngineChoice, choose_engine
+from tokenlake.tokenizers.gate import EngineChoice, choose_encoder, choose_engine
 from tokenlake.tokenizers.load import load_tokenizer
 from tokenlake.tokenizers.train import train_bpe
 
@@ -17,6 +17,7 @@ __all__ = [
     "Encoder",
     "EngineChoice",
     "TokenizerFiles",
+    "choose_encoder",
     "choose_engine",
     "describe",
     "load_tokenizer",

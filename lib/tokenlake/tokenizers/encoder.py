@@ -75,6 +75,7 @@ class Encoder:
             they are empty.
         sample_rate: the share of the text that is compared with the reference; 0 switches it off.
         threads: let one call use all cores.
+        loaded: the reference and, for "gigatoken", the fast engine, where they are loaded already.
 
     Attributes:
         prefix, suffix: ids that belong around every document, never part of :class:`Encoded`.
@@ -93,16 +94,17 @@ class Encoder:
         add_special_tokens: bool = True,
         sample_rate: float = 0.001,
         threads: bool = False,
+        loaded: tuple[Reference, GigatokenEngine | None] | None = None,
     ) -> None:
         _require("engine", engine, ENGINES)
         _require("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
         literal = special_tokens_in_text != "encode"
         self.files = files
         self.engine = engine
-        self._reference = Reference(files, literal=literal, threads=threads)
-        self._fast = (
-            GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
-        )
+        if loaded is None:
+            fast = GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
+            loaded = Reference(files, literal=literal, threads=threads), fast
+        self._reference, self._fast = loaded
         self._guard = UnicodeGuard(files)
         self._sampler = Sampler(sample_rate)
         self._specials = SpecialScan(files.special_tokens)

@@ -75,10 +75,14 @@ class Sampler:
         if not self._rate or not len(text):
             return []
         starts, _ = string_buffers(text)
-        self._budget += self._rate * float(starts[-1] - starts[0])
+        total = float(starts[-1] - starts[0])
+        self._budget += self._rate * total
         skipped = set(skip.tolist())
+        # Twice the draws that documents of the usual size would take.
+        usual = max(_LEAST_COST, min(WINDOW, total / len(text)))
+        draws = min(len(text), _MOST_DRAWS, max(0, int(2 * self._budget / usual)) + 8)
         rows: list[int] = []
-        for row in self._random.sample(range(len(text)), min(len(text), _MOST_DRAWS)):
+        for row in self._random.sample(range(len(text)), draws):
             if self._budget <= 0:
                 break
             if row not in skipped:
