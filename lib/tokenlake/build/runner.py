@@ -12,7 +12,14 @@ from typing import Literal
 from tokenlake.build.events import UnitRetried, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.session import BuildSession, Configuration
-from tokenlake.errors import CancelledError, StoreError, TokenlakeError, VersionConflictError, WorkerDiedError
+from tokenlake.errors import (
+    CancelledError,
+    NotFoundError,
+    StoreError,
+    TokenlakeError,
+    VersionConflictError,
+    WorkerDiedError,
+)
 from tokenlake.manifest import Manifest, UnitRecord
 
 
@@ -125,7 +132,7 @@ def run_with_retries(
 
 def worth_a_retry(error: BaseException) -> bool:
     """Whether the same work may succeed when tried again."""
-    if isinstance(error, VersionConflictError | CancelledError):
+    if isinstance(error, VersionConflictError | NotFoundError | CancelledError):
         return False
     return isinstance(error, WorkerDiedError | StoreError)
 
