@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tests.tokenizer_samples as samples
+import tokenlake
 from tests.tokenizer_samples import Spec, changed
 from tokenlake.errors import ConfigError, SourceNotFoundError, TokenizerError
 from tokenlake.tokenizers import TokenizerFiles, choose_engine, describe, load_tokenizer, train_bpe
@@ -223,3 +225,23 @@ def test_an_eos_whose_id_is_not_the_backends_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(TokenizerFiles, "token_id", lambda self, token: 77)
     with pytest.raises(TokenizerError, match="has id 77 by its files and 1 by its backend"):
         describe(samples.sentencepiece())
+
+
+def test_a_hub_that_cannot_be_reached_is_a_clear_error(tmp_path: Path) -> None:
+    """In a fresh interpreter, because the Hub's client reads its address once."""
+    script = (
+        "from tokenlake.errors import SourceNotFoundError\n"
+        "from tokenlake.tokenizers import load_tokenizer\n"
+        "try:\n    load_tokenizer('nobody/nothing')\n"
+        "except SourceNotFoundError as error:\n    print(error)"
+    )
+    env = {
+        **os.environ,
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "0",
+        "PYTHONPATH": str(Path(tokenlake.__file__).parents[1]),
+    }
+    told = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert "tokenizer 'nobody/nothing'" in told.stdout
+    assert "ConnectError" in told.stdout

@@ -112,7 +112,6 @@ def _cached_snapshot(repo: str, revision: str, env: Mapping[str, str]) -> Path |
 def _download(name: str, repo: str, revision: str) -> Path:
     try:
         from huggingface_hub import hf_hub_download, list_repo_files  # pyright: ignore[reportUnknownVariableType]
-        from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     except ImportError as error:
         raise MissingExtraError(
             f"tokenizer {name!r} is not in the local Hub cache and downloading it needs huggingface_hub: "
@@ -120,15 +119,18 @@ def _download(name: str, repo: str, revision: str) -> Path:
         ) from error
     try:
         available = list_repo_files(repo, revision=revision)
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+        _require_json(name, available)
+        paths = [hf_hub_download(repo, file, revision=revision) for file in available if is_kept(file)]
+    except TokenizerError:
+        raise
+    except Exception as error:
+        # The Hub's client lets through what its HTTP library raises, and that library changes with releases.
         raise SourceNotFoundError(
             f"tokenizer {name!r}: no such local path{_near(Path(name))}, not in the Hub's cache "
             f"{str(_hub_cache(os.environ))!r}, and the Hub gave {type(error).__name__}: {error}. "
             "Check the spelling, log in for gated repositories, or pass a directory with a tokenizer.json",
             tokenizer=name,
         ) from error
-    _require_json(name, available)
-    paths = [hf_hub_download(repo, file, revision=revision) for file in available if is_kept(file)]
     return Path(next(path for path in paths if Path(path).name == TOKENIZER_JSON)).parent
 
 
