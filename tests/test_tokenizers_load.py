@@ -238,5 +238,5 @@ def test_a_hub_that_cannot_be_reached_is_a_clear_error(
 
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.list_repo_files", fail)
-    with pytest.raises(SourceNotFoundError, match="nobody/nothing.*ConnectError: Name or service not known"):
+    with pytest.raises(SourceNotFoundError, match=r"nobody/nothing.*ConnectError: Name or service not known"):
         load_tokenizer("nobody/nothing")
