@@ -18,10 +18,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from tokenlake.build import session as session_module
+from tokenlake.build import unit as unit_module
 from tokenlake.build.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
+from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, build_dataset, run_pending
 from tokenlake.build.session import BuildSession
+from tokenlake.build.workbench import Workbench
 from tokenlake.errors import (
     BadRecordError,
     CancelledError,
@@ -31,6 +34,8 @@ from tokenlake.errors import (
     TooManyBadRecordsError,
 )
 from tokenlake.fingerprint import file_id
+from tokenlake.tokenizers import Encoder
+from tokenlake.tokenizers import encoder as encoder_module
 
 Config = dict[str, Any]
 
@@ -440,3 +445,40 @@ def test_a_build_that_cannot_be_planned_claims_nothing(
     with pytest.raises(error, match=match):
         build_dataset(config, workers=1)
     assert not (tmp_path / "store").exists() or not list((tmp_path / "store").rglob("claim.json"))
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("splits", [{"train": 1.0}, {"train": 0.5, "other": 0.5}])
+def test_long_documents_encoded_in_pieces_give_the_same_bytes(config, tmp_path, monkeypatch, pack, splits):
+    """With every limit lowered: what is long, what is encoded at a time, what is packed at a time."""
+    long = ["word " * 40 + f"{i} und so weiter, " * 600 for i in range(5)]
+    write_jsonl(tmp_path / "in" / "b.jsonl", [*texts(0, 9), *long[:2], "short", *long[2:], ""])
+    config["pack"]["enabled"] = pack
+    config["source"]["splits"] = splits
+    whole = build_dataset(config, workers=1)
+    monkeypatch.setattr(unit_module, "_LONG_BYTES", 100)
+    monkeypatch.setattr(encoder_module, "PIECE_BYTES", 64)
+    encode_long, made = Encoder.encode_long, []
+    monkeypatch.setattr(Encoder, "encode_long", lambda *args: made.append(encode_long(*args)) or made[-1])
+    config["save"]["output_dir"] = str(tmp_path / "pieces")
+    session = BuildSession.open(config)
+    workbench = Workbench()
+    for index in session.pending:
+        session.run_unit(index, InThisProcess(workbench))
+    assert session.commit().files == whole.manifest.files
+    assert sum(found is not None for found in made) == 5
+
+
+class InThisProcess:
+    """Stands in for a pool, so that a test can change what a worker does."""
+
+    def __init__(self, workbench: Workbench) -> None:
+        self._workbench = workbench
+
+    def run(
+        self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
+    ) -> Any:
+        job = json.loads(json.dumps(job))
+        if job["op"] == "engine":
+            return self._workbench.choose_engine(EngineJob.from_json(job))
+        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()

@@ -32,12 +32,22 @@ class Documents:
     @property
     def text_bytes(self) -> int:
         """UTF-8 bytes of all texts."""
+        return int(self.text_sizes.sum())
+
+    @property
+    def text_sizes(self) -> Int64:
+        """int64[n], UTF-8 bytes of each text."""
         if not len(self):
-            return 0
+            return np.empty(0, np.int64)
         buffer: Any = self.text.buffers()[1]
         first = self.text.offset
-        offsets = np.frombuffer(buffer, np.int64)[first : first + len(self) + 1]
-        return int(offsets[-1] - offsets[0])
+        return np.diff(np.frombuffer(buffer, np.int64)[first : first + len(self) + 1])
+
+    def slice(self, first: int, last: int) -> Documents:
+        """Documents ``first`` to ``last`` (exclusive), nothing copied."""
+        return Documents(
+            self.text.slice(first, last - first), self.file[first:last], self.position[first:last]
+        )
 
     def select(self, mask: npt.NDArray[np.bool_]) -> Documents:
         """The documents where ``mask`` (bool[n]) is true."""

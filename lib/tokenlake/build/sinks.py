@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -31,6 +32,10 @@ class Sink(Protocol):
 
     def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
         """Add documents: ids int32[total], offsets int64[n + 1], file and position int64[n]."""
+        ...
+
+    def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
+        """Add one document whose ids come in windows."""
         ...
 
     def finish(self) -> list[ShardEntry]:
@@ -90,12 +95,8 @@ class PackedSink:
         )
 
     def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
-        count = len(position)
-        self.counts["documents"] += count
-        self.counts["content"] += int(offsets[-1] - offsets[0]) if count else 0
-        self.counts["bos"] += count * len(self._prefix)
-        self.counts["eos"] += count * len(self._suffix)
-        self.counts["eos_existing"] += count if self._existing else 0
+        self.counts["content"] += int(offsets[-1] - offsets[0])
+        self._count(len(position))
         for packed in self._packer.add(ids, offsets, file, position):
             self._write(packed)
 
@@ -104,8 +105,24 @@ class PackedSink:
             self._write(packed)
         return self._writer.finish()
 
+    def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
+        self._count(1)
+        for packed in self._packer.add_long(self._counted(windows), file, position):
+            self._write(packed)
+
     def discard(self) -> None:
         self._writer.discard()
+
+    def _count(self, documents: int) -> None:
+        self.counts["documents"] += documents
+        self.counts["bos"] += documents * len(self._prefix)
+        self.counts["eos"] += documents * len(self._suffix)
+        self.counts["eos_existing"] += documents if self._existing else 0
+
+    def _counted(self, windows: Iterable[Int32]) -> Iterator[Int32]:
+        for tokens in windows:
+            self.counts["content"] += len(tokens)
+            yield tokens
 
     def _write(self, packed: Packed) -> None:
         check_boundaries(packed, self._prefix, self._suffix)
@@ -157,6 +174,10 @@ class TokensSink:
             if self._buffered >= ROW_GROUP_TOKENS or last < len(lengths):
                 self._flush()
             first = last
+
+    def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
+        ids = np.concatenate(list(windows))
+        self.add(ids, np.array([0, len(ids)]), np.array([file]), np.array([position]))
 
     def finish(self) -> list[ShardEntry]:
         self._flush()

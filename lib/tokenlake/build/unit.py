@@ -7,7 +7,8 @@ host or another unit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
 from typing import Any, final
 
 import numpy as np
@@ -34,6 +35,9 @@ Int64 = npt.NDArray[np.int64]
 
 #: Bytes of text that are encoded at a time, at least; a document is never cut.
 _ENCODE_BYTES = 4 << 20
+
+#: Bytes of text from which a document is encoded piece by piece.
+_LONG_BYTES = 24 << 20
 
 
 @final
@@ -114,10 +118,10 @@ class Unit:
             box = [Documents.concat(self._waiting)]
             self._waiting, self._waiting_bytes = [], 0
             if len(self._names) == 1:
-                self._encode(self._names[0], box)
+                self._encode_all(self._names[0], box)
             else:
                 for name, chosen in self._by_split(box.pop()):
-                    self._encode(name, [chosen])
+                    self._encode_all(name, [chosen])
         if self._done:
             self._progress(dict(self._done) | {"tokens": self._counts["tokens"] - before})
             self._done.clear()
@@ -159,6 +163,41 @@ class Unit:
                 yield name, documents
             elif mask.any():
                 yield name, documents.select(mask)
+
+    def _encode_all(self, split: str, box: list[Documents]) -> None:
+        """Encode documents in order, long ones each by itself."""
+        long = [int(row) for row in np.flatnonzero(box[0].text_sizes > _LONG_BYTES)]
+        if not long:
+            self._encode(split, box)
+            return
+        documents = box.pop()
+        edges = sorted({0, len(documents), *long, *(row + 1 for row in long)})
+        for first, last in pairwise(edges):
+            part = documents.slice(first, last)
+            if first not in long or not self._encode_long(split, part):
+                self._encode(split, [part])
+
+    def _encode_long(self, split: str, document: Documents) -> bool:
+        """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
+        settings = self._job.source.tokenizer
+        encoded = None if settings.truncation else self._encoder.encode_long(document.text)
+        if encoded is None or (encoded.special_tokens and settings.special_tokens_in_text == "fail"):
+            return False
+        self._counts["text_bytes"] += document.text_bytes
+        self._counts["special_tokens_in_text"] += encoded.special_tokens
+        windows = (ids for ids in encoded.pieces if len(ids))
+        if (head := next(windows, None)) is None:
+            self._reasons["filtered"]["empty"] += 1
+            return True
+        self._counts["kept"] += 1
+        file, position = int(document.file[0]), int(document.position[0])
+        self._sinks[split].add_long(self._drawn(chain([head], windows)), file, position)
+        return True
+
+    def _drawn(self, windows: Iterable[npt.NDArray[np.int32]]) -> Iterator[npt.NDArray[np.int32]]:
+        for ids in windows:
+            self._counts["tokens"] += len(ids)
+            yield ids
 
     def _encode(self, split: str, box: list[Documents]) -> None:
         """Encode documents, taken out of their box so that the text is freed before packing, and pack them."""

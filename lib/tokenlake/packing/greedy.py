@@ -8,8 +8,9 @@ of the documents' lengths alone (:func:`segments_of`); tokens are copied once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, final
 
 import numpy as np
@@ -134,7 +135,8 @@ class GreedyPacker:
             last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
             if int(whole[first]) > _WINDOW:
                 tokens = ids[offsets[first] : offsets[first + 1]]
-                yield from self._add_long(tokens, int(file[first]), int(position[first]))
+                windows = (tokens[at : at + _WINDOW] for at in range(0, len(tokens), _WINDOW))
+                yield from self.add_long(windows, int(file[first]), int(position[first]))
             else:
                 stream = join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix)
                 part = slice(first, last)
@@ -151,11 +153,10 @@ class GreedyPacker:
             self._ids = padded[:0]
             yield self._emit(padded, filled)
 
-    def _add_long(self, ids: Int32, file: int, position: int) -> Iterator[Packed]:
-        """One document longer than a window, fed in pieces so that its copy stays small."""
-        windows = [ids[at : at + _WINDOW] for at in range(0, len(ids), _WINDOW)]
+    def add_long(self, windows: Iterable[Int32], file: int, position: int) -> Iterator[Packed]:
+        """Append one document that comes in ``windows``, so that it need not lie in memory whole."""
         fed = 0
-        for tokens in (self._prefix, *windows, self._suffix):
+        for tokens in chain([self._prefix], windows, [self._suffix]):
             if len(tokens):
                 yield from self._extend(tokens, _Pieces.one(len(tokens), fed, file, position))
                 fed += len(tokens)

@@ -16,17 +16,21 @@ import pyarrow as pa
 
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.tokenizers.arrays import string_buffers
+from tokenlake.tokenizers.cuts import CutRule, cut_rule
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import Reference
-from tokenlake.tokenizers.sampling import Sampler
+from tokenlake.tokenizers.sampling import WINDOW, Sampler
 from tokenlake.tokenizers.special import SpecialScan
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
+
+#: Bytes of a long document that are encoded at a time; the reference needs 120 times as much memory.
+PIECE_BYTES: Final = 4 << 20
 
 ENGINES: Final = ("gigatoken", "tokenizers")
 SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
@@ -60,6 +64,20 @@ class Encoded:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongEncoded:
+    """The ids of one long document.
+
+    Attributes:
+        special_tokens: occurrences of special tokens' strings in the text.
+        pieces: int32 arrays whose concatenation is the document's ids; drawn once.
+    """
+
+    special_tokens: int
+    pieces: Iterator[npt.NDArray[np.int32]]
 
 
 @final
@@ -105,6 +123,7 @@ class Encoder:
             fast = GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
             loaded = Reference(files, literal=literal, threads=threads), fast
         self._reference, self._fast = loaded
+        self._cuts = cut_rule(files, literal=literal)
         self._guard = UnicodeGuard(files)
         self._sampler = Sampler(sample_rate)
         self._specials = SpecialScan(files.special_tokens)
@@ -135,6 +154,40 @@ class Encoder:
             sampled=sampled,
             guarded=len(rows),
         )
+
+    def encode_long(self, text: pa.LargeStringArray) -> LongEncoded | None:
+        """Encode one long document piece by piece, so that its ids never lie in memory together.
+
+        Args:
+            text: large_string[1].
+
+        Returns:
+            None where this tokenizer's documents cannot be cut exactly, or must be looked at whole.
+
+        Raises:
+            as :meth:`encode`; what the pieces raise, they raise while they are drawn.
+        """
+        if self._cuts is None or text.nbytes <= 2 * WINDOW:
+            return None
+        ascii_only = _checked(text, self.files.name)
+        special_tokens = int(self._specials.count(text)[1].sum())
+        fast = self._fast
+        if fast is not None and not ascii_only and len(self._guard.rows(text)):
+            fast = None
+        if fast is not None:
+            # A long document is sampled by a window, for which its own ids are not needed.
+            none = np.empty(0, np.int64)
+            self._sampler.check(text, none, none.astype(np.int32), none, fast, self._reference)
+        return LongEncoded(special_tokens=special_tokens, pieces=self._pieces(self._cuts, text, fast))
+
+    def _pieces(
+        self, rule: CutRule, text: pa.LargeStringArray, fast: GigatokenEngine | None
+    ) -> Iterator[npt.NDArray[np.int32]]:
+        for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):
+            if fast is None:
+                yield self._reference.encode([piece])[0]
+            else:
+                yield fast.encode(pa.array([piece], pa.large_string()))[1]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Return the text of `ids` by the reference, special tokens included."""
