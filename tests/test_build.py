@@ -466,7 +466,9 @@ def test_long_documents_encoded_in_pieces_give_the_same_bytes(config, tmp_path, 
     for index in session.pending:
         session.run_unit(index, InThisProcess(workbench))
     assert session.commit().files == whole.manifest.files
-    assert sum(found is not None for found in made) == 5
+    assert sum(found is not None for found in made) == (
+        5 if pack else 0
+    )  # truncation looks at whole documents
 
 
 class InThisProcess:

@@ -13,11 +13,11 @@ from tokenlake.sources.records import read_range
 from tokenlake.storage import Store, open_store
 from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_encoder
 
-#: Documents and characters that the gate's probe takes from the start of a source, and of one document:
+#: Documents and bytes that the gate's probe takes from the start of a source, and of one document:
 #: the reference encodes 4 MB/s, so this is a tenth of a second.
 _PROBE_DOCUMENTS: Final = 200
-_PROBE_CHARACTERS: Final = 1 << 18
-_PROBE_CHARACTERS_EACH: Final = 1 << 14
+_PROBE_BYTES: Final = 1 << 18
+_PROBE_BYTES_EACH: Final = 1 << 14
 
 
 @final
@@ -72,9 +72,10 @@ def _first_documents(job: EngineJob) -> Iterator[str]:
     for part in job.ranges[:1]:
         for batch in read_range(part, job.source):
             for value in batch.text:
-                text: str = value.as_py()[:_PROBE_CHARACTERS_EACH]
+                # Only the beginning becomes a string: the document may have 200 MB.
+                text = value.as_buffer().slice(0, _PROBE_BYTES_EACH).to_pybytes().decode(errors="ignore")
                 size += len(text)
                 count += 1
                 yield text
-                if count >= _PROBE_DOCUMENTS or size >= _PROBE_CHARACTERS:
+                if count >= _PROBE_DOCUMENTS or size >= _PROBE_BYTES:
                     return

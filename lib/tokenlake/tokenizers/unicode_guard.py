@@ -51,7 +51,9 @@ class UnicodeGuard:
         non_ascii = np.flatnonzero(~np.asarray(pc.string_is_ascii(text))).astype(np.int64)
         if not non_ascii.size:
             return non_ascii
-        hit = np.asarray(pc.match_substring_regex(text.take(pa.array(non_ascii, pa.int64())), self._class))
+        # Taking rows copies them: not where all are meant, which a single long document always is.
+        chosen = text if len(non_ascii) == len(text) else text.take(pa.array(non_ascii, pa.int64()))
+        hit = np.asarray(pc.match_substring_regex(chosen, self._class))
         return non_ascii[hit]
 
     def holds(self, text: str) -> bool:
