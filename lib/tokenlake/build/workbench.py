@@ -73,7 +73,7 @@ def _first_documents(job: EngineJob) -> Iterator[str]:
         for batch in read_range(part, job.source):
             for value in batch.text:
                 # Only the beginning becomes a string: the document may have 200 MB.
-                text = value.as_buffer().slice(0, _PROBE_BYTES_EACH).to_pybytes().decode(errors="ignore")
+                text = str(memoryview(value.as_buffer())[:_PROBE_BYTES_EACH], "utf-8", "ignore")
                 size += len(text)
                 count += 1
                 yield text
