@@ -6,7 +6,10 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from tokenlake.build import session as session_module
 from tokenlake.build import unit as unit_module
@@ -24,8 +28,10 @@ from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, build_dataset, run_pending
 from tokenlake.build.session import BuildSession
+from tokenlake.build.sinks import check_boundaries
 from tokenlake.build.workbench import Workbench
 from tokenlake.errors import (
+    AccountError,
     BadRecordError,
     CancelledError,
     ConfigError,
@@ -34,6 +40,7 @@ from tokenlake.errors import (
     TooManyBadRecordsError,
 )
 from tokenlake.fingerprint import file_id
+from tokenlake.packing import Packed
 from tokenlake.tokenizers import Encoder
 from tokenlake.tokenizers import encoder as encoder_module
 
@@ -484,3 +491,99 @@ class InThisProcess:
         if job["op"] == "engine":
             return self._workbench.choose_engine(EngineJob.from_json(job))
         return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
+
+
+def test_bos_and_eos_of_the_post_processor_are_kept_and_no_second_eos_is_added(
+    config, tmp_path, tokenizer_dir
+):
+    folder = tmp_path / "wrapping"
+    folder.mkdir()
+    for file in tokenizer_dir.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    backend = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+    eos = backend.token_to_id("<|endoftext|>")
+    template = {"pair": "$A $B", "special_tokens": [("<|endoftext|>", eos), ("!", backend.token_to_id("!"))]}
+    backend.post_processor = TemplateProcessing(single="! $A <|endoftext|>", **template)
+    backend.save(str(folder / "tokenizer.json"))
+    config["datasets"][0]["tokenizer"] = str(folder)
+    result = build_dataset(config, workers=1)
+    bos = backend.token_to_id("!")
+    expected = {key: [bos, *ids] for key, ids in expected_documents(config, tokenizer_dir).items()}
+    assert documents_of(result) == expected
+    account = result.manifest.account
+    assert (account.bos, account.eos, account.eos_existing) == (100, 100, 100)
+
+
+def test_two_equal_builds_at_once_both_succeed(config):
+    results: list[BuildResult] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(build_dataset(config, workers=1))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.version for result in results] == [1, 1]
+    assert results[0].manifest == results[1].manifest
+
+
+def test_two_different_builds_at_once_get_versions_of_their_own(config):
+    other = {**config, "pack": {"enabled": True, "seq_length": 64}}
+    results: list[BuildResult] = []
+    threads = [
+        threading.Thread(target=lambda c=c: results.append(build_dataset(c, workers=1)))
+        for c in (config, other)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(result.version for result in results) == [1, 2]
+
+
+def test_after_kill_9_of_everything_a_rerun_ends_with_the_undisturbed_tree(config, tmp_path):
+    calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
+    script = "import json, sys; from tokenlake import build_dataset; build_dataset(json.loads(sys.argv[1]), workers=1)"
+    command = [sys.executable, "-c", script, json.dumps(config)]
+    env = os.environ | {"PYTHONPATH": str(Path(session_module.__file__).parents[2])}
+    process = subprocess.Popen(command, env=env, start_new_session=True)
+    ledger = tmp_path / "store/set/v1/ledger"
+    while not list(ledger.glob("*.json")) and process.poll() is None:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    resumed = build_dataset(config, workers=1)
+    assert resumed.units_resumed >= 1
+    assert tree(Path(resumed.path)) == tree(Path(calm.path))
+    assert not list(Path(resumed.path).rglob(".tmp*"))
+
+
+def test_a_wrong_boundary_in_packed_ids_is_found():
+    packed = Packed(
+        input_ids=np.array([7, 1, 9, 7, 2, 9], np.int32),
+        segment_lengths=np.array([3, 3], np.int32),
+        row_offsets=np.array([0, 2]),
+        file=np.array([1, 1]),
+        position=np.array([0, 5]),
+        start=np.array([0, 0], np.int32),
+        pad=0,
+    )
+    check_boundaries(packed, (7,), (9,))
+    with pytest.raises(AccountError, match="begins with id 7, expected 8"):
+        check_boundaries(packed, (8,), (9,))
+    with pytest.raises(AccountError, match="ends with id 9, expected 2"):
+        check_boundaries(packed, (7,), (2,))
+
+
+def test_text_files_are_documents_or_lines(config, tmp_path, tokenizer_dir):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for index, text in enumerate(texts(0, 30)):
+        (folder / f"{index:02d}.txt").write_text(text + "\nsecond line\n")
+    config["datasets"][0]["data_files"] = str(folder)
+    config["source"]["unit_size"] = "1MiB"
+    whole = build_dataset(config, workers=1).manifest.account
+    config["datasets"][0] |= {"type": "txt", "text_mode": "lines"}
+    lines = build_dataset(config, workers=1).manifest.account
+    assert (whole.documents, lines.documents) == (30, 60)
+    assert whole.text_bytes == lines.text_bytes + 60

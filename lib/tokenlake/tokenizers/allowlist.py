@@ -93,9 +93,9 @@ def _model_objections(model: dict[str, Any]) -> Iterator[str]:
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             yield f"model.{key} is {model[key]!r}"
-    merges = [
-        tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]
-    ]
+    merges = model["merges"]
+    if not all(isinstance(merge, str) for merge in merges):
+        merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
     if len(set(merges)) != len(merges):
         yield "model.merges holds a pair twice"
     ids = list(model["vocab"].values())
@@ -107,10 +107,14 @@ def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
     missing = _BYTE_LEVEL_ALPHABET - spec["model"]["vocab"].keys()
     if missing:
         yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
-    foreign = next(
-        (token for token in _merged_tokens(spec["model"]) if not _BYTE_LEVEL_ALPHABET.issuperset(token)), None
-    )
-    if foreign is not None:
+    merges = spec["model"]["merges"]
+    letters = set("".join(merge if isinstance(merge, str) else "".join(merge) for merge in merges))
+    if not _BYTE_LEVEL_ALPHABET.issuperset(letters - {" "}) or any(
+        " " in part for merge in merges if not isinstance(merge, str) for part in merge
+    ):
+        foreign = next(
+            token for token in _merged_tokens(spec["model"]) if not _BYTE_LEVEL_ALPHABET.issuperset(token)
+        )
         yield f"a merge makes {foreign!r}, which is not byte-level text"
     normalizer = spec.get("normalizer")
     if normalizer not in (None, {"type": "NFC"}):

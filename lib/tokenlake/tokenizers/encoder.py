@@ -9,6 +9,7 @@ known to give trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is ch
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -123,7 +124,7 @@ class Encoder:
             fast = GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
             loaded = Reference(files, literal=literal, threads=threads), fast
         self._reference, self._fast = loaded
-        self._cuts = cut_rule(files, literal=literal)
+        self._literal = literal
         self._guard = UnicodeGuard(files)
         self._sampler = Sampler(sample_rate)
         self._specials = SpecialScan(files.special_tokens)
@@ -167,7 +168,7 @@ class Encoder:
         Raises:
             as :meth:`encode`; what the pieces raise, they raise while they are drawn.
         """
-        if self._cuts is None or text.nbytes <= 2 * WINDOW:
+        if text.nbytes <= 2 * WINDOW or self._cuts is None:
             return None
         ascii_only = _checked(text, self.files.name)
         special_tokens = int(self._specials.count(text)[1].sum())
@@ -188,6 +189,11 @@ class Encoder:
                 yield self._reference.encode([piece])[0]
             else:
                 yield fast.encode(pa.array([piece], pa.large_string()))[1]
+
+    @cached_property
+    def _cuts(self) -> CutRule | None:
+        # Only long documents need it, and it costs a look at the whole vocabulary.
+        return cut_rule(self.files, literal=self._literal)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Return the text of `ids` by the reference, special tokens included."""

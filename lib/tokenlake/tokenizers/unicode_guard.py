@@ -58,6 +58,4 @@ class UnicodeGuard:
 
     def holds(self, text: str) -> bool:
         """Whether one text is to be kept from the fast engine."""
-        return any(
-            first <= ord(char) <= last for char in text if char > "\x7f" for first, last in self.ranges
-        )
+        return self._search is not None and self._search(text) is not None
