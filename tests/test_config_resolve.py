@@ -254,6 +254,20 @@ SECTION_LATER: list[dict[str, Any]] = [
     {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}},
     {"save": {"output_dir": "s3://bucket"}},
     {"ray": {"enabled": True}},
+    {"tokenize": {"batch_size": 7}},
+    {"tokenize": {"num_workers": 8}},
+    {"cache": {"enabled": False}},
+    {"cache": {"cache_type": "disk"}},
+    {"cache": {"cache_dir": "somewhere"}},
+    {"cache": {"memory_cache_size": 1}},
+    {"cache": {"disk_cache_expiry": 1}},
+    {"cache": {"compression": "zstd"}},
+    {"cache": {"hash_fn": "path"}},
+    {"observability": {"progress_enabled": False}},
+    {"observability": {"progress_type": "none"}},
+    {"observability": {"metrics_enabled": False}},
+    {"observability": {"log_level": "DEBUG"}},
+    {"observability": {"log_interval": 1}},
 ]
 
 
@@ -302,11 +316,9 @@ def test_what_is_harmless_passes() -> None:
         },
         save={"enabled": True, "compression": "zstd", "hub_repo_id": "a/b", "hub_token": "hf_x"},
         load={"batch_size": 99, "shuffle_buffer_size": 10},
-        cache={"enabled": False},
         ray={"num_workers": 9},
-        tokenize={"batch_size": 7, "remove_columns": ["text"], "cache_tokenized": False},
+        tokenize={"remove_columns": ["text"], "cache_tokenized": False},
         pack={"enabled": True, "shuffle_packed": False},
-        observability={"log_level": "DEBUG"},
     )
 
 
@@ -367,9 +379,7 @@ RUNTIME = st.fixed_dictionaries(
         "name": st.sampled_from(["other", "demo2"]),
         "streaming": st.booleans(),
         "seed": st.integers(0, 9),
-        "cache": st.fixed_dictionaries({"enabled": st.booleans(), "memory_cache_size": st.integers(1, 9)}),
         "load": st.fixed_dictionaries({"batch_size": st.integers(1, 99), "drop_last": st.booleans()}),
-        "observability": st.fixed_dictionaries({"log_level": st.sampled_from(["DEBUG", "ERROR"])}),
         "ray": st.fixed_dictionaries({"num_workers": st.integers(1, 9)}),
         "save": st.fixed_dictionaries({"output_dir": st.sampled_from(["/a", "b"]), "enabled": st.booleans()}),
         "source": st.fixed_dictionaries(
@@ -377,8 +387,6 @@ RUNTIME = st.fixed_dictionaries(
         ),
         "tokenize": st.fixed_dictionaries(
             {
-                "num_workers": st.integers(1, 64),
-                "batch_size": st.integers(1, 999),
                 "engine": st.sampled_from(["auto", "gigatoken", "tokenizers"]),
             }
         ),

@@ -50,16 +50,13 @@ def packed_schema(seq_length: int, *, store_segment_ids: bool = False) -> pa.Sch
     return pa.schema(fields)
 
 
-def tokens_schema(*, attention_mask: bool = False) -> pa.Schema:
+def tokens_schema() -> pa.Schema:
     """Schema of a tokens shard: one row per document."""
     fields: list[pa.Field[Any]] = [
         pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("file", pa.int64(), nullable=False),
         pa.field("position", pa.int64(), nullable=False),
     ]
-    if attention_mask:
-        mask = pa.list_(pa.field("item", pa.int8(), nullable=False))
-        fields.insert(1, pa.field("attention_mask", mask, nullable=False))
     return pa.schema(fields)
 
 

@@ -54,6 +54,8 @@ _LOCAL = "local JSONL (also .gz, .zst), Parquet and text files"
 _STORE = "a build writes one dataset to the store save.output_dir"
 _SHARDS = "files end at save.max_shard_size"
 _NO_MIX = "several sources become one dataset, unmixed, in the order of the configuration"
+_REUSE = "a build always reuses equal units of its store, after hashing them again"
+_PROGRESS = "progress goes to a terminal as bars and to a file as lines, and figures to runs/"
 _HUB = "push the store's files by hand"
 
 _TOP: Final[dict[str, Rule]] = {
@@ -63,7 +65,8 @@ _TOP: Final[dict[str, Rule]] = {
     "streaming": _OTHER,
     "seed": _BUILD,
     **dict.fromkeys(("source", "tokenize", "mix", "pack", "save", "ray"), _BUILD),
-    **dict.fromkeys(("cache", "load", "observability"), _OTHER),
+    **dict.fromkeys(("cache", "observability"), _BUILD),
+    "load": _OTHER,
 }
 _DATASET: Final[dict[str, Rule]] = {
     **dict.fromkeys(("data_files", "name", "tokenizer", "special_tokens_in_text"), _BUILD),
@@ -77,9 +80,7 @@ _DATASET: Final[dict[str, Rule]] = {
     "storage_options": _later(None, {}, instead=_LOCAL),
     "tokenizer_kwargs": _later(None, {}, {"use_fast": True}, instead="the tokenizer.json is used as it is"),
     "cache_path": _later(None, instead="a build resumes and reuses from its store"),
-    "cache_enabled": _later(
-        True, instead="a build always reuses equal units of its store, after hashing them again"
-    ),
+    "cache_enabled": _later(True, instead=_REUSE),
     "save_path": _later(None, instead=_STORE),
     "save_format": _later(None, "parquet", instead="Parquet"),
     "content_field": _BUILD,
@@ -100,7 +101,9 @@ _SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
 )
 _TOKENIZE: Final[dict[str, Rule]] = {
     **dict.fromkeys(("default_tokenizer", "max_length", "engine", "special_tokens_in_text"), _BUILD),
-    **dict.fromkeys(("batch_size", "num_workers", "remove_columns"), _OTHER),
+    "remove_columns": _OTHER,
+    "batch_size": _later(1000, instead="documents are encoded in blocks of at least 4 MiB"),
+    "num_workers": _later(4, instead="`--workers N`, the flow's parameter or build_dataset(workers=N)"),
     "cache_tokenized": _later(
         None, False, instead="the tokens of a source are not kept apart from the packed rows"
     ),
@@ -139,18 +142,15 @@ _RAY: Final[dict[str, Rule]] = {
     "enabled": _later(False, instead="this machine's workers"),
     **dict.fromkeys(("num_workers", "resources_per_worker"), Rule("asleep", acts_with="enabled")),
 }
-_CACHE: Final[dict[str, Rule]] = dict.fromkeys(
-    (
-        "enabled",
-        "cache_type",
-        "cache_dir",
-        "memory_cache_size",
-        "disk_cache_expiry",
-        "compression",
-        "hash_fn",
-    ),
-    _OTHER,
-)
+_CACHE: Final[dict[str, Rule]] = {
+    "enabled": _later(True, instead=_REUSE),
+    "cache_type": _later("hierarchical", instead=_REUSE, acts_with="enabled"),
+    "cache_dir": _later(None, instead=_REUSE, acts_with="enabled"),
+    "memory_cache_size": _later(100, instead=_REUSE, acts_with="enabled"),
+    "disk_cache_expiry": _later(86400, instead=_REUSE, acts_with="enabled"),
+    "compression": _later("none", instead=_REUSE, acts_with="enabled"),
+    "hash_fn": _later("combined", instead=_REUSE, acts_with="enabled"),
+}
 _LOAD: Final[dict[str, Rule]] = dict.fromkeys(
     (
         "batch_size",
@@ -163,9 +163,13 @@ _LOAD: Final[dict[str, Rule]] = dict.fromkeys(
     ),
     _OTHER,
 )
-_OBSERVABILITY: Final[dict[str, Rule]] = dict.fromkeys(
-    ("progress_enabled", "progress_type", "metrics_enabled", "log_level", "log_interval"), _OTHER
-)
+_OBSERVABILITY: Final[dict[str, Rule]] = {
+    "progress_enabled": _later(True, instead=_PROGRESS),
+    "progress_type": _later("rich", instead=_PROGRESS),
+    "metrics_enabled": _later(True, instead=_PROGRESS),
+    "log_level": _later("INFO", instead="PREFECT_LOGGING_LEVEL sets the level of a flow's log"),
+    "log_interval": _later(100, instead=_PROGRESS),
+}
 
 _ALL: Final[dict[str, Mapping[str, Rule]]] = {
     "": _TOP,

@@ -9,19 +9,19 @@ from tokenlake.config.values import Count, Switch
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`; defaults for the options of a run, not used by the build itself."""
+    """Section `observability`; a build refuses all but the defaults until they act."""
 
     progress_enabled: Switch = True
-    """Show progress; not used by a build, whose caller chooses how to report."""
+    """Show progress; a build refuses another value: its caller chooses how to report."""
 
     progress_type: Literal["rich", "tqdm", "json", "none"] = "rich"
-    """Form of the progress; not used by a build."""
+    """Form of the progress; a build refuses another value."""
 
     metrics_enabled: Switch = True
-    """Collect throughput figures; not used by a build."""
+    """Collect throughput figures; a build refuses another value."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least severe message that is logged; not used by a build."""
+    """Least severe message that is logged; a build refuses another value."""
 
     log_interval: Count = 100
-    """Rows or batches between two progress messages of the row-wise API; not used by a build."""
+    """Rows or batches between two progress messages of the row-wise API; a build refuses another value."""

@@ -19,10 +19,10 @@ class TokenizeStageConfig(Section):
     """Most tokens of a document where truncation acts; a tokenizer's own `max_length` goes first."""
 
     batch_size: Count = 1000
-    """Documents per call in the row-wise API; not used by a build, which works on blocks of bytes."""
+    """Documents per call in the row-wise API; a build works on blocks of bytes and refuses another value."""
 
     num_workers: Count = 4
-    """Workers of the row-wise API; not used by a build, whose workers are an option of the run."""
+    """Workers of the row-wise API; a build refuses another value: its workers are an option of the run."""
 
     cache_tokenized: Switch | None = None
     """Keep the tokens of each source as a dataset of its own; null: only when mixing."""
