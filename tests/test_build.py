@@ -552,8 +552,16 @@ def test_after_kill_9_of_everything_a_rerun_ends_with_the_undisturbed_tree(confi
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    resumed = build_dataset(config, workers=1)
-    assert resumed.units_resumed >= 1
+    finished = {path: path.stat() for path in ledger.glob("*.json")}
+    begun: list[int] = []
+    resumed = build_dataset(
+        config, workers=1, on_event=lambda e: begun.append(e.unit) if isinstance(e, UnitStarted) else None
+    )
+    assert resumed.units_resumed == len(finished) >= 1
+    assert not {int(path.stem) for path in finished} & set(begun)
+    assert {path: path.stat().st_ino for path in finished} == {
+        path: was.st_ino for path, was in finished.items()
+    }
     assert tree(Path(resumed.path)) == tree(Path(calm.path))
     assert not list(Path(resumed.path).rglob(".tmp*"))
 
