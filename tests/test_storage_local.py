@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -405,3 +407,16 @@ def test_a_full_disk_is_a_store_error() -> None:
 
 def test_the_store_is_local(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path), LocalStore)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to tell a zombie")
+def test_temporary_files_of_a_dead_process_that_nobody_reaped_are_swept(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and a zombie until `wait`
+    left = store.temp("set/v1")
+    orphan = left.with_name(left.name.replace(f"-{os.getpid()}-", f"-{process.pid}-"))
+    left.rename(orphan)
+    assert store.sweep_temp("set/v1") == 1
+    assert not orphan.exists()
+    process.wait()

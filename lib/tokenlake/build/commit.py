@@ -82,6 +82,8 @@ def commit_version(store: Store, plan: Plan, layout: Layout, records: Sequence[U
             f"{layout.claim} is gone or another build's: the version was swept while it was built; run the build again"
         )
     _remove_strays(store, layout, records)
+    # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
+    store.sweep_temp(layout.prefix)
     draft = _manifest(store, plan, layout, records)
     draft.check(layout.manifest)
     store.put_new(layout.card, render_card(draft).encode(), replace_orphan=True)

@@ -108,7 +108,16 @@ def is_abandoned(name: str) -> bool:
         return True
     except PermissionError:
         return False
-    return False
+    return _is_zombie(int(rest))
+
+
+def _is_zombie(pid: int) -> bool:
+    """Say whether a process is dead and only waits to be reaped; where that cannot be told, it lives."""
+    try:
+        # The name, in brackets, may hold anything; the state is the first word after it.
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except (OSError, IndexError):
+        return False
 
 
 def _machine() -> str:
