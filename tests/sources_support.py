@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,12 @@ class Source:
     on_bad_record: str = "quarantine"
     max_bad_fraction: float = 0.001
     max_record_bytes: int = 256 << 20
+    num_rows: int | None = None
+    where: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    subset: str | None = None
+    split: str = "train"
+    delimiter: str | None = None
 
 
 def inputs(*paths: Path | str, **options: Any) -> list[InputFile]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokenlake.build.assign import kept, split_indices, splitmix64
 from tokenlake.build.units import group_ranges
-from tokenlake.sources.listing import InputFile
+from tokenlake.sources.inputs import InputFile
 
 
 def _file(path: str, size: int) -> InputFile:

@@ -201,17 +201,6 @@ def test_a_default_is_available_and_an_unused_field_says_so(section: str, field:
 
 
 DATASET_LATER: list[dict[str, Any]] = [
-    {"type": "csv"},
-    {"type": "json"},
-    {"type": "arrow"},
-    {"type": "hf"},
-    {"type": "huggingface"},
-    {"split": "validation"},
-    {"dataset_split_name": "x"},
-    {"subset": "en"},
-    {"num_rows": 5},
-    {"where": "lang = 'en'"},
-    {"storage_options": {"anon": True}},
     {"tokenizer_kwargs": {"use_fast": False}},
     {"cache_path": "x"},
     {"cache_enabled": False},
@@ -223,7 +212,6 @@ DATASET_LATER: list[dict[str, Any]] = [
     {"format_fields": {"a": "b"}},
     {"shard_column": "x"},
     {"num_shards": 2},
-    {"data_files": ["a", "s3://bucket/x"]},
     {"exclude": "https://host/x.parquet"},
     {"tokenizer": {"name_or_path": "x", "padding": "longest"}},
 ]
@@ -287,7 +275,7 @@ def test_a_sections_option_that_a_build_does_not_act_on_is_refused(options: dict
 
 
 def test_all_that_is_not_available_is_listed_at_once() -> None:
-    message = refusal(NotAvailableError, {"num_rows": 5, "where": "x"}, ray={"enabled": True})
+    message = refusal(NotAvailableError, {"num_shards": 5, "shard_column": "x"}, ray={"enabled": True})
     assert "3 problems" in message
 
 
@@ -441,7 +429,6 @@ def test_the_identity_is_pinned() -> None:
         "on_bad_record": "fail",
         "max_record_bytes": 268435456,
         "splits": [["train", 1.0]],
-        "num_rows": None,
         "tokenizer": {"add_special_tokens": True, "max_length": None, "special_tokens_in_text": "literal"},
     }
     assert identity(build())["kind"] == "tokens"
@@ -457,8 +444,7 @@ def test_a_dumped_configuration_resolves_to_the_same_build() -> None:
 
 def test_a_worker_gets_the_records_without_importing_pydantic_or_yaml() -> None:
     code = (
-        "import sys, tokenlake.config.resolve, tokenlake.config; "
-        "tokenlake.config.ResolvedSource; "
+        "import sys, tokenlake.config.resolved, tokenlake.build.job; "
         "sys.exit(any(name in sys.modules for name in ('pydantic', 'yaml')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,9 +17,10 @@ from tests.sources_support import Source, faults, normalized, one, positions, re
 from tokenlake.errors import BadRecordError
 from tokenlake.sources import FileRange, read_range
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
-from tokenlake.sources.jsonl import fast_texts, parse_block, parse_strictly, read_jsonl
+from tokenlake.sources.jsonl import fast_texts, parse_block, parse_strictly, read_texts
 from tokenlake.sources.lineindex import index_lines
 from tokenlake.sources.longline import parse_long
+from tokenlake.sources.opening import opened
 
 DEEP = b"[" * 1100 + b"]" * 1100
 GOOD: dict[str, tuple[bytes, str]] = {
@@ -272,18 +272,15 @@ def _everything(path: Path, cuts: list[int], block_bytes: int, limit: int) -> di
     file = one(path)
     edges = [0, *sorted(min(cut, file.size) for cut in cuts), file.size]
     out: dict[str, Any] = {"records": [], "bad": [], "bytes": 0, "normalized": {}}
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with opened(file) as data:
         for start, stop in pairwise(edges):
             part = FileRange(file=file, start=start, stop=stop, weight=stop - start)
-            blocks = read_blocks(part, descriptor, limit, block_bytes)
-            for parsed in read_jsonl(blocks, "text", limit):
+            blocks = read_blocks(part, data, limit, block_bytes)
+            for parsed in read_texts(blocks, "text", limit):
                 out["records"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
                 out["bad"] += [(bad.position, bad.fault.reason) for bad in parsed.bad]
                 for name, count in parsed.normalized.items():
                     out["normalized"][name] = out["normalized"].get(name, 0) + count
-    finally:
-        os.close(descriptor)
     return out
 
 

@@ -14,6 +14,7 @@ from tests.sources_support import faults, normalized, one, positions, read, rena
 from tokenlake.errors import BadRecordError, DamagedFileError, InputChangedError
 from tokenlake.sources import FileRange, split_file
 from tokenlake.sources.blocks import read_blocks
+from tokenlake.sources.opening import opened
 from tokenlake.sources.text import read_lines
 
 
@@ -111,9 +112,10 @@ def test_any_partition_of_text_lines_gives_the_same_lines(
     data = (text + ending).encode()
     path = write(tmp_path_factory.getbasetemp(), data, "lines.txt")
     found: list[str] = []
-    with path.open("rb") as file:
-        for part in split_file(one(path, text_mode="lines"), unit_size):
-            for parsed in read_lines(read_blocks(part, file.fileno(), 1 << 20, block_bytes), 1 << 20):
+    file = one(path, text_mode="lines")
+    with opened(file) as source:
+        for part in split_file(file, unit_size):
+            for parsed in read_lines(read_blocks(part, source, 1 << 20, block_bytes), 1 << 20):
                 found += parsed.text.to_pylist()
     expected = [line.removesuffix("\r") for line in (text + ending).split("\n")[:-1]]
     expected += [] if not data or data.endswith(b"\n") else [(text + ending).split("\n")[-1]]
@@ -182,8 +184,8 @@ def test_blocks_of_a_stream_are_those_of_the_plain_file(tmp_path: Path, block_by
     data = b"".join(RECORDS[:200]) + b"no end"
     path = write(tmp_path, gzip.compress(data), "in.jsonl.gz")
     part = FileRange(file=one(path), start=0, stop=path.stat().st_size, weight=path.stat().st_size)
-    with path.open("rb") as file:
-        found = list(read_blocks(part, file.fileno(), 1 << 20, block_bytes))
+    with opened(part.file) as source:
+        found = list(read_blocks(part, source, 1 << 20, block_bytes))
     assert b"".join(bytes(block.data or b"")[: block.size] for block in found) == data
     assert [block.offset for block in found] == [sum(b.size for b in found[:n]) for n in range(len(found))]
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource
-from tokenlake.sources.listing import InputFile
+from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.split import FileRange
 
 
@@ -88,4 +88,10 @@ class EngineJob:
 def range_from_json(data: dict[str, Any]) -> FileRange:
     """Rebuild what :func:`dataclasses.asdict` and JSON made of a range."""
     fields: dict[str, Any] = {**data["file"], "stat": tuple(data["file"]["stat"])}
-    return FileRange(file=InputFile(**fields), start=data["start"], stop=data["stop"], weight=data["weight"])
+    return FileRange(
+        file=InputFile(**fields),
+        start=data["start"],
+        stop=data["stop"],
+        weight=data["weight"],
+        rows=data["rows"],
+    )

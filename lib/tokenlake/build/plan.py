@@ -19,7 +19,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.hashcache import HashCache
-from tokenlake.sources.listing import InputFile, list_inputs
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.split import FileRange, splittable
 from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
@@ -101,7 +102,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
         inputs += files
         excluded[source.name] = _load_excluded(source, files)
         base = unit_identity(build, source, tokenizers[source.name])
-        for ranges in group_ranges(files, build.unit_size):
+        for ranges in group_ranges(files, build.unit_size, source.storage_options):
             units.append(_unit(len(units), source, ranges, base, excluded[source.name]))
         notes += _unsplittable(files, build.unit_size)
     digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})

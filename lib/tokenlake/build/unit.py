@@ -24,7 +24,7 @@ from tokenlake.build.sinks import open_sink
 from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, TextBatch, refuse
-from tokenlake.sources.listing import InputFile
+from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.records import read_range
 from tokenlake.sources.split import FileRange
 from tokenlake.storage import Layout, Store
@@ -54,7 +54,7 @@ class Unit:
         self._waiting_bytes = 0
         self._paths: dict[int, InputFile] = {}
         self._reasons: dict[str, Counter[str]] = {
-            name: Counter() for name in ("filtered", "quarantined", "normalized", "dropped")
+            name: Counter() for name in ("skipped", "filtered", "quarantined", "normalized", "dropped")
         }
         self._names = [name for name, _ in job.source.splits]
         self._shares = [share for _, share in job.source.splits]
@@ -102,6 +102,8 @@ class Unit:
         """Account for a batch and queue its documents."""
         self._counts["rows_read"] += batch.rows_read
         self._reasons["normalized"].update(batch.normalized)
+        self._reasons["filtered"].update(batch.filtered)
+        self._reasons["skipped"].update(batch.skipped)
         self._set_aside(batch.bad)
         self._paths[batch.file.file_id] = batch.file
         file = np.full(len(batch.positions), batch.file.file_id, np.int64)
@@ -273,7 +275,7 @@ class Unit:
             )
         return Account(
             rows_read=counts["rows_read"],
-            rows_skipped={},
+            rows_skipped=dict(self._reasons["skipped"]),
             filtered=dict(self._reasons["filtered"]),
             quarantined=dict(self._reasons["quarantined"]),
             normalized=dict(self._reasons["normalized"]),

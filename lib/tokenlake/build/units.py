@@ -7,13 +7,13 @@ after a file is added, removed or renamed, only the groups up to the next hash b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import xxhash
 
-from tokenlake.sources.listing import InputFile
+from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.split import FileRange, split_file
 
 #: Hash boundaries come about every half unit, so that most groups close by hash and not by size.
@@ -39,7 +39,9 @@ class WorkUnit:
     fingerprint: str
 
 
-def group_ranges(files: Iterable[InputFile], unit_size: int) -> Iterator[tuple[FileRange, ...]]:
+def group_ranges(
+    files: Iterable[InputFile], unit_size: int, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[tuple[FileRange, ...]]:
     """Cut and group one source's files, sorted by path, into the ranges of its units.
 
     Args:
@@ -49,7 +51,7 @@ def group_ranges(files: Iterable[InputFile], unit_size: int) -> Iterator[tuple[F
     group: list[FileRange] = []
     size = 0
     for file in files:
-        ranges = split_file(file, unit_size)
+        ranges = split_file(file, unit_size, storage_options)
         weight = sum(part.weight for part in ranges)
         if len(ranges) > 1 or weight >= unit_size:
             if group:
@@ -83,6 +85,8 @@ def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
             "compression": part.file.compression,
             "start": part.start,
             "stop": part.stop,
+            # Left out where there is no limit: the identities of units that have none stay what they were.
+            **({} if part.rows is None else {"rows": part.rows}),
         }
         for part in ranges
     ]

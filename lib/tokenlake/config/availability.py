@@ -50,7 +50,6 @@ def _later(*available: Any, instead: str, acts_with: str | None = None) -> Rule:
 
 
 _ROWS = "rows are read as they are; prepare them before the build"
-_LOCAL = "local JSONL (also .gz, .zst), Parquet and text files"
 _STORE = "a build writes one dataset to the store save.output_dir"
 _SHARDS = "files end at save.max_shard_size"
 _NO_MIX = "several sources become one dataset, unmixed, in the order of the configuration"
@@ -71,13 +70,8 @@ _TOP: Final[dict[str, Rule]] = {
 _DATASET: Final[dict[str, Rule]] = {
     **dict.fromkeys(("data_files", "name", "tokenizer", "special_tokens_in_text"), _BUILD),
     **dict.fromkeys(("text_mode", "on_bad_record", "max_bad_fraction", "splits", "exclude"), _BUILD),
-    "type": _later(None, "jsonl", "parquet", "txt", instead=_LOCAL),
-    "split": _later("train", instead=f"{_LOCAL}, which have no splits; `splits` makes them"),
-    "dataset_split_name": _later(None, instead=f"{_LOCAL}, which have no splits; `splits` makes them"),
-    "subset": _later(None, instead=f"{_LOCAL}, which have no subsets"),
-    "num_rows": _later(None, instead="all rows are read"),
-    "where": _later(None, instead=_ROWS),
-    "storage_options": _later(None, {}, instead=_LOCAL),
+    **dict.fromkeys(("type", "split", "dataset_split_name", "subset", "num_rows", "where"), _BUILD),
+    **dict.fromkeys(("storage_options", "delimiter"), _BUILD),
     "tokenizer_kwargs": _later(None, {}, {"use_fast": True}, instead="the tokenizer.json is used as it is"),
     "cache_path": _later(None, instead="a build resumes and reuses from its store"),
     "cache_enabled": _later(True, instead=_REUSE),

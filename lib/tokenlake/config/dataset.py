@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    PlainSerializer,
+    WithJsonSchema,
+    WrapValidator,
+)
 
 from tokenlake.config.explain import problem, shown
 from tokenlake.config.secret import Options
 from tokenlake.config.section import Section
 from tokenlake.config.source_stage import BadRecordPolicy
 from tokenlake.config.tokenizer import SpecialTokensInText, TokenizerChoice
-from tokenlake.config.values import Count, DataFiles, Fraction, Path, SourceName, Splits, Switch, Text
+from tokenlake.config.values import (
+    Character,
+    Count,
+    DataFiles,
+    Fraction,
+    Path,
+    SourceName,
+    Splits,
+    Switch,
+    Text,
+)
 
 RowFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -106,6 +122,9 @@ class DatasetConfig(Section):
 
     content_field: Text = "text"
     """Field that holds the text (or the messages of a chat)."""
+
+    delimiter: Character | None = None
+    """Character between the cells of CSV; null: a tab in .tsv, else a comma."""
 
     text_mode: Literal["document", "lines"] = "document"
     """For text files: a file is one document, or every line is."""

@@ -37,9 +37,16 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
         "on_bad_record": source.on_bad_record,
         "max_record_bytes": source.max_record_bytes,
         "splits": [[name, part] for name, part in source.splits],
-        "num_rows": source.num_rows,
+        **_given(source),
         "tokenizer": _tokenizer(source.tokenizer),
     }
+
+
+def _given(source: ResolvedSource) -> dict[str, Any]:
+    # Options that most sources lack count only where they are set, so that a new one of them does not give
+    # every older dataset another identity.
+    options = {"where": source.where, "delimiter": source.delimiter}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _pack(pack: ResolvedPack) -> dict[str, Any]:

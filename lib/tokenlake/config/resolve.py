@@ -1,7 +1,7 @@
 """From what a person wrote to what a build consumes: inheritance, defaults, and nothing ignored silently.
 
-The one function here is pure but for the environment, and imports no pydantic: a worker that only needs
-the dataclasses gets them from here without paying for the models.
+The one function here is pure but for the environment. Its results are the dataclasses of
+:mod:`tokenlake.config.resolved`, which a worker imports without paying for the models.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from tokenlake.config.availability import RULES, unavailable
 from tokenlake.config.identity import identity, source_identity
-from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource, ResolvedTokenizer
+from tokenlake.config.resolved import (
+    ResolvedBuild,
+    ResolvedPack,
+    ResolvedSource,
+    ResolvedTokenizer,
+    SourceType,
+)
+from tokenlake.config.secret import plain_options
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
@@ -34,7 +41,12 @@ __all__ = [
 STORE_VARIABLE: Final = "TOKENLAKE_STORE"
 DEFAULT_STORE: Final = "./artifacts"
 
-_TYPES: Final = {"jsonl": "jsonl", "parquet": "parquet", "txt": "text"}
+_TYPES: Final[dict[str, SourceType]] = {
+    **{name: name for name in ("jsonl", "json", "parquet", "arrow", "csv")},
+    "txt": "text",
+    "huggingface": "hub",
+    "hf": "hub",
+}
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -120,8 +132,6 @@ def _not_yet(config: PipelineConfig) -> list[str]:
 def _not_yet_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
     path = f"datasets.{dataset.name}"
     problems = unavailable("datasets", dataset, path)
-    for data_file in _data_files(dataset):
-        problems += _remote(f"{path}.data_files", data_file)
     if dataset.exclude is not None:
         problems += _remote(f"{path}.exclude", dataset.exclude)
     if dataset.content_field == "messages":
@@ -146,7 +156,7 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     return ResolvedSource(
         name=dataset.name or "",
         data_files=_data_files(dataset),
-        type=_TYPES[dataset.type] if dataset.type else None,  # pyright: ignore[reportArgumentType]
+        type=_TYPES[dataset.type] if dataset.type else None,
         content_field=dataset.content_field,
         text_mode=dataset.text_mode,
         on_bad_record=dataset.on_bad_record or stage.on_bad_record,
@@ -156,6 +166,11 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
         splits=tuple(sorted((dataset.splits or stage.splits).items())),
         exclude=dataset.exclude,
         num_rows=dataset.num_rows,
+        where=dataset.where,
+        storage_options=plain_options(dataset.storage_options or {}),
+        subset=dataset.subset,
+        split=dataset.dataset_split_name or dataset.split,
+        delimiter=dataset.delimiter,
         tokenizer=_tokenizer(config, dataset),
     )
 

@@ -7,8 +7,15 @@ time. ``dataclasses.asdict`` makes them JSON-able and ``from_json`` rebuilds the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
+
+SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
+"""What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
+
+
+def _no_options() -> dict[str, Any]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +48,17 @@ class ResolvedSource:
         max_record_bytes: a longer record is a bad record.
         splits: (split, fraction of the documents), sorted by split; the fractions sum to 1.
         exclude: Parquet file of documents to leave out, or None.
+        num_rows: read at most so many records, good or bad, in the order of the listing; None for all.
+        where: SQL predicate that records must meet, or None.
+        storage_options: of the file system; references to credentials stay references (``{"env": NAME}``),
+            which whoever opens a file resolves.
+        subset, split: of a dataset on the Hub.
+        delimiter: between the cells of CSV, None for what the extension says.
     """
 
     name: str
     data_files: tuple[str, ...]
-    type: Literal["jsonl", "parquet", "text"] | None
+    type: SourceType | None
     content_field: str
     text_mode: Literal["document", "lines"]
     on_bad_record: Literal["fail", "quarantine"]
@@ -55,6 +68,11 @@ class ResolvedSource:
     exclude: str | None
     num_rows: int | None
     tokenizer: ResolvedTokenizer
+    where: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=_no_options, repr=False)
+    subset: str | None = None
+    split: str = "train"
+    delimiter: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

@@ -180,3 +180,21 @@ def literal_secrets(value: object, path: str = "") -> list[str]:
     elif isinstance(value, list | tuple):
         items = enumerate(cast("list[Any]", value))
     return [found for key, item in items for found in literal_secrets(item, f"{path}.{key}".lstrip("."))]
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as JSON: references as a file has them (``{"env": NAME}``), literal secrets spelled out.
+
+    For the pipe to a worker process of this machine, and nothing else.
+    """
+    return {key: _plain(item) for key, item in options.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Section):
+        return value.model_dump()
+    if isinstance(value, dict):
+        return plain_options(cast("dict[str, Any]", value))
+    return [_plain(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value

@@ -77,7 +77,7 @@ def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
 _NAME_WORDS: Final = "letters, digits, '.', '_' and '-', a letter or digit first, at most 64 in all"
 
 if TYPE_CHECKING:
-    Path = DatasetName = SourceName = SplitName = VariableName = str
+    Path = DatasetName = SourceName = SplitName = VariableName = Character = str
 else:
     Path = Annotated[_spelled(r"[^\x00]+", "a path or URL, not empty"), BeforeValidator(as_text)]
     DatasetName = _spelled(DATASET_NAME, f"a name of lower-case {_NAME_WORDS}")
@@ -86,6 +86,7 @@ else:
         r"[A-Za-z][A-Za-z0-9_]{0,31}", "a split name of letters, digits and '_', a letter first"
     )
     # Somebody may write the secret itself where its name belongs.
+    Character = _spelled(r"[^\x00\r\n\"]", "one character, no quote and no end of line")
     VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable", quote=False)
 
 Size = Annotated[

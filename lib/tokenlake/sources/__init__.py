@@ -6,10 +6,11 @@ Like a mail room: :func:`list_inputs` lists and seals what has arrived (path, si
 it came from, setting damaged letters aside with the reason written on them.
 """
 
-from tokenlake.sources.batch import BadRecord, TextBatch
+from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch
 from tokenlake.sources.hashcache import HashCache
-from tokenlake.sources.listing import InputFile, list_inputs
-from tokenlake.sources.records import read_range
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.split import FileRange, split_file, splittable
 
 __all__ = [
@@ -17,9 +18,11 @@ __all__ = [
     "FileRange",
     "HashCache",
     "InputFile",
+    "RowBatch",
     "TextBatch",
     "list_inputs",
     "read_range",
+    "read_rows",
     "split_file",
     "splittable",
 ]

@@ -1,20 +1,22 @@
-"""What reading yields: batches of text with the place each came from, and records that cannot be used."""
+"""What reading yields: batches of records with the place each came from, and records that cannot be used."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import BadRecordError
-
-if TYPE_CHECKING:
-    from tokenlake.sources.listing import InputFile
+from tokenlake.sources.inputs import InputFile
 
 RAW_LIMIT: Final = 64 << 10  # bytes of a bad record that are kept
+
+
+def _none() -> dict[str, int]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,8 @@ class BadRecord:
     Attributes:
         file: path of the input relative to its listing's root.
         file_id: identity of the input, see :func:`tokenlake.fingerprint.file_id`.
-        position: row number in Parquet; byte offset of the line's start in the decompressed stream
-            for line formats; 0 for a whole text file.
+        position: byte offset of the line's start in the decompressed stream for JSON Lines and lines of
+            text; row number in everything else; 0 for a whole text file.
         line: 1-based line number, None where there are no lines.
         reason: short stable code such as ``null_text`` or ``invalid_json``.
         detail: one sentence for people.
@@ -42,46 +44,54 @@ class BadRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextBatch:
+class Batch:
     """Some consecutive records of one file.
 
     Attributes:
-        text: large_string, no nulls, valid UTF-8, offset 0.
-        positions: int64, one per text, as in :class:`BadRecord`.
+        positions: int64, one per record, as in :class:`BadRecord`.
         bad: records set aside (policy ``quarantine``), in file order.
+        filtered: records left out on purpose, by reason (``where``).
+        skipped: records never looked at, by reason (``pruned``: row groups in which `where` holds nowhere).
         normalized: how often something harmless was mended: ``bom``, ``crlf``, ``blank_line``.
-        rows_read: ``len(text) + len(bad)``.
         bytes_read: input bytes consumed since the batch before; sums up to the range's weight.
     """
 
     file: InputFile
-    text: pa.LargeStringArray
     positions: npt.NDArray[np.int64]
-    bad: tuple[BadRecord, ...]
-    normalized: dict[str, int]
-    rows_read: int
     bytes_read: int
+    bad: tuple[BadRecord, ...] = ()
+    filtered: dict[str, int] = field(default_factory=_none)
+    skipped: dict[str, int] = field(default_factory=_none)
+    normalized: dict[str, int] = field(default_factory=_none)
+
+    @property
+    def rows_read(self) -> int:
+        """Records that were looked at: those here, those set aside and those left out."""
+        return len(self.positions) + len(self.bad) + sum(self.filtered.values())
 
 
-def make_batch(
-    file: InputFile,
-    text: pa.LargeStringArray,
-    positions: npt.NDArray[np.int64],
-    bytes_read: int,
-    *,
-    bad: tuple[BadRecord, ...] = (),
-    normalized: dict[str, int] | None = None,
-) -> TextBatch:
-    """Return a TextBatch with its derived fields filled in; zero counts are left out of `normalized`."""
-    return TextBatch(
-        file=file,
-        text=text,
-        positions=positions,
-        bad=bad,
-        normalized={name: count for name, count in (normalized or {}).items() if count},
-        rows_read=len(text) + len(bad),
-        bytes_read=bytes_read,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextBatch(Batch):
+    """Records as texts: large_string, no nulls, valid UTF-8, offset 0."""
+
+    text: pa.LargeStringArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBatch(Batch):
+    """Records as columns, and as objects where the input is JSON.
+
+    Attributes:
+        rows: the wanted columns. JSON has no schema, so that every batch may have other types.
+        objects: the same records as they stand in a JSON input, where all columns are wanted; else None.
+    """
+
+    rows: pa.RecordBatch
+    objects: list[dict[str, Any]] | None = None
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the records as Python dicts."""
+        return self.rows.to_pylist() if self.objects is None else self.objects
 
 
 def refuse(record: BadRecord, url: str) -> BadRecordError:

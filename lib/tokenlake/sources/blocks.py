@@ -6,15 +6,15 @@ of a line by the same function, so that neighbours meet exactly and any partitio
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tokenlake.sources.batch import RAW_LIMIT
-from tokenlake.sources.decompress import DecompressedStream
-from tokenlake.sources.opening import changed
+from tokenlake.sources.inputbytes import InputBytes
+from tokenlake.sources.inputs import changed
 from tokenlake.sources.split import FileRange
+from tokenlake.sources.stream import ByteStream
 
 BLOCK_BYTES: Final = 16 << 20
 _SCAN_BYTES: Final = 1 << 20
@@ -57,34 +57,34 @@ class LongLine:
 
 
 def read_blocks(
-    part: FileRange, descriptor: int, max_record_bytes: int, block_bytes: int = BLOCK_BYTES
+    part: FileRange, source: InputBytes, max_record_bytes: int, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[Block | LongLine]:
-    """Yield the lines that `part` owns, in order; `descriptor` is the open file.
+    """Yield the lines that `part` owns, in order; `source` is the open file.
 
     Raises:
         DamagedFileError: a compressed stream is cut, corrupt or followed by something else.
         InputChangedError: the file is shorter than planned.
     """
     if part.file.compression is None:
-        return _plain(part, descriptor, max_record_bytes, block_bytes)
-    return _compressed(part, descriptor, max_record_bytes, block_bytes)
+        return _plain(part, source, max_record_bytes, block_bytes)
+    return _compressed(part, source, max_record_bytes, block_bytes)
 
 
-def count_lines(descriptor: int, stop: int) -> int:
+def count_lines(source: InputBytes, stop: int) -> int:
     """Return the number of newlines before byte `stop` of a plain file."""
     total = 0
     for offset in range(0, stop, _SCAN_BYTES):
-        total += os.pread(descriptor, min(_SCAN_BYTES, stop - offset), offset).count(b"\n")
+        total += source.pread(min(_SCAN_BYTES, stop - offset), offset).count(b"\n")
     return total
 
 
-def _line_start(descriptor: int, offset: int, size: int) -> int:
+def _line_start(source: InputBytes, offset: int, size: int) -> int:
     """Return where the first line that starts at or after `offset` starts; `size` if there is none."""
     if offset <= 0:
         return 0
     at = offset - 1
     while at < size:
-        data = os.pread(descriptor, min(_SCAN_BYTES, size - at), at)
+        data = source.pread(min(_SCAN_BYTES, size - at), at)
         if not data:
             break
         found = data.find(b"\n")
@@ -94,23 +94,23 @@ def _line_start(descriptor: int, offset: int, size: int) -> int:
     return size
 
 
-def _plain(part: FileRange, descriptor: int, limit: int, block_bytes: int) -> Iterator[Block | LongLine]:
+def _plain(part: FileRange, source: InputBytes, limit: int, block_bytes: int) -> Iterator[Block | LongLine]:
     size = part.file.size
-    at, mark = _line_start(descriptor, part.start, size), part.start
-    end = _line_start(descriptor, part.stop, size)
+    at, mark = _line_start(source, part.start, size), part.start
+    end = _line_start(source, part.stop, size)
     while at < end:
-        data = _read_exactly(part, descriptor, min(block_bytes, end - at), at)
+        data = _read_exactly(part, source, min(block_bytes, end - at), at)
         cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
         if cut:
             after = min(at + cut, part.stop)
             yield Block(data=data, size=cut, offset=at, bytes_read=after - mark)
         else:
-            cut = _line_start(descriptor, at + len(data), size) - at
+            cut = _line_start(source, at + len(data), size) - at
             after = min(at + cut, part.stop)
             keep = cut <= limit + _FRAME
             yield LongLine(
-                data=bytearray(_read_exactly(part, descriptor, cut, at)) if keep else None,
-                head=os.pread(descriptor, min(cut, RAW_LIMIT), at),
+                data=bytearray(_read_exactly(part, source, cut, at)) if keep else None,
+                head=source.pread(min(cut, RAW_LIMIT), at),
                 size=cut,
                 offset=at,
                 bytes_read=after - mark,
@@ -118,18 +118,17 @@ def _plain(part: FileRange, descriptor: int, limit: int, block_bytes: int) -> It
         at, mark = at + cut, after
 
 
-def _read_exactly(part: FileRange, descriptor: int, size: int, offset: int) -> bytes:
-    data = os.pread(descriptor, size, offset)
-    while len(data) < size:  # a signal, a network file system, or more than the 2 GiB of one call
-        more = os.pread(descriptor, size - len(data), offset + len(data))
-        if not more:
-            raise changed(part.file, f"it ends at byte {offset + len(data)}, planned were {part.file.size}")
-        data += more
+def _read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
+    data = source.pread(size, offset)
+    if len(data) < size:
+        raise changed(part.file, f"it ends at byte {offset + len(data)}, planned were {part.file.size}")
     return data
 
 
-def _compressed(part: FileRange, descriptor: int, limit: int, block_bytes: int) -> Iterator[Block | LongLine]:
-    stream = DecompressedStream(part.file, descriptor)
+def _compressed(
+    part: FileRange, source: InputBytes, limit: int, block_bytes: int
+) -> Iterator[Block | LongLine]:
+    stream = ByteStream(source)
     pending, offset = b"", 0
     while True:
         wanted = max(block_bytes - len(pending), 0)
@@ -148,9 +147,7 @@ def _compressed(part: FileRange, descriptor: int, limit: int, block_bytes: int) 
             return
 
 
-def _gather(
-    stream: DecompressedStream, begun: bytes, limit: int, offset: int
-) -> tuple[list[LongLine], bytes]:
+def _gather(stream: ByteStream, begun: bytes, limit: int, offset: int) -> tuple[list[LongLine], bytes]:
     """Read on until the line ends; return it, in a list of one, and what was read of the next lines."""
     data: bytearray | None = bytearray(begun)
     size, head, rest, ended = len(begun), begun[:RAW_LIMIT], b"", False

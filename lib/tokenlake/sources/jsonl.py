@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from tokenlake.errors import NotAvailableError
 from tokenlake.sources.arrays import (
     Int64s,
     binary_over,
@@ -31,11 +32,15 @@ from tokenlake.sources.arrays import (
     text_over,
 )
 from tokenlake.sources.batch import RAW_LIMIT
-from tokenlake.sources.blocks import Block, LongLine
+from tokenlake.sources.blocks import Block, LongLine, read_blocks
+from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.longline import parse_long
 from tokenlake.sources.parsed import BadLine, Parsed
+from tokenlake.sources.split import FileRange
 from tokenlake.sources.strict import MAX_DEPTH, Fault, at_the_end, parse_line, too_long
+from tokenlake.sources.want import Want
+from tokenlake.sources.where import Predicate
 
 # What Arrow's reader takes for a number and JSON does not know, with what must follow a value.
 _NUMBER_WORDS: Final = (r"NaN[ \t\r\n]*[,\]}]", r"Inf(?:inity)?[ \t\r\n]*[,\]}]")
@@ -44,7 +49,16 @@ _READ_JSON: Final[Any] = pj.read_json  # its stub does not know of buffers
 _MANY: Final = 2000  # occurrences of NaN in a block that are looked at one by one
 
 
-def read_jsonl(blocks: Iterator[Block | LongLine], field: str, max_record_bytes: int) -> Iterator[Parsed]:
+def read_jsonl(
+    part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
+) -> Iterator[Parsed]:
+    """Read the lines that `part` owns."""
+    if want.columns != () or want.text is None:
+        raise NotAvailableError(f"{part.file.url}: columns of JSON Lines are not available in this release")
+    yield from read_texts(read_blocks(part, data, want.max_record_bytes), want.text, want.max_record_bytes)
+
+
+def read_texts(blocks: Iterator[Block | LongLine], field: str, max_record_bytes: int) -> Iterator[Parsed]:
     """Parse blocks of JSON lines; `field` is the name of the member that holds the text."""
     for block in blocks:
         if isinstance(block, Block):

@@ -1,54 +1,22 @@
-"""The inputs of a source: which files, in which order, and what exactly they hold."""
+"""The inputs of a source, wherever they are: which files, in which order, and what exactly they hold."""
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenlake.errors import ConfigError, InputChangedError, SourceNotFoundError
-from tokenlake.fingerprint import file_id, sha256_file
-from tokenlake.sources.formats import KNOWN_EXTENSIONS, Compression, Format, compression_of, format_of
+from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources.hashcache import HashCache
-from tokenlake.sources.patterns import expand
+from tokenlake.sources.hub import list_hub
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.local import list_local
+from tokenlake.sources.patterns import is_url
+from tokenlake.sources.remotelisting import list_remote
 
 if TYPE_CHECKING:
-    from tokenlake.config.resolve import ResolvedSource
+    from tokenlake.config.resolved import ResolvedSource
 
 Progress = Callable[[int, int], None]  # (bytes known so far, bytes in all)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputFile:
-    """One input file as it was when the build was planned; JSON-able by ``dataclasses.asdict``.
-
-    Attributes:
-        source: name of the source it belongs to.
-        path: relative to the listing's root, with ``/``; identity, together with size and token.
-        url: absolute local path; not identity.
-        size: bytes on disk.
-        token: version token, ``sha256:<hex>`` of the bytes on disk.
-        stat: (inode, mtime_ns, ctime_ns) when it was hashed, re-checked by every read.
-        format: what it holds.
-        compression: how its bytes are compressed as a whole, None for plain files and Parquet.
-        file_id: signed 64-bit identity of (source, path), stored as provenance.
-        text_mode: for format ``text``: ``document`` (a file is a document) or ``lines``.
-    """
-
-    source: str
-    path: str
-    url: str
-    size: int
-    token: str
-    stat: tuple[int, int, int]
-    format: Format
-    compression: Compression | None
-    file_id: int
-    text_mode: str = "document"
 
 
 def list_inputs(
@@ -58,119 +26,37 @@ def list_inputs(
     cache: HashCache | None = None,
     on_progress: Progress | None = None,
 ) -> list[InputFile]:
-    """List and hash the files of a source, sorted by path.
+    """List the files of a source, sorted by path, each with a token of its version.
 
     The root that paths are relative to is the deepest common directory of the static prefixes of
     all entries. A file matched twice is listed once.
 
     Args:
         source: whose `data_files` to expand.
-        hash_threads: how many files are hashed at a time.
-        cache: remembered hashes, or None to read every file.
+        hash_threads: how many local files are hashed at a time.
+        cache: remembered hashes of local files, or None to read every file.
         on_progress: called with (bytes known so far, bytes in all), from the hashing threads.
 
     Raises:
         SourceNotFoundError: an entry matches nothing.
-        ConfigError: a file's extension says nothing and no `type` is set.
+        ConfigError: a file's extension says nothing and no `type` is set, or entries of several storages.
         InputChangedError: a file changed while it was being hashed.
     """
-    root, paths = _find(source)
-    named = [(path.relative_to(root).as_posix(), path) for path in paths]
-    formats: dict[str, Format] = {name: _format(name, path, source.type) for name, path in named}
-    meter = _Meter(sum(path.stat().st_size for path in paths), on_progress)
-
-    def seal(item: tuple[str, Path]) -> InputFile:
-        name, path = item
-        stat, sha256 = _hash(path, cache)
-        meter.add(stat.st_size)
-        return _input_file(source, name, path, stat, sha256, formats[name])
-
-    with ThreadPoolExecutor(max(1, hash_threads)) as pool:
-        return list(pool.map(seal, sorted(named)))
-
-
-def _find(source: ResolvedSource) -> tuple[Path, list[Path]]:
-    prefixes: list[str] = []
-    paths: dict[Path, None] = {}
-    for entry in source.data_files:
-        prefix, found = expand(entry, source.type)
-        prefixes.append(str(prefix))
-        paths.update(dict.fromkeys(found))
-    if not prefixes:
+    if not source.data_files:
         raise SourceNotFoundError(
             f"Source {source.name!r} names no data_files; give at least one file, glob or directory.",
             source=source.name,
         )
-    return Path(os.path.commonpath(prefixes)), list(paths)
-
-
-def _format(name: str, path: Path, wanted: Format | None) -> Format:
-    found = wanted or format_of(name)
-    if found is None:
-        hint = " A .json file with one object per line is read with `type: jsonl`." if ".json" in name else ""
+    if source.type == "hub":
+        return list_hub(source)
+    urls = [entry for entry in source.data_files if is_url(entry)]
+    if not urls:
+        return list_local(source, hash_threads=hash_threads, cache=cache, on_progress=on_progress)
+    if len(urls) < len(source.data_files):
+        local = next(entry for entry in source.data_files if not is_url(entry))
         raise ConfigError(
-            f"{path}: the extension does not say what the file holds. Expected one of "
-            f"{', '.join(KNOWN_EXTENSIONS)}, or set `type` of the dataset to jsonl, parquet or txt.{hint}",
-            file=str(path),
+            f"source {source.name!r}: data_files mix URLs ({urls[0]!r}) and local files ({local!r}); "
+            "make them two sources",
+            source=source.name,
         )
-    if found == "parquet" and compression_of(name):
-        raise ConfigError(
-            f"{path}: Parquet compresses its own pages; a compressed Parquet file cannot be read in parts. "
-            "Decompress it first.",
-            file=str(path),
-        )
-    return found
-
-
-def _hash(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
-    before = path.stat()
-    known = cache.get(before) if cache else None
-    if known:
-        return before, known
-    sha256 = sha256_file(path)
-    after = path.stat()
-    if state(after) != state(before) or after.st_size != before.st_size:
-        raise InputChangedError(
-            f"{path}: the file changed while it was being hashed. Inputs must stay as they are during "
-            "a build; run again when it is complete.",
-            file=str(path),
-        )
-    if cache:
-        cache.put(after, sha256)
-    return after, sha256
-
-
-def state(stat: os.stat_result) -> tuple[int, int, int]:
-    """Return what tells two states of a file apart: (inode, mtime_ns, ctime_ns)."""
-    return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-def _input_file(
-    source: ResolvedSource, name: str, path: Path, stat: os.stat_result, sha256: str, format_: Format
-) -> InputFile:
-    return InputFile(
-        source=source.name,
-        path=name,
-        url=str(path),
-        size=stat.st_size,
-        token=f"sha256:{sha256}",
-        stat=state(stat),
-        format=format_,
-        compression=compression_of(name),
-        file_id=file_id(source.name, name),
-        text_mode=source.text_mode,
-    )
-
-
-class _Meter:
-    """Adds up progress from several threads."""
-
-    def __init__(self, total: int, on_progress: Progress | None) -> None:
-        self._total, self._done, self._report = total, 0, on_progress
-        self._lock = threading.Lock()
-
-    def add(self, size: int) -> None:
-        with self._lock:
-            self._done += size
-            if self._report:
-                self._report(self._done, self._total)
+    return list_remote(source)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.errors import NotAvailableError
 from tokenlake.sources.arrays import concat, is_utf8, select, sizes_of
 from tokenlake.sources.batch import RAW_LIMIT
-from tokenlake.sources.listing import InputFile
-from tokenlake.sources.opening import damaged
+from tokenlake.sources.footer import reading
+from tokenlake.sources.inputbytes import InputBytes
+from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.parsed import BadLine, Parsed
+from tokenlake.sources.split import FileRange
 from tokenlake.sources.strict import Fault
+from tokenlake.sources.want import Want
+from tokenlake.sources.where import Predicate
 
 _STEP_BYTES: Final = 1 << 20  # aimed at for one step of the decoder
 _STEP_ROWS: Final = 256  # long texts may stand together; short ones do not mind, a step costs 12 us
@@ -26,35 +29,31 @@ _JOIN_BYTES: Final = 16 << 20  # steps are joined up to this size
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole
 
 
-def row_group_sizes(file: InputFile) -> list[int]:
-    """Return the uncompressed bytes of every row group, from the footer."""
-    with _damage(file, "its footer"), pq.ParquetFile(file.url) as parquet:
-        meta = parquet.metadata
-        return [meta.row_group(index).total_byte_size for index in range(meta.num_row_groups)]
-
-
-def read_row_groups(
-    file: InputFile, descriptor: int, start: int, stop: int, field: str, max_record_bytes: int
+def read_parquet(
+    part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Yield the texts in column `field` of row groups ``[start, stop)``; `descriptor` is the open file.
+    """Read the row groups of `part`.
 
     Raises:
         DamagedFileError: the file is empty, cut or corrupt, its row counts disagree, or it has not
             exactly one column `field` of strings.
     """
-    with _damage(file, "its footer"):
+    if want.columns != () or want.text is None:
+        raise NotAvailableError(f"{part.file.url}: columns of Parquet are not available in this release")
+    file, field = part.file, want.text
+    with reading(file, "its footer"):
         parquet = pq.ParquetFile(
-            file.url, page_checksum_verification=True, buffer_size=_BUFFER_BYTES, pre_buffer=False
+            data.for_arrow(), page_checksum_verification=True, buffer_size=_BUFFER_BYTES, pre_buffer=False
         )
     with parquet:
         _check_schema(file, parquet, field)
         first = _first_rows(file, parquet)
-        for group in range(start, stop):
+        for group in range(part.start, part.stop):
             column = _column(parquet.metadata.row_group(group), field)
-            rows = _step_rows(column, _dictionary_bytes(descriptor, column))
+            rows = _step_rows(column, _dictionary_bytes(data, column))
             texts = _joined(_decoded(file, parquet, group, field, rows))
             yield from _read_group(
-                file, parquet.metadata.row_group(group), group, texts, first[group], max_record_bytes
+                file, parquet.metadata.row_group(group), group, texts, first[group], want.max_record_bytes
             )
 
 
@@ -106,7 +105,7 @@ def _decoded(
     file: InputFile, parquet: pq.ParquetFile, group: int, field: str, rows: int
 ) -> Iterator[pa.LargeStringArray]:
     reader: Any = parquet  # the stub leaves the types of lists open
-    with _damage(file, f"row group {group}, column {field!r}"):
+    with reading(file, f"row group {group}, column {field!r}"):
         for batch in reader.iter_batches(rows, row_groups=[group], columns=[field], use_threads=False):
             yield batch.column(0).cast(pa.large_string(), safe=False)
 
@@ -127,13 +126,13 @@ def _step_rows(column: pq.ColumnChunkMetaData, dictionary_bytes: int) -> int:
     return max(rows, 1)
 
 
-def _dictionary_bytes(descriptor: int, column: pq.ColumnChunkMetaData) -> int:
+def _dictionary_bytes(data: InputBytes, column: pq.ColumnChunkMetaData) -> int:
     """Return the uncompressed size of a column chunk's dictionary, 0 if there is none.
 
     It is in the header of the chunk's first page: Thrift's compact form of (1: page type, 2: size).
     """
     offset = column.dictionary_page_offset or column.data_page_offset
-    header = os.pread(descriptor, 16, offset)
+    header = data.pread(16, offset)
     kind, at = _thrift_int(header, 0)
     size, _ = _thrift_int(header, at)
     return size if kind == _DICTIONARY_PAGE else 0
@@ -190,11 +189,3 @@ def _bad_rows(text: pa.LargeStringArray, first: int, max_record_bytes: int) -> I
         if fault:
             raw = text[row : row + 1].view(pa.large_binary())[0].as_py()
             yield BadLine(first + row, None, fault, raw[:RAW_LIMIT])
-
-
-@contextmanager
-def _damage(file: InputFile, where: str) -> Generator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise damaged(file, f"{where} cannot be read ({error})", where=where) from error

@@ -1,15 +1,19 @@
-"""What a line format's parser hands over: texts and faults, before the policy has its say."""
+"""What a format's reader hands over: records and faults, before the policy has its say."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.sources.strict import Fault
+
+
+def _none() -> dict[str, int]:
+    return {}
 
 
 class BadLine(NamedTuple):
@@ -26,15 +30,34 @@ class BadLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """The records of one block; fields as in :class:`tokenlake.sources.batch.TextBatch`.
+    """The records of one block, as asked for by a :class:`tokenlake.sources.want.Want`.
 
     Attributes:
+        text: large_string of the records, None where no text was wanted; null for those in `doubtful`.
+        rows: the wanted columns of the same records, None where none were wanted.
+        objects: the same records as they stand in a JSON input, only there and only where all columns are wanted:
+            a missing key is missing in them, and null in `rows`.
+        positions: int64, one per record, as in :class:`tokenlake.sources.batch.BadRecord`.
+        bad: what could not be read as a record, or (where no columns are wanted) has no text; in order.
+        doubtful: records that were read but have no usable text, in order; only where columns are wanted,
+            because a predicate may still leave them out on purpose.
+        normalized: how often something harmless was mended.
+        skipped: records never looked at, by reason (``pruned``).
+        bytes_read: input bytes consumed since the block before.
         lines: how many lines the block had, blank ones included.
     """
 
-    text: pa.LargeStringArray
+    text: pa.LargeStringArray | None
     positions: npt.NDArray[np.int64]
     bad: tuple[BadLine, ...]
-    normalized: dict[str, int]
     bytes_read: int
+    rows: pa.RecordBatch | None = None
+    objects: list[dict[str, Any]] | None = None
+    doubtful: tuple[BadLine, ...] = ()
+    normalized: dict[str, int] = field(default_factory=_none)
+    skipped: dict[str, int] = field(default_factory=_none)
     lines: int = 0
+
+    def __len__(self) -> int:
+        """How many records were read, bad ones left out."""
+        return len(self.positions)

@@ -15,6 +15,12 @@ from tokenlake.sources.formats import KNOWN_EXTENSIONS, belongs
 _WILDCARDS: Final = frozenset("*?[")
 
 
+def is_url(entry: str) -> bool:
+    """Say whether an entry names an object of another storage; ``file://`` is this machine's."""
+    scheme, separator, _ = entry.partition("://")
+    return bool(separator) and scheme != "file"
+
+
 def expand(entry: str, wanted: str | None) -> tuple[Path, list[Path]]:
     """Expand one entry of `data_files`.
 

@@ -1,32 +1,37 @@
-"""Reading a range of an input: the formats behind one door, and the policy for bad records."""
+"""Reading a range of an input: rows or texts, the predicate, the limit, and the policy for bad records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, final
+from dataclasses import replace
+from itertools import compress
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from tokenlake.sources.arrays import no_text
-from tokenlake.sources.batch import BadRecord, TextBatch, make_batch, refuse
-from tokenlake.sources.blocks import count_lines, read_blocks
-from tokenlake.sources.jsonl import read_jsonl
+from tokenlake.sources.arrays import no_text, select
+from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, refuse
+from tokenlake.sources.inputbytes import InputBytes
+from tokenlake.sources.linenumbers import LineNumbers
 from tokenlake.sources.opening import opened
-from tokenlake.sources.parquet import read_row_groups
 from tokenlake.sources.parsed import BadLine, Parsed
+from tokenlake.sources.readers import READERS
 from tokenlake.sources.split import FileRange
-from tokenlake.sources.text import read_document, read_lines
+from tokenlake.sources.want import ALL, Want, rows_wanted, text_wanted
+from tokenlake.sources.where import Predicate
 
 if TYPE_CHECKING:
-    from tokenlake.config.resolve import ResolvedSource
+    from tokenlake.config.resolved import ResolvedSource
 
-__all__ = ["BadRecord", "TextBatch", "read_range"]
+__all__ = ["BadRecord", "RowBatch", "TextBatch", "read_range", "read_rows"]
 
-_COUNTED_BYTES: Final = 1 << 30
+_NOTHING = np.zeros(0, np.int64)
 
 
 def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
-    """Read the records of a range in batches of about 16 MB, in file order, in bounded memory.
+    """Read the texts of a range in batches of about 16 MB, in file order, in bounded memory.
 
     Under the policy ``quarantine`` bad records come in the batches' `bad`. The `bytes_read` of all
     batches sum up to ``part.weight``; a batch may be empty.
@@ -35,73 +40,170 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
         BadRecordError: a record is bad and the policy is ``fail``.
         DamagedFileError: the file cannot be trusted as a whole, whatever the policy.
         InputChangedError: the file is not, or does not stay, what was planned.
+        ConfigError: `where` cannot be evaluated on the source's columns.
     """
-    done = 0
-    with opened(part.file) as descriptor:
-        numbers = LineNumbers(part, descriptor, always=source.on_bad_record == "fail")
-        for parsed in _parse(part, descriptor, source):
-            done += parsed.bytes_read
-            box = [_deliver(part, source, parsed, numbers)]
-            del parsed  # a batch can hold a text of 200 MB: only its consumer keeps it alive
-            yield box.pop()
+    predicate = Predicate(source.where) if source.where else None
+    want = text_wanted(source, predicate.columns if predicate else ())
+    for taken in _read(part, source, want, predicate):
+        box = [TextBatch(text=taken.pop_text(), **taken.fields())]
+        del taken  # a batch can hold a text of 200 MB: only its consumer keeps it alive
+        yield box.pop()
+
+
+def read_rows(
+    part: FileRange, source: ResolvedSource, columns: tuple[str, ...] | None = ALL
+) -> Iterator[RowBatch]:
+    """Read whole records of a range, without a look at their text; otherwise like :func:`read_range`.
+
+    Args:
+        columns: top-level fields, None for all.
+    """
+    predicate = Predicate(source.where) if source.where else None
+    wanted = (
+        None
+        if columns is None
+        else tuple(dict.fromkeys((*columns, *(predicate.columns if predicate else ()))))
+    )
+    for taken in _read(part, source, rows_wanted(source, wanted), predicate):
+        found = taken.pop_rows()
+        if columns is not None and found["rows"].num_columns:
+            found["rows"] = found["rows"].select(list(columns))
+        yield RowBatch(**found, **taken.fields())
+
+
+def _read(
+    part: FileRange, source: ResolvedSource, want: Want, predicate: Predicate | None
+) -> Iterator[_Taken]:
+    done, left = 0, part.rows
+    with opened(part.file, source.storage_options) as data:
+        policy = _Policy(part, data, source)
+        for parsed in READERS[part.file.format](part, data, want, predicate):
+            box = [parsed if left is None else _first(parsed, left)]
+            del parsed
+            done += box[0].bytes_read
+            left = left if left is None else left - len(box[0]) - len(box[0].bad)
+            yield _taken(part, box, predicate, policy)
+            if left == 0:
+                break
     if done < part.weight:
-        yield make_batch(part.file, no_text(), np.zeros(0, np.int64), bytes_read=part.weight - done)
+        yield _Taken(part, no_text(), None, _NOTHING, part.weight - done)
 
 
-def _parse(part: FileRange, descriptor: int, source: ResolvedSource) -> Iterator[Parsed]:
-    limit = source.max_record_bytes
-    if part.file.format == "parquet":
-        return read_row_groups(part.file, descriptor, part.start, part.stop, source.content_field, limit)
-    if part.file.format == "jsonl":
-        return read_jsonl(read_blocks(part, descriptor, limit), source.content_field, limit)
-    if part.file.text_mode == "lines":
-        return read_lines(read_blocks(part, descriptor, limit), limit)
-    return iter([read_document(part, descriptor, limit)])
+def _first(parsed: Parsed, count: int) -> Parsed:
+    """Return the first `count` records, good or bad."""
+    places = np.concatenate([parsed.positions, np.array([bad.position for bad in parsed.bad], np.int64)])
+    if len(places) <= count:
+        return parsed
+    end = int(np.sort(places)[count])
+    kept = _selected(parsed, parsed.positions < end)
+    return replace(kept, bad=tuple(bad for bad in parsed.bad if bad.position < end))
 
 
-def _deliver(part: FileRange, source: ResolvedSource, parsed: Parsed, numbers: LineNumbers) -> TextBatch:
-    bad = tuple(_record(part, line, numbers) for line in parsed.bad)
-    numbers.pass_over(parsed.lines)
-    if bad and source.on_bad_record == "fail":
-        raise refuse(bad[0], part.file.url)
-    return make_batch(
-        part.file, parsed.text, parsed.positions, parsed.bytes_read, bad=bad, normalized=parsed.normalized
+def _selected(parsed: Parsed, keep: npt.NDArray[np.bool_]) -> Parsed:
+    """Return the records where `keep` is true; what could not be read as a record stays."""
+    if keep.all():
+        return parsed
+    chosen = set(parsed.positions[keep].tolist())
+    return replace(
+        parsed,
+        text=None if parsed.text is None else select(parsed.text, keep),
+        rows=None if parsed.rows is None else parsed.rows.filter(pa.array(keep)),
+        objects=None if parsed.objects is None else list(compress(parsed.objects, keep.tolist())),
+        positions=parsed.positions[keep],
+        doubtful=tuple(bad for bad in parsed.doubtful if bad.position in chosen),
     )
 
 
-def _record(part: FileRange, line: BadLine, numbers: LineNumbers) -> BadRecord:
-    return BadRecord(
-        file=part.file.path,
-        file_id=part.file.file_id,
-        position=line.position,
-        line=None if line.line is None else numbers.number(line.line, line.position),
-        reason=line.fault.reason,
-        detail=line.fault.detail,
-        raw=line.raw,
+def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, policy: _Policy) -> _Taken:
+    """Apply the predicate, then the policy, to the block in `box`."""
+    parsed = box.pop()
+    before = len(parsed)
+    if predicate and parsed.rows is not None and before:
+        parsed = _selected(parsed, predicate.mask(parsed.rows))
+    left_out = before - len(parsed)
+    bad = parsed.bad
+    if parsed.doubtful:
+        bad = tuple(sorted(parsed.bad + parsed.doubtful, key=lambda line: line.position))
+        parsed = _selected(parsed, ~np.isin(parsed.positions, [line.position for line in parsed.doubtful]))
+    return _Taken(
+        part,
+        parsed.text,
+        parsed.rows,
+        parsed.positions,
+        parsed.bytes_read,
+        objects=parsed.objects,
+        bad=policy.judge(bad, parsed.lines),
+        filtered={"where": left_out},
+        skipped=parsed.skipped,
+        normalized=parsed.normalized,
     )
 
 
 @final
-class LineNumbers:
-    """Numbers of lines in the file, for those who must name one.
+class _Taken:
+    """One block after predicate and policy; what is large is handed over once."""
 
-    The lines before a range are counted only when the first number is asked for, and, unless
-    `always`, only within the first GiB: a unit at the end of a file of a terabyte would else read it all.
-    """
+    def __init__(
+        self,
+        part: FileRange,
+        text: pa.LargeStringArray | None,
+        rows: pa.RecordBatch | None,
+        positions: npt.NDArray[np.int64],
+        bytes_read: int,
+        objects: list[dict[str, Any]] | None = None,
+        **counts: Any,
+    ) -> None:
+        self._text, self._rows, self._objects = [text], [rows], [objects]
+        self._fields: dict[str, Any] = {
+            "file": part.file,
+            "positions": positions,
+            "bytes_read": bytes_read,
+            **{name: _without_zeros(value) for name, value in counts.items()},
+        }
 
-    def __init__(self, part: FileRange, descriptor: int, *, always: bool) -> None:
-        self._part, self._descriptor, self._always = part, descriptor, always
-        self._passed = 0
-        self._before: int | None = None if part.file.compression is None else 0
+    def pop_text(self) -> pa.LargeStringArray:
+        text = self._text.pop()
+        return no_text() if text is None else text
 
-    def pass_over(self, lines: int) -> None:
-        """Note that a block of so many lines is done with."""
-        self._passed += lines
+    def pop_rows(self) -> dict[str, Any]:
+        rows = self._rows.pop()
+        return {"rows": _no_rows() if rows is None else rows, "objects": self._objects.pop()}
 
-    def number(self, line: int, position: int) -> int | None:
-        """Return the 1-based number of line `line` of the block at hand, which starts at byte `position`."""
-        if self._before is None:
-            if not self._always and self._part.start > _COUNTED_BYTES:
-                return None
-            self._before = count_lines(self._descriptor, position) - self._passed - line
-        return self._before + self._passed + line + 1
+    def fields(self) -> dict[str, Any]:
+        return self._fields
+
+
+def _without_zeros(value: Any) -> Any:
+    return {name: count for name, count in value.items() if count} if isinstance(value, dict) else value
+
+
+def _no_rows() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({})
+
+
+@final
+class _Policy:
+    """What becomes of bad records: the first ends the reading, or they are set aside."""
+
+    def __init__(self, part: FileRange, data: InputBytes, source: ResolvedSource) -> None:
+        self._part = part
+        self._fail = source.on_bad_record == "fail"
+        self._numbers = LineNumbers(part, data, always=self._fail)
+
+    def judge(self, lines: tuple[BadLine, ...], passed: int) -> tuple[BadRecord, ...]:
+        bad = tuple(self._record(line) for line in lines)
+        self._numbers.pass_over(passed)
+        if bad and self._fail:
+            raise refuse(bad[0], self._part.file.url)
+        return bad
+
+    def _record(self, line: BadLine) -> BadRecord:
+        return BadRecord(
+            file=self._part.file.path,
+            file_id=self._part.file.file_id,
+            position=line.position,
+            line=None if line.line is None else self._numbers.number(line.line, line.position),
+            reason=line.fault.reason,
+            detail=line.fault.detail,
+            raw=line.raw,
+        )

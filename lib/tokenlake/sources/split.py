@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from tokenlake.sources.listing import InputFile
-from tokenlake.sources.parquet import row_group_sizes
+from tokenlake.sources.footer import row_group_sizes
+from tokenlake.sources.inputs import InputFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,7 @@ class FileRange:
         file: the file.
         start, stop: byte offsets for plain line formats (the range owns the lines that START in
             ``[start, stop)``); row groups for Parquet; 0 and the file's size for everything else.
+        rows: read at most so many records of it, good or bad; None for all.
         weight: how much there is to read: bytes on disk, for Parquet uncompressed bytes of the row groups.
     """
 
@@ -24,6 +27,7 @@ class FileRange:
     start: int
     stop: int
     weight: int
+    rows: int | None = None
 
 
 def splittable(file: InputFile) -> bool:
@@ -34,14 +38,16 @@ def splittable(file: InputFile) -> bool:
     return lines and file.compression is None
 
 
-def split_file(file: InputFile, unit_size: int) -> list[FileRange]:
+def split_file(
+    file: InputFile, unit_size: int, storage_options: Mapping[str, Any] | None = None
+) -> list[FileRange]:
     """Cut `file` into ranges of about `unit_size` bytes; every file has at least one, even an empty one.
 
     Raises:
         DamagedFileError: a Parquet file whose footer cannot be read.
     """
     if file.format == "parquet":
-        return _split_row_groups(file, row_group_sizes(file), unit_size)
+        return _split_row_groups(file, row_group_sizes(file, storage_options), unit_size)
     if not splittable(file):
         return [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
     count = max(1, (file.size + unit_size // 2) // unit_size)

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.errors import NotAvailableError
 from tokenlake.sources.arrays import is_utf8, select, text_over
 from tokenlake.sources.batch import RAW_LIMIT
-from tokenlake.sources.blocks import Block, LongLine
-from tokenlake.sources.decompress import DecompressedStream
+from tokenlake.sources.blocks import Block, LongLine, read_blocks
+from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.split import FileRange
+from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.strict import Fault, too_long
+from tokenlake.sources.want import Want
+from tokenlake.sources.where import Predicate
 
 _CHUNK = 1 << 20
 
 
-def read_document(part: FileRange, descriptor: int, max_record_bytes: int) -> Parsed:
+def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None) -> Iterator[Parsed]:
+    """Read a file as one document, or its lines, as its `text_mode` says."""
+    if want.columns != ():
+        raise NotAvailableError(f"{part.file.url}: columns of text are not available in this release")
+    if part.file.text_mode == "lines":
+        return read_lines(read_blocks(part, data, want.max_record_bytes), want.max_record_bytes)
+    return iter([read_document(part, data, want.max_record_bytes)])
+
+
+def read_document(part: FileRange, source: InputBytes, max_record_bytes: int) -> Parsed:
     """Read a whole file as one text; line ends stay as they are, a byte order mark goes."""
-    data = _read_whole(part, descriptor, max_record_bytes)
+    data = _read_whole(part, source, max_record_bytes)
     skip = len(BOM) if data.startswith(BOM) else 0
     text = text_over(np.array([0, len(data) - skip]), pa.py_buffer(data).slice(skip))
     too_big = Fault(
@@ -38,16 +50,13 @@ def read_document(part: FileRange, descriptor: int, max_record_bytes: int) -> Pa
     )
 
 
-def _read_whole(part: FileRange, descriptor: int, limit: int) -> bytes | bytearray:
+def _read_whole(part: FileRange, source: InputBytes, limit: int) -> bytes | bytearray:
     if part.file.compression is None:
-        size = min(part.file.size, limit + 1)
-        data = bytearray(size)
-        at = 0
+        data = bytearray(min(part.file.size, limit + 1))
         with memoryview(data) as view:
-            while at < size and (got := os.preadv(descriptor, [view[at:]], at)):
-                at += got
-        return data[:at] if at < size else data
-    stream, data = DecompressedStream(part.file, descriptor), bytearray()
+            got = source.read_into(view, 0)
+        return data[:got] if got < len(data) else data
+    stream, data = ByteStream(source), bytearray()
     while chunk := stream.read(_CHUNK):
         if len(data) <= limit:  # what is beyond is read all the same: the stream must end well
             data += chunk
