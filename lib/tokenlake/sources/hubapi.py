@@ -19,8 +19,11 @@ CONVERTED: Final = "refs/convert/parquet"
 
 _SHORT: Final = {"~parquet": CONVERTED}
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-# A branch in a URL has its slashes escaped, but the Hub's own references may stand as they are.
-_REVISION: Final = re.compile(r"(refs/(?:convert|pr)/[^/]+|[^/]+)(?:/(.*))?", re.DOTALL)
+# A branch in a URL has its slashes escaped, but the Hub's own references may stand as they are. The oldest
+# datasets have a name alone; in a URL that is clear only where a revision follows.
+_URL: Final = re.compile(
+    rf"{PREFIX}([^/@]+/[^/@]+|[^/@]+(?=@))(?:(@)(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL
+)
 _CARD_LIMIT: Final = 16 << 20  # bytes
 
 
@@ -57,7 +60,7 @@ def parse_id(entry: str) -> HubId:
     """
     repo, at, revision = entry.removeprefix(PREFIX).rstrip("/").partition("@")
     revision = unquote(revision) if entry.startswith(PREFIX) else revision
-    if not _ID.fullmatch(repo) or (at and not revision):
+    if not _ID.fullmatch(repo) or (at and not revision.strip("/")):
         raise ConfigError(
             f"data_files: {entry!r} is not the id of a dataset on the Hub; expected org/name or "
             "org/name@revision. Leave `type` out for files of this machine and for URLs.",
@@ -72,20 +75,15 @@ def parse_url(url: str) -> tuple[HubId, str]:
     Raises:
         ConfigError: it is no such URL.
     """
-    parts = url.removeprefix(PREFIX).split("/", 2)
-    if not url.startswith(PREFIX) or len(parts) < 2:
+    found = _URL.fullmatch(url)
+    if found is None:
         raise ConfigError(
             f"data_files: {url!r}: expected hf://datasets/org/name/path or "
             "hf://datasets/org/name@revision/path (models and spaces hold no datasets)",
             got=url,
         )
-    name, at, revision = parts[1].partition("@")
-    path = parts[2] if len(parts) > 2 else ""
-    if at:
-        found = _REVISION.fullmatch("/".join([revision, *parts[2:]]))
-        revision, path = (found.group(1), found.group(2) or "") if found else ("", path)
-    marked = f"@{unquote(revision)}" if at else ""
-    return parse_id(f"{parts[0]}/{name}{marked}"), path
+    repo, at, revision, path = found.groups()
+    return parse_id(f"{repo}@{unquote(revision)}" if at else repo), path or ""
 
 
 @final

@@ -42,9 +42,12 @@ def _local(file: InputFile, client: HubClient, cache_dir: str | Path | None) -> 
     before = path.stat()
     found = _hash(path, file.token)
     if before.st_size != file.size or found != file.token:
-        raise damaged(file, f"its copy {str(path)!r} has {before.st_size} bytes and {found}, planned were "
-                            f"{file.size} and {file.token}; delete the copy and run again")  # fmt: skip
-    return replace(file, url=str(path), stat=state(path.stat()))
+        raise damaged(
+            file,
+            f"its copy {str(path)!r} has {before.st_size} bytes and {found}, planned were {file.size} and "
+            f"{file.token}; delete the copy and run again",
+        )
+    return replace(file, url=str(path), stat=state(before))
 
 
 def _hash(path: Path, like: str) -> str:

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, cast, final
 from urllib.parse import quote
 
@@ -88,7 +89,8 @@ class HubClient:
         # Read now, not when huggingface_hub was imported.
         default = os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)
         self.endpoint = str(options.get("endpoint") or default).rstrip("/")
-        self._headers = build_hf_headers(token=_token(options.get("token")), library_name="tokenlake")
+        self._token = _token(options.get("token"))
+        self._headers = build_hf_headers(token=self._token, library_name="tokenlake")
         bearer = next((v for name, v in self._headers.items() if name.lower() == "authorization"), "")
         if not bearer.isascii() or not bearer.isprintable():
             # The HTTP library would name the header's value in its own message.
@@ -151,6 +153,32 @@ class HubClient:
             # A server that ignores ranges would send the whole file, however large it is.
             whole = span is not None and response.status_code == 200
             return Answer(response.status_code, found, b"" if whole else response.read())
+
+    def download(self, repo: str, commit: str, path: str, cache_dir: str | Path | None) -> Path:
+        """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if it is not there yet.
+
+        Raises:
+            SourceError: it is not in the cache and cannot be downloaded.
+        """
+        from huggingface_hub import hf_hub_download
+
+        if _is_offline():
+            raise offline(f"dataset {repo!r}: {path}")
+        try:
+            found = hf_hub_download(
+                repo,
+                path,
+                repo_type="dataset",
+                revision=commit,
+                cache_dir=cache_dir,
+                token=self._token,
+                endpoint=self.endpoint,
+            )
+        except self._faults as error:
+            raise SourceError(
+                f"dataset {repo!r}: {path} cannot be downloaded ({type(error).__name__}: {error})", repo=repo
+            ) from error
+        return Path(found)
 
     def _unreachable(self, what: str, why: str) -> SourceError:
         return SourceError(
