@@ -24,7 +24,7 @@ from tokenlake.errors import (
     SourceNotFoundError,
 )
 from tokenlake.sources import InputFile, hubhttp, list_inputs, read_range, split_file
-from tokenlake.sources.hub import hub_commits, list_hub_urls, select_hub
+from tokenlake.sources.hub import hub_commits, hub_source, select_hub
 from tokenlake.sources.hubapi import HubId, parse_id, parse_url
 from tokenlake.sources.hubcache import downloaded
 from tokenlake.sources.hubfiles import card_configs, split_patterns
@@ -392,7 +392,7 @@ def test_big_splits_of_the_converted_branch_come_in_several_folders(server: HubS
 
 
 def urls(*entries: str, **options: Any) -> list[str]:
-    return [file.path for file in list_hub_urls(cast("Any", Source(data_files=entries, **options)))]
+    return [file.path for file in inputs(*entries, **options)]
 
 
 def test_files_can_be_named_by_url(server: HubServer) -> None:
@@ -450,6 +450,13 @@ def test_a_local_path_is_never_taken_for_an_id(
         listed("./data/web")
     assert not server.seen
     assert read_all("data/web") == ["of the Hub"]
+
+
+def test_a_source_of_rows_can_be_made_from_a_name_alone(server: HubServer) -> None:
+    readme = card("- config_name: en\n  data_files: [{split: test, path: a.csv}]\n")
+    server.repo("org/name", {"README.md": readme, "a.csv": "text\n"})
+    (file,) = list_inputs(hub_source("org/name", split="test", subset="en"))
+    assert (file.source, file.path, file.format) == ("name", "a.csv", "csv")
 
 
 # What is refused

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources.hashcache import HashCache
-from tokenlake.sources.hub import list_hub
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.local import list_local
-from tokenlake.sources.patterns import is_url
+from tokenlake.sources.patterns import is_hub_url, is_url
 from tokenlake.sources.remotelisting import list_remote
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def list_inputs(
             source=source.name,
         )
     if source.type == "hub":
-        return list_hub(source)
+        return _on_hub(source)
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
         return list_local(source, hash_threads=hash_threads, cache=cache, on_progress=on_progress)
@@ -59,4 +58,11 @@ def list_inputs(
             "make them two sources",
             source=source.name,
         )
-    return list_remote(source)
+    return _on_hub(source) if all(map(is_hub_url, urls)) else list_remote(source)
+
+
+def _on_hub(source: ResolvedSource) -> list[InputFile]:
+    # YAML and fsspec take time to import, and a worker, which lists nothing, needs neither.
+    from tokenlake.sources.hub import list_hub, list_hub_urls
+
+    return list_hub(source) if source.type == "hub" else list_hub_urls(source)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenlake.sources.hubapi import PREFIX
-from tokenlake.sources.hubbytes import HubBytes
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.patterns import is_hub_url
 from tokenlake.sources.remote import RemoteBytes
+
+if TYPE_CHECKING:
+    from tokenlake.sources.hubbytes import HubBytes
 
 
 @contextmanager
@@ -36,4 +38,8 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
 def _open(file: InputFile, storage_options: Mapping[str, Any]) -> LocalBytes | HubBytes | RemoteBytes:
     if file.is_local:
         return LocalBytes(file)
-    return (HubBytes if file.url.startswith(PREFIX) else RemoteBytes)(file, storage_options)
+    if not is_hub_url(file.url):
+        return RemoteBytes(file, storage_options)
+    from tokenlake.sources.hubbytes import HubBytes  # a worker that reads local files starts without it
+
+    return HubBytes(file, storage_options)
