@@ -10,7 +10,6 @@ from tokenlake.sources.hashcache import HashCache
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.local import list_local
 from tokenlake.sources.patterns import is_hub_url, is_url
-from tokenlake.sources.remotelisting import list_remote
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -58,11 +57,19 @@ def list_inputs(
             "make them two sources",
             source=source.name,
         )
-    return _on_hub(source) if all(map(is_hub_url, urls)) else list_remote(source)
+    return _on_hub(source) if all(map(is_hub_url, urls)) else _elsewhere(source)
+
+
+# What lists URLs takes time to import, and a worker, which lists nothing, needs none of it.
 
 
 def _on_hub(source: ResolvedSource) -> list[InputFile]:
-    # YAML and fsspec take time to import, and a worker, which lists nothing, needs neither.
     from tokenlake.sources.hub import list_hub, list_hub_urls
 
     return list_hub(source) if source.type == "hub" else list_hub_urls(source)
+
+
+def _elsewhere(source: ResolvedSource) -> list[InputFile]:
+    from tokenlake.sources.remotelisting import list_remote
+
+    return list_remote(source)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.patterns import is_hub_url
-from tokenlake.sources.remote import RemoteBytes
 
 if TYPE_CHECKING:
     from tokenlake.sources.hubbytes import HubBytes
+    from tokenlake.sources.remote import RemoteBytes
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
             ctime; an object: size and version token).
         SourceError: it cannot be reached, after retries.
     """
-    data = _open(file, storage_options or {})
+    data = LocalBytes(file) if file.is_local else _remote(file, storage_options or {})
     try:
         yield data
         data.check_unchanged()
@@ -35,11 +35,12 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
         data.close()
 
 
-def _open(file: InputFile, storage_options: Mapping[str, Any]) -> LocalBytes | HubBytes | RemoteBytes:
-    if file.is_local:
-        return LocalBytes(file)
-    if not is_hub_url(file.url):
-        return RemoteBytes(file, storage_options)
-    from tokenlake.sources.hubbytes import HubBytes  # a worker that reads local files starts without it
+def _remote(file: InputFile, storage_options: Mapping[str, Any]) -> HubBytes | RemoteBytes:
+    # What reads URLs takes time to import, and a worker that reads local files starts without it.
+    if is_hub_url(file.url):
+        from tokenlake.sources.hubbytes import HubBytes
 
-    return HubBytes(file, storage_options)
+        return HubBytes(file, storage_options)
+    from tokenlake.sources.remote import RemoteBytes
+
+    return RemoteBytes(file, storage_options)
