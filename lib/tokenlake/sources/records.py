@@ -119,7 +119,8 @@ def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, poli
     parsed = box.pop()
     before = len(parsed)
     if predicate and parsed.rows is not None and before:
-        parsed = _selected(parsed, predicate.mask(parsed.rows))
+        without_schema = part.file.format in ("jsonl", "json")
+        parsed = _selected(parsed, predicate.mask(parsed.rows, missing_is_null=without_schema))
     left_out = before - len(parsed)
     bad = parsed.bad
     if parsed.doubtful:
