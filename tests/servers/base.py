@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+_METHODS = ("do_GET", "do_HEAD", "do_PUT", "do_POST", "do_DELETE")
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -46,13 +48,15 @@ class Fault:
 class Server:
     """A server in a thread. `handler` answers; `log` and `faults` are for tests."""
 
-    handler: type[BaseHTTPRequestHandler]
+    handler: type[Handler]
 
     def __init__(self) -> None:
         self.log: list[Request] = []
         self.faults: deque[Fault] = deque()
         self.lock = threading.RLock()
-        handler = type("Handler", (self.handler,), {"owner": self})
+        handler = type(
+            "Handler", (self.handler,), {"owner": self, **dict.fromkeys(_METHODS, self.handler.serve)}
+        )
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
@@ -89,6 +93,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing; the log is for tests."""
+
+    def serve(self) -> None:
+        """Answer a request of any method."""
+        raise NotImplementedError
 
     def begin(self) -> Fault | None:
         """Return the fault of this request; None with `close_connection` set where it is answered already."""

@@ -51,15 +51,13 @@ class GcsObject:
 class _Interface(Handler):
     owner: GcsServer
 
-    def _dispatch(self) -> None:
+    def serve(self) -> None:
         fault = self.begin()
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         parts = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         with self.owner.lock:
             self._route(parts.path, query, body, fault)
-
-    do_GET = do_POST = do_PUT = do_DELETE = _dispatch
 
     def _route(self, path: str, query: dict[str, str], body: bytes, fault: Fault | None) -> None:
         one = re.fullmatch(r"/(?:download/)?storage/v1/b/([^/]+)/o/([^/]+)", path)
@@ -110,7 +108,9 @@ class _Interface(Handler):
         following = None
         for name in self.owner.names(bucket, prefix, query.get("pageToken", "")):
             rest = name[len(prefix) :]
-            folder = prefix + rest.partition(delimiter)[0] + delimiter if delimiter and delimiter in rest else ""
+            folder = (
+                prefix + rest.partition(delimiter)[0] + delimiter if delimiter and delimiter in rest else ""
+            )
             if folder and folder in prefixes:
                 continue
             if len(items) + len(prefixes) == page:
@@ -151,7 +151,13 @@ class _Interface(Handler):
             self.answer(308, {"Range": f"bytes=0-{len(data) - 1}"} if data else {}, b"", fault)
 
     def _store(
-        self, bucket: str, name: str, data: bytes, meta: dict[str, Any], query: dict[str, str], fault: Fault | None
+        self,
+        bucket: str,
+        name: str,
+        data: bytes,
+        meta: dict[str, Any],
+        query: dict[str, str],
+        fault: Fault | None,
     ) -> None:
         if not _precondition(self.owner.objects.get((bucket, name)), query):
             self._error(412, "conditionNotMet", fault)
@@ -199,7 +205,9 @@ class GcsServer(Server):
     def names(self, bucket: str, prefix: str, start: str) -> list[str]:
         """Return the names in a bucket that begin with `prefix`, sorted, from `start` on."""
         return sorted(
-            name for where, name in self.objects if where == bucket and name.startswith(prefix) and name >= start
+            name
+            for where, name in self.objects
+            if where == bucket and name.startswith(prefix) and name >= start
         )
 
     def options(self) -> dict[str, Any]:

@@ -11,13 +11,7 @@ from tests.servers.base import Handler, Server
 class _Files(Handler):
     owner: HttpServer
 
-    def do_GET(self) -> None:
-        self._serve()
-
-    def do_HEAD(self) -> None:
-        self._serve()
-
-    def _serve(self) -> None:
+    def serve(self) -> None:
         fault = self.begin()
         owner, parts = self.owner, urlsplit(self.path)
         data = owner.files.get(unquote(parts.path).lstrip("/"))

@@ -15,11 +15,11 @@ REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": C
 """Arguments of each request: bodies come as they are stored, and are read in large pieces."""
 
 
-def timeouts() -> Any:
-    """Return aiohttp's timeouts: no limit on the whole, half a minute without a byte."""
+def timeouts(silence: float = 30.0) -> Any:
+    """Return aiohttp's timeouts: no limit on the whole, so many seconds without a byte."""
     import aiohttp  # an optional extra
 
-    return aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=30)
+    return aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=silence)
 
 
 def require_success(answer: Any) -> None:

@@ -81,7 +81,8 @@ class HttpObjects(Objects):
         session = await self._fs.set_session()
         given = dict(self._fs.kwargs)
         sent = {**given.pop("headers", {}), "Accept-Encoding": "identity", **headers}
-        arguments = {"allow_redirects": True, "timeout": timeouts(), **REQUEST, **given, "headers": sent}
+        given["timeout"] = timeouts(**({"silence": given["timeout"]} if "timeout" in given else {}))
+        arguments = {"allow_redirects": True, **REQUEST, **given, "headers": sent}
         async with session.request(method, self._fs.encode_url(self._signed(url)), **arguments) as answer:
             self.reached = True
             yield answer

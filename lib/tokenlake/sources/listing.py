@@ -11,7 +11,6 @@ from tokenlake.sources.hub import list_hub
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.local import list_local
 from tokenlake.sources.patterns import is_url
-from tokenlake.sources.remotelisting import list_remote
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -59,4 +58,6 @@ def list_inputs(
             "make them two sources",
             source=source.name,
         )
+    from tokenlake.sources.remotelisting import list_remote  # fsspec, which local files do not need
+
     return list_remote(source)

@@ -30,7 +30,8 @@ class OtherObjects(Objects):
     """Calls of an fsspec file system; tokens are what its `info` has of the names above, else ``size:``."""
 
     credentials = (
-        "They are given by storage_options, as the file system's documentation names them: {NAME: {env: VARIABLE}}"
+        "They are given by storage_options, under the names that the file system's documentation has: "
+        "{NAME: {env: VARIABLE}}"
     )
 
     def __init__(self, filesystem: Any) -> None:

@@ -1,8 +1,8 @@
 """Which pieces of an object are asked for: few large ones, the next ones early, in bounded memory.
 
-A reader asks for what it needs: 16 MB at a time, or 64 KiB at a time, or now here and now there. A piece
-that continues another one is twice as large as that, up to 8 MiB, so that at most as much is fetched in vain as
-was used; and once a reader goes on and on, the next two pieces are on their way before it asks.
+A reader asks for what it needs: 16 MB at a time, or 64 KiB at a time, or now here and now there. What continues
+earlier pieces is fetched in pieces that grow with the length of the run, up to 8 MiB; and once a reader goes on
+and on, the next two are on their way before it asks. At most as much is fetched in vain as was used.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final, final
 
 PIECE_BYTES: Final = 8 << 20
 _LEAST_BYTES: Final = 64 << 10
+_SMALL_BYTES: Final = 256 << 10  # an object up to this size is fetched at once
 _BUDGET: Final = 40 << 20  # of all pieces together, those on their way included
 _AHEAD: Final = 2
 
@@ -24,10 +25,11 @@ Fetch = Callable[[int, int], "Future[bytearray]"]
 class _Piece:
     """A stretch of the object, here or on its way."""
 
-    __slots__ = ("data", "sequential", "size", "spent", "start")
+    __slots__ = ("data", "run", "sequential", "size", "spent", "start")
 
-    def __init__(self, start: int, size: int, data: Future[bytearray], *, sequential: bool) -> None:
+    def __init__(self, start: int, size: int, data: Future[bytearray], run: int, *, sequential: bool) -> None:
         self.start, self.size, self.data = start, size, data
+        self.run = run + size  # bytes that follow each other without a gap, up to its end
         self.sequential = sequential  # it continues a piece of an earlier read
         self.spent = False  # its last byte was asked for
 
@@ -55,7 +57,7 @@ class ReadAhead:
         for piece in pieces:
             piece.spent = piece.spent or piece.stop <= stop
         if pieces:
-            self._look_ahead(pieces[-1])
+            self._look_ahead(pieces[-1], stop)
         self._evict(keep=pieces)
         try:
             return [
@@ -94,16 +96,24 @@ class ReadAhead:
 
     def _begin(self, start: int, wanted: int, before: _Piece | None, *, sequential: bool) -> _Piece:
         """Begin a piece, up to the next one that is known."""
-        size = max(wanted, 2 * before.size if before else _LEAST_BYTES)
+        run = before.run if before else 0
+        if self._size <= _SMALL_BYTES:
+            start, wanted = 0, self._size
         later = min((one.start for one in self._pieces if one.start > start), default=self._size)
-        size = min(size, PIECE_BYTES, later - start)
-        piece = _Piece(start, size, self._fetch(start, size), sequential=sequential)
+        size = min(max(wanted, run, _LEAST_BYTES), PIECE_BYTES, later - start)
+        piece = _Piece(start, size, self._fetch(start, size), run, sequential=sequential)
         self._pieces.append(piece)
         return piece
 
-    def _look_ahead(self, last: _Piece) -> None:
+    def _look_ahead(self, last: _Piece, used: int) -> None:
+        """Begin the pieces after `last`, which is used up to offset `used`."""
+        limit = used + last.run - (last.stop - used)
         for _ in range(_AHEAD):
-            if not last.sequential or last.stop >= self._size:
+            if (
+                not last.sequential
+                or last.stop >= self._size
+                or last.stop + min(last.run, PIECE_BYTES) > limit
+            ):
                 return
             last = self._at(last.stop) or self._begin(last.stop, 1, last, sequential=True)
 
