@@ -57,16 +57,18 @@ class TestSameAsLocal:
         assert everything(*serve(server, corpus()), text_mode="lines") == local
 
     @pytest.mark.parametrize("name", sorted(corpus()))
-    def test_a_server_without_ranges_is_read_once_per_opening(self, server: HttpServer, name: str) -> None:
+    def test_a_server_without_ranges_is_read_once_per_opening(
+        self, server: HttpServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         data = corpus()[name]
         (url,) = serve(server, {name: data})
         (file,) = listed(url)
         expected = read_rows_of([file])
         server.ranges = False
         server.log.clear()
-        before = set(Path(tempfile.gettempdir()).iterdir())
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert read_rows_of([file], unit_size=1 << 30) == expected
-        assert set(Path(tempfile.gettempdir()).iterdir()) <= before
+        assert not list(tmp_path.iterdir())
         # The first request shows that there are no ranges; one download follows.
         assert len(gets(server)) <= (4 if name.endswith("parquet") else 2)
 
