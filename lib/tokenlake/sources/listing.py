@@ -11,7 +11,6 @@ from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.local import Enough, list_local
 from tokenlake.sources.meter import OnProgress
 from tokenlake.sources.patterns import is_url
-from tokenlake.sources.remotelisting import list_remote
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -69,6 +68,8 @@ def list_inputs(
             "make them two sources",
             source=source.name,
         )
+    from tokenlake.sources.remotelisting import list_remote  # fsspec, which local files do not need
+
     return _first(list_remote(source), enough)
 
 
