@@ -6,6 +6,7 @@ what is before. The scan goes only as far as it is asked to and is continued lat
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,11 +17,12 @@ from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.lineindex import index_lines
+from tokenlake.sources.lineindex import BOM, index_lines
 from tokenlake.sources.split import FileRange
 
 _STEP: Final = 1 << 20  # bytes between entries: stays in the cache when made, scanned again in 0.3 ms
 _JSON_SPACE: Final = b" \t\r\n"  # a JSON line of nothing else is blank
+_MAY_BE_BLANK: Final = np.isin(np.arange(256), list(_JSON_SPACE))  # by the first byte of a line
 _MAX_BLANK: Final = 16 << 20  # the readers take a longer line for a record, whatever it holds
 
 
@@ -90,18 +92,30 @@ def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
     """Yield (where the rows of a block start, where the next block starts); a line starts at `start`."""
     file = data.file
     part = FileRange(file=file, start=start, stop=file.size, weight=file.size - start)
-    json = file.format == "jsonl"
     for block in read_blocks(part, data, _MAX_BLANK, _STEP):
         if isinstance(block, LongLine):
-            blank = json and _is_blank(block)
+            blank = file.format == "jsonl" and _is_blank(block)
             yield np.array([] if blank else [block.offset], np.int64), block.offset + block.size
         else:
-            lines = index_lines(block)
-            starts = lines.positions(block)
-            yield (
-                starts[_rows_of(block, lines.starts, lines.stops)] if json else starts,
-                (block.offset + block.size),
-            )
+            starts = _all_starts(block)
+            yield _judged(block, file) if starts is None else starts, block.offset + block.size
+
+
+def _all_starts(block: Block) -> Int64s | None:
+    """Return where the lines of a block start, or None if one of them may be blank."""
+    if block.offset == 0 and block.data.startswith(BOM):
+        return None
+    lengths = np.fromiter(map(len, io.BytesIO(block.data)), np.int64)
+    starts = np.cumsum(lengths) - lengths
+    starts = starts[: np.searchsorted(starts, block.size)]
+    firsts = np.frombuffer(block.data, np.uint8)[starts]
+    return None if _MAY_BE_BLANK[firsts].any() else block.offset + starts
+
+
+def _judged(block: Block, file: InputFile) -> Int64s:
+    lines = index_lines(block)
+    starts = lines.positions(block)
+    return starts[_rows_of(block, lines.starts, lines.stops)] if file.format == "jsonl" else starts
 
 
 def _rows_of(block: Block, starts: Int64s, stops: Int64s) -> Int64s:
@@ -114,5 +128,8 @@ def _rows_of(block: Block, starts: Int64s, stops: Int64s) -> Int64s:
 
 
 def _is_blank(line: LongLine) -> bool:
+    skip = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
     # `head` first: a long record is not copied to find out what its first byte tells.
-    return not line.head.strip(_JSON_SPACE) and line.data is not None and not line.data.strip(_JSON_SPACE)
+    return not line.head[skip:].strip(_JSON_SPACE) and (
+        line.data is not None and not line.data[skip:].strip(_JSON_SPACE)
+    )
