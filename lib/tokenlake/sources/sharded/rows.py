@@ -139,7 +139,9 @@ def _dicts(reading: Reading, batch: RowBatch, numbers: Int64s, places: range) ->
 def _chosen(reading: Reading, batch: RowBatch, rows: pa.RecordBatch, places: range) -> Int64s:
     if not reading.source.where or _positions_are_numbers(batch.file) or not len(places):
         return np.arange(places.start, places.stop)
-    mask = Predicate(reading.source.where).mask(rows.slice(places.start, len(places)))
+    json = batch.file.format == "jsonl"
+    part = rows.slice(places.start, len(places))
+    mask = Predicate(reading.source.where).mask(part, missing_is_null=json)
     return places.start + np.flatnonzero(mask)
 
 
