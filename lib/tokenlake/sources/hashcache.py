@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
-RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
+_RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS sha256 (dev INTEGER, inode INTEGER, size INTEGER, mtime_ns INTEGER, "
     "ctime_ns INTEGER, sha256 TEXT NOT NULL, "
@@ -57,7 +57,7 @@ class HashCache:
 
     def put(self, stat: os.stat_result, sha256: str) -> None:
         """Remember `sha256` for a file in this state, unless it changed within the last two seconds."""
-        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < RACY_NS:
+        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < _RACY_NS:
             return
         with self._lock, suppress(sqlite3.Error):
             if self._connection is not None:

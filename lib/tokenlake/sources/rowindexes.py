@@ -16,10 +16,11 @@ import numpy as np
 import xxhash
 
 from tokenlake.fingerprint import canonical_json
-from tokenlake.sources.hashcache import RACY_NS, default_path
+from tokenlake.sources.hashcache import default_path
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.rowindex import RowIndex, no_index
 
+_RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
 _VERSION: Final = 1
 _LEAST: Final = 16 << 20  # bytes; what is scanned faster than a file is opened need not be stored
 _HEAD: Final = 3  # count, end, complete
@@ -48,7 +49,7 @@ class RowIndexes:
     def put(self, file: InputFile, index: RowIndex) -> None:
         """Remember `index`; a file that changed within the last two seconds may still change unseen."""
         self._known[file] = index
-        fresh = file.is_local and time.time_ns() - max(file.stat[1:]) < RACY_NS
+        fresh = file.is_local and time.time_ns() - max(file.stat[1:]) < _RACY_NS
         if index.end < self._least or fresh:
             return
         with suppress(OSError, RuntimeError):
