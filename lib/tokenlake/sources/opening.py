@@ -6,6 +6,8 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tokenlake.sources.hubapi import PREFIX
+from tokenlake.sources.hubbytes import HubBytes
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.remote import RemoteBytes
@@ -23,9 +25,15 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
             ctime; an object: size and version token).
         SourceError: it cannot be reached, after retries.
     """
-    data = LocalBytes(file) if file.is_local else RemoteBytes(file, storage_options or {})
+    data = _open(file, storage_options or {})
     try:
         yield data
         data.check_unchanged()
     finally:
         data.close()
+
+
+def _open(file: InputFile, storage_options: Mapping[str, Any]) -> LocalBytes | HubBytes | RemoteBytes:
+    if file.is_local:
+        return LocalBytes(file)
+    return (HubBytes if file.url.startswith(PREFIX) else RemoteBytes)(file, storage_options)
