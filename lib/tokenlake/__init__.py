@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult, build_dataset
     from tokenlake.catalog import Catalog
     from tokenlake.config import PipelineConfig, load_config
+    from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.manifest import Manifest
 
@@ -21,6 +22,8 @@ _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
     "build_dataset": "tokenlake.build.runner",
     "Catalog": "tokenlake.catalog",
+    "ColumnMapper": "tokenlake.discovery",
+    "DatasetIntrospector": "tokenlake.discovery",
     "Manifest": "tokenlake.manifest",
     "PipelineConfig": "tokenlake.config",
     "TokenlakeError": "tokenlake.errors",
@@ -30,6 +33,8 @@ _HOME: Final = {
 __all__ = [
     "BuildResult",
     "Catalog",
+    "ColumnMapper",
+    "DatasetIntrospector",
     "Manifest",
     "PipelineConfig",
     "TokenlakeError",

@@ -25,6 +25,7 @@ def list_inputs(
     hash_threads: int = 2,
     cache: HashCache | None = None,
     on_progress: Progress | None = None,
+    hashed: bool = True,
 ) -> list[InputFile]:
     """List the files of a source, sorted by path, each with a token of its version.
 
@@ -36,6 +37,8 @@ def list_inputs(
         hash_threads: how many local files are hashed at a time.
         cache: remembered hashes of local files, or None to read every file.
         on_progress: called with (bytes known so far, bytes in all), from the hashing threads.
+        hashed: False leaves local files unread; their tokens then name only size and time of change,
+            which is enough to look at them and not to build from them.
 
     Raises:
         SourceNotFoundError: an entry matches nothing.
@@ -51,7 +54,9 @@ def list_inputs(
         return list_hub(source)
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
-        return list_local(source, hash_threads=hash_threads, cache=cache, on_progress=on_progress)
+        return list_local(
+            source, hash_threads=hash_threads, cache=cache, on_progress=on_progress, hashed=hashed
+        )
     if len(urls) < len(source.data_files):
         local = next(entry for entry in source.data_files if not is_url(entry))
         raise ConfigError(

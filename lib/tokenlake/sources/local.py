@@ -29,6 +29,7 @@ def list_local(
     hash_threads: int = 2,
     cache: HashCache | None = None,
     on_progress: Progress | None = None,
+    hashed: bool = True,
 ) -> list[InputFile]:
     """List and hash the files of a source, sorted by path.
 
@@ -40,6 +41,7 @@ def list_local(
         hash_threads: how many files are hashed at a time.
         cache: remembered hashes, or None to read every file.
         on_progress: called with (bytes known so far, bytes in all), from the hashing threads.
+        hashed: False leaves the files unread; their tokens are then ``stat:<mtime_ns>-<size>``.
 
     Raises:
         SourceNotFoundError: an entry matches nothing.
@@ -53,10 +55,12 @@ def list_local(
 
     def seal(item: tuple[str, Path]) -> InputFile:
         name, path = item
-        stat, sha256 = _hash(path, cache)
+        stat, token = _sealed(path, cache) if hashed else _unread(path)
         meter.add(stat.st_size)
-        return _input_file(source, name, path, stat, sha256, formats[name])
+        return _input_file(source, name, path, stat, token, formats[name])
 
+    if not hashed:
+        return [seal(item) for item in sorted(named)]
     with ThreadPoolExecutor(max(1, hash_threads)) as pool:
         return list(pool.map(seal, sorted(named)))
 
@@ -69,6 +73,16 @@ def _find(source: ResolvedSource) -> tuple[Path, list[Path]]:
         prefixes.append(str(prefix))
         paths.update(dict.fromkeys(found))
     return Path(os.path.commonpath(prefixes)), list(paths)
+
+
+def _unread(path: Path) -> tuple[os.stat_result, str]:
+    stat = path.stat()
+    return stat, f"stat:{stat.st_mtime_ns}-{stat.st_size}"
+
+
+def _sealed(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
+    stat, sha256 = _hash(path, cache)
+    return stat, f"sha256:{sha256}"
 
 
 def _hash(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
@@ -90,14 +104,14 @@ def _hash(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
 
 
 def _input_file(
-    source: ResolvedSource, name: str, path: Path, stat: os.stat_result, sha256: str, format_: Format
+    source: ResolvedSource, name: str, path: Path, stat: os.stat_result, token: str, format_: Format
 ) -> InputFile:
     return InputFile(
         source=source.name,
         path=name,
         url=str(path),
         size=stat.st_size,
-        token=f"sha256:{sha256}",
+        token=token,
         stat=state(stat),
         format=format_,
         compression=compression_of(name),
