@@ -37,8 +37,8 @@ def list_inputs(
         hash_threads: how many local files are hashed at a time.
         cache: remembered hashes of local files, or None to read every file.
         on_progress: called with (bytes known so far, bytes in all), from the hashing threads.
-        hashed: False leaves local files unread; their tokens then name only size and time of change,
-            which is enough to look at them and not to build from them.
+        hashed: read local files for their sha256; else their token is the state the file system shows,
+            which is enough to read them, but is no identity.
 
     Raises:
         SourceNotFoundError: an entry matches nothing.

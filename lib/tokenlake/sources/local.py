@@ -41,7 +41,7 @@ def list_local(
         hash_threads: how many files are hashed at a time.
         cache: remembered hashes, or None to read every file.
         on_progress: called with (bytes known so far, bytes in all), from the hashing threads.
-        hashed: False leaves the files unread; their tokens are then ``stat:<mtime_ns>-<size>``.
+        hashed: read the files for their sha256; else the token is (inode, mtime, ctime).
 
     Raises:
         SourceNotFoundError: an entry matches nothing.
@@ -55,12 +55,10 @@ def list_local(
 
     def seal(item: tuple[str, Path]) -> InputFile:
         name, path = item
-        stat, token = _sealed(path, cache) if hashed else _unread(path)
+        stat, token = _hash(path, cache) if hashed else _looked_at(path)
         meter.add(stat.st_size)
         return _input_file(source, name, path, stat, token, formats[name])
 
-    if not hashed:
-        return [seal(item) for item in sorted(named)]
     with ThreadPoolExecutor(max(1, hash_threads)) as pool:
         return list(pool.map(seal, sorted(named)))
 
@@ -75,21 +73,11 @@ def _find(source: ResolvedSource) -> tuple[Path, list[Path]]:
     return Path(os.path.commonpath(prefixes)), list(paths)
 
 
-def _unread(path: Path) -> tuple[os.stat_result, str]:
-    stat = path.stat()
-    return stat, f"stat:{stat.st_mtime_ns}-{stat.st_size}"
-
-
-def _sealed(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
-    stat, sha256 = _hash(path, cache)
-    return stat, f"sha256:{sha256}"
-
-
 def _hash(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
     before = path.stat()
     known = cache.get(before) if cache else None
     if known:
-        return before, known
+        return before, f"sha256:{known}"
     sha256 = sha256_file(path)
     after = path.stat()
     if state(after) != state(before) or after.st_size != before.st_size:
@@ -100,7 +88,12 @@ def _hash(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
         )
     if cache:
         cache.put(after, sha256)
-    return after, sha256
+    return after, f"sha256:{sha256}"
+
+
+def _looked_at(path: Path) -> tuple[os.stat_result, str]:
+    stat = path.stat()
+    return stat, "stat:" + "-".join(map(str, state(stat)))
 
 
 def _input_file(
