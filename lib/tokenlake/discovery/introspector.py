@@ -29,7 +29,6 @@ from tokenlake.discovery.alike import (
 from tokenlake.discovery.display import shortened
 from tokenlake.discovery.entries import data_files
 from tokenlake.discovery.families import chosen, families
-from tokenlake.discovery.hubinfo import hub_configs, hub_splits
 from tokenlake.discovery.inspection import Feature, Finding, Group, Inspection, Split
 from tokenlake.discovery.mapping import ColumnMapper
 from tokenlake.discovery.proposal import entry_of, proposal
@@ -106,12 +105,12 @@ class DatasetIntrospector:
 
     def configs(self) -> tuple[str, ...]:
         """Return the subsets of a dataset on the Hub; files have none."""
-        return hub_configs(self._request.source) if self._request.is_hub else ()
+        return () if self._request.hub is None else self._request.hub.configs
 
     def splits(self) -> tuple[Split, ...]:
         """Return the splits: of a dataset on the Hub, or as the names of the files suggest."""
-        if self._request.is_hub:
-            return hub_splits(self._request.source)
+        if self._request.hub is not None:
+            return self._request.hub.splits
         found: dict[str, list[int]] = {}
         for file in self._files:
             if (name := split_of(file.path)) is not None:
@@ -135,7 +134,13 @@ class DatasetIntrospector:
             self._columns,
         )
         counted, in_footers, footer_bytes = self._count(parts)
-        found = [*_empty(self._files), *(each for part in parts for each in findings(part)), *in_footers]
+        remarks = () if self._request.hub is None else self._request.hub.remarks
+        found = [
+            *remarks,
+            *_empty(self._files),
+            *(each for part in parts for each in findings(part)),
+            *in_footers,
+        ]
         damaged = {finding.file for finding in found if finding.fatal}
         groups = self._groups(parts, counted, damaged)
         seen = [look for part in parts for look in part.looks]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
+from tokenlake.discovery.hubinfo import HubFacts, hub_facts
 from tokenlake.discovery.splits import split_of
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources.formats import compression_of, format_of
@@ -20,7 +23,6 @@ from tokenlake.sources.patterns import expand, is_url
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _NAME = "inspected"
-_HUB_TYPES = frozenset({"hf", "huggingface"})
 _HEAD = 64 << 10
 
 
@@ -64,6 +66,18 @@ class Request:
         """Whether the entries are ids of datasets on the Hub."""
         return self.source.type == "hub"
 
+    @cached_property
+    def hub(self) -> HubFacts | None:
+        """What the Hub says, None for files; the subset and split it chose become part of the source."""
+        if not self.is_hub:
+            return None
+        facts = hub_facts(self.source, self.options.get("split"))
+        self.source = replace(self.source, subset=facts.subset, split=facts.split)
+        if facts.subset is not None and len(facts.configs) > 1:
+            self.options["subset"] = facts.subset
+        self.options["split"] = facts.split
+        return facts
+
     def list(self) -> list[InputFile]:
         """List the files, without reading local ones; of the split that was asked for, if one was.
 
@@ -73,6 +87,8 @@ class Request:
             SourceNotFoundError: nothing is there, or nothing of that split.
             ConfigError: nobody can say what the files hold.
         """
+        if self.hub is not None:
+            return list_inputs(self.source)
         try:
             files = list_inputs(self.source, hashed=False)
         except ConfigError:
@@ -82,7 +98,7 @@ class Request:
             again = Request(self.given, {**self.options, "type": kind})
             self.source, self.options = again.source, again.options
             files = list_inputs(self.source, hashed=False)
-        wanted = None if self.is_hub else self.options.get("split")
+        wanted = self.options.get("split")
         return files if wanted is None else _of_split(files, wanted, self.given)
 
     def _sniffed_type(self) -> str | None:
