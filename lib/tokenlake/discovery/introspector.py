@@ -123,7 +123,7 @@ class DatasetIntrospector:
 
     @cached_property
     def _files(self) -> list[InputFile]:
-        return self._request.list()
+        return self._request.files()
 
     @cached_property
     def _inspection(self) -> Inspection:
@@ -248,7 +248,7 @@ class DatasetIntrospector:
             return None
         given = self._request.given
         whole = given[0] if len(given) == 1 else list(given)
-        files = data_files(good, self._files, given)
+        files = data_files(good, self._request.listing, given)
         return entry_of(name, whole if files is None else files, self._options(part))
 
     def _options(self, part: Alike) -> dict[str, Any]:

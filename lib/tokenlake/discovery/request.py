@@ -78,28 +78,35 @@ class Request:
         self.options["split"] = facts.split
         return facts
 
-    def list(self) -> list[InputFile]:
-        """List the files, without reading local ones; of the split that was asked for, if one was.
+    @cached_property
+    def listing(self) -> list[InputFile]:
+        """All files, of whatever split; local ones are not read.
 
         A local file without a telling extension gets the type that its first bytes show.
 
         Raises:
-            SourceNotFoundError: nothing is there, or nothing of that split.
+            SourceNotFoundError: nothing is there.
             ConfigError: nobody can say what the files hold.
         """
         if self.hub is not None:
             return list_inputs(self.source)
         try:
-            files = list_inputs(self.source, hashed=False)
+            return list_inputs(self.source, hashed=False)
         except ConfigError:
             kind = None if self.source.type else self._sniffed_type()
             if kind is None:
                 raise
             again = Request(self.given, {**self.options, "type": kind})
             self.source, self.options = again.source, again.options
-            files = list_inputs(self.source, hashed=False)
-        wanted = self.options.get("split")
-        return files if wanted is None else _of_split(files, wanted, self.given)
+            return list_inputs(self.source, hashed=False)
+
+    def files(self) -> list[InputFile]:
+        """Return the files of the split that was asked for, all if none was.
+
+        Raises: like :attr:`listing`, and SourceNotFoundError if no name says that split.
+        """
+        wanted = None if self.is_hub else self.options.get("split")
+        return self.listing if wanted is None else _of_split(self.listing, wanted, self.given)
 
     def _sniffed_type(self) -> str | None:
         """The type that all files' first bytes show, None where one is named otherwise or shows nothing."""

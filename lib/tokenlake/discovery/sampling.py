@@ -144,7 +144,9 @@ def _affordable(group: pq.RowGroupMetaData, columns: Mapping[str, Shape]) -> lis
     cost: Counter[str] = Counter()
     for index in range(group.num_columns):
         chunk = group.column(index)
-        cost[chunk.path_in_schema.partition(".")[0]] += min(chunk.total_compressed_size, _CHUNK_BYTES)
+        size = chunk.total_compressed_size
+        rows = size * SAMPLE_ROWS // max(group.num_rows, 1)
+        cost[chunk.path_in_schema.partition(".")[0]] += min(size, _CHUNK_BYTES + rows)
     chosen: list[str] = []
     left = _COLUMN_BYTES
     for name in sorted(columns, key=lambda name: not (columns[name].is_text or columns[name].is_chat)):

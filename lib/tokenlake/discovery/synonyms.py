@@ -31,7 +31,6 @@ SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "messages": (
             "conversations",
-            "conversation",
             "chat",
             "dialog",
             "dialogue",
@@ -40,7 +39,7 @@ SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "thread",
         ),
         "instruction": ("prompt", "question", "query", "problem", "task", "user_prompt", "human"),
-        "input": ("context", "inputs", "background", "premise"),
+        "input": ("context", "background", "premise"),
         "output": (
             "response",
             "answer",
