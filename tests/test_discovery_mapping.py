@@ -54,11 +54,15 @@ def test_similarity_by_letters_and_by_whole_words() -> None:
     assert similarity("", "text") == similarity("_", "_") == 0.0
 
 
+def test_a_part_of_a_wanted_name_is_not_that_name() -> None:
+    assert similarity("data_source", "data") == pytest.approx(2 * 4 / 14)
+
+
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_similarity_is_symmetric_and_within_bounds(left: str, right: str) -> None:
-    found = similarity(left, right)
+def test_similarity_is_within_bounds_and_1_for_equal_names_alone(wanted: str, name: str) -> None:
+    found = similarity(wanted, name)
     assert 0.0 <= found <= 1.0
-    assert found == similarity(right, left)
+    assert (found == 1.0) == (normalized(wanted) == normalized(name) != "")
 
 
 def test_a_name_belongs_to_one_role() -> None:

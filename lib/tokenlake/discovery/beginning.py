@@ -14,6 +14,8 @@ from tokenlake.sources.stream import ByteStream
 FIRST_BYTES: Final = 1 << 20
 """Decompressed bytes that are looked at; more, up to the bound, only where no record ends in them."""
 
+_READ_AHEAD: Final = 64 << 10  # of the decompressor: on average half of it is not used yet
+
 # A string that the cut left open runs to the end.
 _JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]|[^"\[\]{},]++', re.DOTALL)
 
@@ -42,7 +44,7 @@ def read_beginning(data: BoundedBytes, kind: Format, *, document: bool = False) 
     Raises:
         DamagedFileError: the compressed stream is broken.
     """
-    stream, taken = ByteStream(data), b""
+    stream, taken, before = ByteStream(data), b"", data.bytes_read
     cut = _cut_text if document else _CUTS[kind]
     try:
         for size in (FIRST_BYTES, FILE_BYTES - FIRST_BYTES):
@@ -51,14 +53,17 @@ def read_beginning(data: BoundedBytes, kind: Format, *, document: bool = False) 
             if len(more) < wanted or (not data.file.compression and len(taken) == data.file.size):
                 return Beginning(data=taken, whole=True, stored=data.file.size)
             if records := cut(taken):
-                return Beginning(data=records, whole=False, stored=_stored(data, len(records), len(taken)))
+                stored = _stored(data, data.bytes_read - before, len(records) / len(taken))
+                return Beginning(data=records, whole=False, stored=stored)
     except BoundReached:
         return None
     return None
 
 
-def _stored(data: BoundedBytes, used: int, taken: int) -> int:
-    return used if data.file.compression is None else max(1, data.bytes_read * used // taken)
+def _stored(data: BoundedBytes, read: int, used: float) -> int:
+    """Return about how many stored bytes the used share of what was decompressed comes from."""
+    ahead = 0 if data.file.compression is None else min(_READ_AHEAD // 2, read // 2)
+    return max(1, round((read - ahead) * used))
 
 
 def _cut_lines(data: bytes) -> bytes:

@@ -33,13 +33,17 @@ def mapped(
     lengths = {name: mean_length(rows, name) for name, shape in columns.items() if shape.is_text}
     direct = {role: name for role, name in explicit.items() if name in columns or "." not in name}
     found = mapper.map(ROLES, columns, explicit=direct, lengths=lengths)
-    inner = explicit["text"] if explicit.keys() - direct.keys() >= {"text"} else _inner_text(columns)
-    if inner is None or found.get("text") is not None or _says_enough(found):
-        return found
-    path = MappedColumn("text", inner, "explicit" if "text" in explicit else "synonym", 1.0)
-    return ColumnMapping(
-        (path, *found.mapped), tuple(entry for entry in found.unmapped if entry.role != "text")
-    )
+    if "text" in explicit.keys() - direct.keys():
+        return _with_text(found, MappedColumn("text", explicit["text"], "explicit", 1.0))
+    inner = None if found.get("text") is not None or kind_of(found) != "unknown" else _inner_text(columns)
+    return found if inner is None else _with_text(found, MappedColumn("text", inner, "synonym", 1.0))
+
+
+def _with_text(mapping: ColumnMapping, text: MappedColumn) -> ColumnMapping:
+    """Return `mapping` with the text elsewhere."""
+    others = tuple(entry for entry in mapping.mapped if entry.role != "text")
+    unmapped = tuple(entry for entry in mapping.unmapped if entry.role != "text")
+    return ColumnMapping((text, *others), unmapped)
 
 
 def kind_of(mapping: ColumnMapping) -> Kind:
@@ -70,10 +74,6 @@ def mean_length(rows: Iterable[Mapping[str, Any]], path: str) -> float:
     """Return the mean characters of the strings in a column of the sample, 0.0 if there are none."""
     sizes = [len(value) for row in rows if isinstance(value := value_at(row, path), str)]
     return sum(sizes) / len(sizes) if sizes else 0.0
-
-
-def _says_enough(mapping: ColumnMapping) -> bool:
-    return kind_of(mapping) != "unknown"
 
 
 def _inner_text(columns: Mapping[str, Shape]) -> str | None:

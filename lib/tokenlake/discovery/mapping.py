@@ -88,7 +88,7 @@ class ColumnMapper:
     column is used once. The order of the columns never counts, and a higher threshold only takes mappings away.
 
     Where types are known, a column that cannot serve is not taken by its name: `messages` are lists of
-    turns, `text`, `instruction` and `output` are strings. By type alone the only list of turns is
+    turns and nothing else is, `text`, `instruction` and `output` are strings. By type alone the only list of turns is
     `messages`, and the only string column, or one four times as long as every other, is `text`.
 
     Attributes:
@@ -198,7 +198,7 @@ class _Search:
         kind = role_of(role)
         if kind == "messages":
             return shape.is_chat
-        return kind not in _TEXT_ROLES or shape.is_text
+        return shape.is_text or (kind not in _TEXT_ROLES and not shape.is_chat)
 
     def _only_chat(self) -> str | None:
         chats = sorted(name for name in self._free if name in self._shapes and self._shapes[name].is_chat)

@@ -12,7 +12,7 @@ _BOUNDARY: Final = re.compile(
     r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])"
 )
 _SEPARATORS: Final = re.compile(r"[\W_]+")
-_WHOLE_WORD: Final = 0.7  # similarity of a name that stands as whole words in a much longer one
+_WHOLE_WORD: Final = 0.7  # similarity of a name of which the wanted words are a small part
 
 
 def words_of(name: str) -> tuple[str, ...]:
@@ -29,22 +29,23 @@ def normalized(name: str) -> str:
     return "".join(words_of(name))
 
 
-def similarity(left: str, right: str) -> float:
-    """Return how alike two names are, 0 to 1, in either order the same; 1.0 if they are normalised equal.
+def similarity(wanted: str, name: str) -> float:
+    """Return how much `name` is like a wanted one, 0 to 1; 1.0 if they are normalised equal.
 
     The larger of two figures:
 
     - of the letters, 2 M / T: M letters in common blocks of T in both (Ratcliff and Metzener, "Pattern
       matching: the Gestalt approach", Dr. Dobb's Journal, July 1988; `difflib`), separators left out;
-    - where the words of one name stand together in the other, 0.7 + 0.3 s, s being the share of the
-      letters they make up: `page_text` is 0.85 like `text`.
+    - where the wanted words stand together in the name, 0.7 + 0.3 s, s being the share of its letters
+      that they make up: `page_text` is 0.85 like `text`.
     """
-    first, second = sorted((words_of(left), words_of(right)), key=lambda words: (len("".join(words)), words))
-    short, long = "".join(first), "".join(second)
-    if not short:
+    few, many = words_of(wanted), words_of(name)
+    short, long = "".join(few), "".join(many)
+    if not short or not long:
         return 0.0
-    letters = SequenceMatcher(None, short, long, autojunk=False).ratio()
-    if not _stands_in(first, second):
+    # Common blocks are looked for from the first text's point of view: the order must not matter.
+    letters = SequenceMatcher(None, *sorted((short, long)), autojunk=False).ratio()
+    if not _stands_in(few, many):
         return letters
     return max(letters, _WHOLE_WORD + (1 - _WHOLE_WORD) * len(short) / len(long))
 

@@ -164,7 +164,7 @@ def _tokenizer(name: str | None) -> list[str]:
     if name is not None:
         return [f"default_tokenizer: {_scalar(name)}"]
     return [
-        "# Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file. For example:",
+        *_comment("Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file:"),
         "# default_tokenizer: openai-community/gpt2",
     ]
 
