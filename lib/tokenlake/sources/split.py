@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenlake.sources.footer import row_group_sizes
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.ipc_footer import batch_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,8 @@ class FileRange:
     Attributes:
         file: the file.
         start, stop: byte offsets for plain line formats (the range owns the lines that START in
-            ``[start, stop)``); row groups for Parquet; 0 and the file's size for everything else.
+            ``[start, stop)``); row groups for Parquet; record batches for Arrow files (not streams); 0 and
+            the file's size for everything else.
         rows: read at most so many records of it, good or bad; None for all.
         weight: how much there is to read: bytes on disk, for Parquet uncompressed bytes of the row groups.
     """
@@ -32,8 +34,8 @@ class FileRange:
 
 def splittable(file: InputFile) -> bool:
     """Say whether parts of `file` can be read without the parts before them."""
-    if file.format == "parquet":
-        return True
+    if file.format in ("parquet", "arrow"):  # an Arrow stream cannot, but only its first bytes tell
+        return file.compression is None
     lines = file.format == "jsonl" or file.text_mode == "lines"
     return lines and file.compression is None
 
@@ -44,10 +46,14 @@ def split_file(
     """Cut `file` into ranges of about `unit_size` bytes; every file has at least one, even an empty one.
 
     Raises:
-        DamagedFileError: a Parquet file whose footer cannot be read.
+        DamagedFileError: a Parquet or Arrow file whose footer cannot be read.
     """
     if file.format == "parquet":
-        return _split_row_groups(file, row_group_sizes(file, storage_options), unit_size)
+        return _split_groups(file, row_group_sizes(file, storage_options), unit_size)
+    if file.format == "arrow":
+        sizes = batch_sizes(file, storage_options)
+        whole = [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
+        return whole if sizes is None else _split_groups(file, sizes, unit_size)
     if not splittable(file):
         return [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
     count = max(1, (file.size + unit_size // 2) // unit_size)
@@ -55,7 +61,7 @@ def split_file(
     return [FileRange(file=file, start=a, stop=b, weight=b - a) for a, b in pairwise(edges)]
 
 
-def _split_row_groups(file: InputFile, sizes: list[int], unit_size: int) -> list[FileRange]:
+def _split_groups(file: InputFile, sizes: list[int], unit_size: int) -> list[FileRange]:
     ranges: list[FileRange] = []
     start, weight = 0, 0
     for index, size in enumerate(sizes):

@@ -124,7 +124,9 @@ class RepeatedSteps:
 def check_page(page: Page, limit: int) -> None:
     """Raise Bomb if `page` is larger than `limit`."""
     if page.size > limit:
-        raise Bomb(f"a page unfolds to {page.size} bytes, more than {limit}; write the file with smaller pages")
+        raise Bomb(
+            f"a page unfolds to {page.size} bytes, more than {limit}; write the file with smaller pages"
+        )
 
 
 def check_unfolded(decoded: int, stored: int) -> None:
