@@ -154,13 +154,8 @@ def measure_large(work: Path, maker: InputMaker, gigabytes: float) -> list[Goal]
     """Peak memory of a process that reads `gigabytes` of text in one file, per format."""
     texts = _texts(maker, 64_000_000, short=False)
     goals: list[Goal] = []
-    for kind, name in (
-        ("jsonl", "large.jsonl.zst"),
-        ("jsonl", "large.jsonl"),
-        ("parquet", "large.parquet"),
-        ("csv", "large.csv"),
-    ):
-        path = work / "scratch" / name
+    for name in ("large.jsonl.zst", "large.jsonl", "large.parquet", "large.csv"):
+        kind, path = name.split(".")[1], work / "scratch" / name
         path.parent.mkdir(exist_ok=True)
         rows, size = _write_large(path, kind, texts, int(gigabytes * 1e9))
         case = ReadCase(name=name, kind=kind, path=str(path), text_bytes=size, rows=rows)

@@ -65,17 +65,8 @@ def to_json(results: Results) -> dict[str, Any]:
 
 def to_markdown(results: Results) -> str:
     """The whole report."""
-    return (
-        "\n\n".join(
-            [
-                _head(results),
-                *filter(
-                    None, [_systems(results), _reading(results), _goals(results), _trials(results.trials)]
-                ),
-            ]
-        )
-        + "\n"
-    )
+    parts = [_systems(results), _reading(results), _goals(results), _trials(results.trials)]
+    return "\n\n".join([_head(results), *filter(None, parts)]) + "\n"
 
 
 def _head(results: Results) -> str:

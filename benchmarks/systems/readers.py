@@ -55,7 +55,7 @@ def sum_of_lengths(text: object) -> int:
     """Bytes of a string array."""
     import pyarrow.compute as pc
 
-    return pc.sum(pc.binary_length(text)).as_py() or 0  # pyright: ignore
+    return pc.sum(pc.binary_length(text)).as_py() or 0
 
 
 def polars(kind: str, path: str) -> Counts:
@@ -80,7 +80,8 @@ def duckdb(kind: str, path: str) -> Counts:
     import duckdb as engine
 
     tables = {
-        "jsonl": f"read_json('{path}', format='newline_delimited', columns={{text: 'VARCHAR'}}, maximum_object_size=268435456)",
+        "jsonl": f"read_json('{path}', format='newline_delimited', columns={{text: 'VARCHAR'}}, "
+        "maximum_object_size=268435456)",
         "parquet": f"read_parquet('{path}')",
         "csv": f"read_csv('{path}', all_varchar=true, header=true, max_line_size=67108864, parallel=false)",
     }
