@@ -574,7 +574,7 @@ def test_a_token_that_is_not_accepted_is_named_by_where_it_is(
     with pytest.raises(SourceError, match=r"does not accept the token that was given") as got:
         listed("org/name")
     assert "hf_expired" not in str(got.value)
-    with pytest.raises(ConfigError, match=r"environment variable NOT_SET is not set"):
+    with pytest.raises(ConfigError, match=r"NOT_SET\} names an environment variable that is not set"):
         listed("org/name", storage_options={"token": {"env": "NOT_SET"}})
     with pytest.raises(ConfigError, match=r"characters that no token has") as got:
         listed("org/name", storage_options={"token": "hf_a\nb"})
