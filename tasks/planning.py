@@ -15,7 +15,7 @@ from tokenlake.report import numbers
 @task(name="plan", task_run_name="plan", persist_result=False, cache_policy=NO_CACHE)
 def plan_build(engine: LocalEngine) -> dict[str, Any]:
     """Wait for the plan and say what it comes to."""
-    session = engine.session()
+    session = engine.planned(get_run_logger().info)
     total = sum(unit.bytes for unit in session.plan.units)
     plan = {
         "dataset": session.dataset,
