@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from tokenlake.errors import NotAvailableError
 from tokenlake.sources.arrays import (
     Int64s,
     binary_over,
@@ -31,14 +31,15 @@ from tokenlake.sources.arrays import (
     text_of_strings,
     text_over,
 )
-from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
 from tokenlake.sources.inputbytes import InputBytes
+from tokenlake.sources.json_rows import read_rows_of
+from tokenlake.sources.jsonspans import Spans
 from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.longline import parse_long
-from tokenlake.sources.parsed import BadLine, Parsed
+from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.split import FileRange
-from tokenlake.sources.strict import MAX_DEPTH, Fault, at_the_end, parse_line, too_long
+from tokenlake.sources.strict import MAX_DEPTH, Fault, parse_line, too_long
 from tokenlake.sources.want import Want
 from tokenlake.sources.where import Predicate
 
@@ -53,35 +54,63 @@ def read_jsonl(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
     """Read the lines that `part` owns."""
-    if want.columns != () or want.text is None:
-        raise NotAvailableError(f"{part.file.url}: columns of JSON Lines are not available in this release")
-    yield from read_texts(read_blocks(part, data, want.max_record_bytes), want.text, want.max_record_bytes)
+    return read_records(read_blocks(part, data, want.max_record_bytes), want)
 
 
-def read_texts(blocks: Iterator[Block | LongLine], field: str, max_record_bytes: int) -> Iterator[Parsed]:
-    """Parse blocks of JSON lines; `field` is the name of the member that holds the text."""
+def read_records(blocks: Iterator[Block | LongLine], want: Want) -> Iterator[Parsed]:
+    """Parse blocks of JSON lines."""
     for block in blocks:
         if isinstance(block, Block):
-            yield parse_block(block, field, max_record_bytes)
+            yield from parse_block(block, want)
         else:
-            box = [parse_long(block, field, max_record_bytes)]
+            box = [parse_long(block, want)]
             del block  # the raw line need not stay in memory while its text is worked on
             yield box.pop()
 
 
-def parse_block(block: Block, field: str, max_record_bytes: int) -> Parsed:
-    """Parse the lines of one block."""
-    lines = index_lines(block)
-    text = fast_texts(block, lines, field, max_record_bytes)
-    if text is None:
-        return parse_strictly(block, lines, field, max_record_bytes)
-    return Parsed(
-        text=text,
+def parse_block(block: Block, want: Want) -> Iterator[Parsed]:
+    """Parse the lines of one block, in pieces where they must become Python objects."""
+    lines = without_space(block, index_lines(block))
+    spans = spans_of(block, lines)
+    if want.text is None or want.columns != ():
+        yield from read_rows_of(spans, want)
+    elif (text := fast_texts(block, lines, want.text, want.max_record_bytes)) is not None:
+        yield spans.parsed(slice(None), (), text=text)
+    else:
+        yield from read_texts_of(spans, want.text, want.max_record_bytes)
+
+
+def without_space(block: Block, lines: LineIndex) -> LineIndex:
+    """Count lines of nothing but spaces and tabs as blank."""
+    first = np.frombuffer(block.data, np.uint8)[lines.starts]
+    empty = [
+        index
+        for index in np.flatnonzero(first <= ord(" ")).tolist()
+        if not block.data[lines.starts[index] : lines.stops[index]].strip(b" \t\r")
+    ]
+    if not empty:
+        return lines
+    return replace(
+        lines,
+        starts=np.delete(lines.starts, empty),
+        stops=np.delete(lines.stops, empty),
+        numbers=np.delete(lines.numbers, empty),
+        blank=lines.blank + len(empty),
+    )
+
+
+def spans_of(block: Block, lines: LineIndex) -> Spans:
+    """Return the lines that hold something as records."""
+    return Spans(
+        data=block.data,
+        starts=lines.starts,
+        stops=lines.stops,
         positions=lines.positions(block),
-        bad=(),
+        numbers=lines.numbers,
+        lines=lines.count,
+        open_end=lines.open_end,
         normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": lines.blank},
         bytes_read=block.bytes_read,
-        lines=lines.count,
     )
 
 
@@ -187,40 +216,14 @@ def _openers(data: npt.NDArray[np.uint8]) -> int:
     return int(np.count_nonzero(data & 0xDF == ord("[")))  # "{" is "[" + 0x20
 
 
-def parse_strictly(block: Block, lines: LineIndex, field: str, max_record_bytes: int) -> Parsed:
-    """Parse the lines of a block one by one."""
-    texts: list[str] = []
-    good: list[int] = []
-    bad: list[BadLine] = []
-    blank = lines.blank
-    positions = lines.positions(block)
-    spans = zip(lines.starts.tolist(), lines.stops.tolist(), strict=True)
-    for index, (start, stop) in enumerate(spans):
-        line = block.data[start:stop]
-        if not line.strip(b" \t\r"):
-            blank += 1
-            continue
-        last = lines.open_end and index == len(lines.starts) - 1
-        found = judge(line, field, max_record_bytes, cut=last)
-        if isinstance(found, Fault):
-            number = int(lines.numbers[index])
-            bad.append(BadLine(int(positions[index]), number, found, line[:RAW_LIMIT]))
-        else:
-            texts.append(found)
-            good.append(index)
-    return Parsed(
-        text=text_of_strings(texts),
-        positions=positions[good],
-        bad=tuple(bad),
-        normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": blank},
-        bytes_read=block.bytes_read,
-        lines=lines.count,
-    )
+def read_texts_of(spans: Spans, field: str, max_record_bytes: int) -> Iterator[Parsed]:
+    """Read records strictly, one by one, for their texts alone."""
 
+    def judge(index: int, line: bytes) -> str | Fault:
+        if len(line) > max_record_bytes:
+            return too_long(len(line), max_record_bytes)
+        return parse_line(line, field)
 
-def judge(line: bytes, field: str, max_record_bytes: int, *, cut: bool) -> str | Fault:
-    """Return the text on a line or its fault; `cut`: the file ends here without a newline."""
-    if len(line) > max_record_bytes:
-        return too_long(len(line), max_record_bytes)
-    found = parse_line(line, field)
-    return at_the_end(found) if cut and isinstance(found, Fault) else found
+    for piece in spans.pieces():
+        texts, good, bad = piece.judged(judge)
+        yield piece.parsed(good, bad, text=text_of_strings(texts))

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.patterns import is_hub_url
 
 if TYPE_CHECKING:
+    from tokenlake.sources.hubbytes import HubBytes
     from tokenlake.sources.remote import RemoteBytes
 
 
@@ -33,8 +35,12 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
         data.close()
 
 
-def _remote(file: InputFile, storage_options: Mapping[str, Any]) -> RemoteBytes:
+def _remote(file: InputFile, storage_options: Mapping[str, Any]) -> HubBytes | RemoteBytes:
     # fsspec and asyncio take a sixth of a worker's start, and builds from local files need neither.
+    if is_hub_url(file.url):
+        from tokenlake.sources.hubbytes import HubBytes
+
+        return HubBytes(file, storage_options)
     from tokenlake.sources.remote import RemoteBytes
 
     return RemoteBytes(file, storage_options)
