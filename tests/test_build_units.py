@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenlake.build.assign import kept, split_indices, splitmix64
 from tokenlake.build.units import group_ranges
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.split import split_file
 
 
 def _file(path: str, size: int) -> InputFile:
@@ -34,7 +35,7 @@ def _groups(files: dict[str, int], unit_size: int = 1000) -> list[list[tuple[str
     inputs = [_file(path, files[path]) for path in sorted(files)]
     return [
         [(part.file.path, part.start, part.stop) for part in group]
-        for group in group_ranges(inputs, unit_size)
+        for group in group_ranges([split_file(file, unit_size) for file in inputs], unit_size)
     ]
 
 

@@ -19,6 +19,7 @@ from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources import HashCache, list_inputs, split_file, splittable
 from tokenlake.sources.hashcache import default_path
+from tokenlake.sources.meter import Progress
 
 NAMES = ["a.jsonl", "b/c.jsonl.gz", "b/d.txt", "b/e/f.ndjson", "b/e/g.txt.zst", "z.JSONL"]
 OTHERS = [".hidden.jsonl", "_part.jsonl", ".git/x.jsonl", "_tmp/x.jsonl", "README.md", "b/x.bin"]
@@ -160,17 +161,18 @@ def test_parquet_is_not_compressed_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_progress_reaches_the_total(tree: Path) -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[Progress] = []
     lock = threading.Lock()
 
-    def report(done: int, total: int) -> None:
+    def report(progress: Progress) -> None:
         with lock:
-            seen.append((done, total))
+            seen.append(progress)
 
     files = list_inputs(Source(data_files=(str(tree),)), hash_threads=4, on_progress=report)  # type: ignore[arg-type]
     total = sum(file.size for file in files)
-    assert seen[-1] == (total, total)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    hashed = [progress for progress in seen if progress.step == "hashing"]
+    assert hashed[-1] == Progress("hashing", len(files), len(files), total, total)
+    assert [progress.bytes for progress in hashed] == sorted(progress.bytes for progress in hashed)
 
 
 # ---- the cache of hashes ----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ _LEAST_PLACES, _MOST_PLACES = 8, 64  # where a source is looked at
 _READ_BYTES: Final = 64 << 20  # of input that may be read for it
 _SAMPLE_BYTES: Final = 1 << 20  # of text that is tokenized
 _LEAST_BYTES: Final = 16 << 10  # and at one place
+_MOST_BATCHES: Final = 4  # read at one place
 # zstd on real token ids: 5 to 6 bits each, provenance included
 _STORED_BYTES_PER_TOKEN: Final = 0.7
 
@@ -104,14 +105,39 @@ class _Sample:
 def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sample:
     """Read the beginnings of a few ranges, tokenize a part of them."""
     tolerant = replace(source, on_bad_record="quarantine")
-    batches = [(part, batch) for part in _spread(ranges) for batch in islice(read_range(part, tolerant), 1)]
-    read = sum(batch.bytes_read for _, batch in batches)
-    texts = [batch.text for _, batch in batches if len(batch.text)]
+    places = [(part, _beginning_of(part, tolerant)) for part in _spread(ranges)]
+    read = sum(place.bytes_read for _, place in places)
+    texts = [text for _, place in places for text in place.texts if len(text)]
     if not read or not texts:
         return _Sample()
-    # a range that is longer than its first batch holds more of the same
-    documents = sum(len(batch.text) * part.weight / max(batch.bytes_read, 1) for part, batch in batches)
-    return _Sample(documents / len(batches), _count_ids(plan, source, texts) / read)
+    # a range that is longer than its beginning holds more of the same
+    documents = sum(place.documents * part.weight / max(place.bytes_read, 1) for part, place in places)
+    return _Sample(documents / len(places), _count_ids(plan, source, texts) / read)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The beginning of a range: its texts and how much of the range they are."""
+
+    texts: list[pa.LargeStringArray]
+    bytes_read: int
+
+    @property
+    def documents(self) -> int:
+        return sum(map(len, self.texts))
+
+
+def _beginning_of(part: FileRange, source: ResolvedSource) -> _Place:
+    """Read batches until one says how much input it took: some formats read ahead, or begin with what is left out."""
+    texts: list[pa.LargeStringArray] = []
+    read = 0
+    for batch in islice(read_range(part, source), _MOST_BATCHES):
+        texts.append(batch.text)
+        read += batch.bytes_read
+        if read and len(batch.text):
+            break
+    return _Place(texts, read)
 
 
 def _count_ids(plan: Plan, source: ResolvedSource, texts: list[pa.LargeStringArray]) -> float:

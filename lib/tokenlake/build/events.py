@@ -14,6 +14,26 @@ from tokenlake.manifest import UnitRecord
 
 
 @dataclass(frozen=True, slots=True)
+class Planning:
+    """How far the plan is, a few times a second.
+
+    Attributes:
+        source: name of the source.
+        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading footers), ``counting``
+            (records, up to `num_rows`).
+        files, bytes: done so far.
+        all_files, all_bytes: in all; 0 where that is not known yet.
+    """
+
+    source: str
+    step: Literal["listing", "hashing", "splitting", "counting"]
+    files: int
+    all_files: int
+    bytes: int
+    all_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Listed:
     """Inputs are found and hashed.
 
@@ -123,7 +143,8 @@ class Committed:
 
 
 Event: TypeAlias = (
-    Listed
+    Planning
+    | Listed
     | Planned
     | EngineChosen
     | UnitStarted

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from typing import Final, final
 
-import pyarrow.parquet as pq
-
 from tokenlake.build.plan import Plan
 from tokenlake.build.units import WorkUnit
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.manifest import UnitRecord
+from tokenlake.sources.formats import Compression, Format
 from tokenlake.sources.split import FileRange
 
-#: No record that holds anything is shorter in a line format (``{"a":1}`` and its newline).
-_LEAST_RECORD_BYTES: Final = 8
+#: No record that holds anything is shorter, in bytes, its separator included.
+_LEAST_RECORD_BYTES: Final[dict[Format, int]] = {
+    "jsonl": 2,  # a digit, which is a bad record, and its newline
+    "json": 2,  # a digit and a comma
+    "text": 2,
+    "csv": 1,  # one empty cell: its newline
+    "tsv": 1,
+}
 
-#: No block of gzip or zstd holds more than this many times its size in records worth the name.
-_MOST_EXPANSION: Final = 1100
+#: No stream is longer than so many times its compressed size: deflate's longest match in its shortest code,
+#: and a block of 128 KiB in four bytes.
+_MOST_EXPANSION: Final[dict[Compression | None, int]] = {None: 1, "gzip": 1032, "zstd": 32768}
+
+#: Where a file does not say how many records it has and bytes tell nothing: an Arrow batch of nulls has none.
+_UNBOUNDED: Final = 1 << 40
 
 
 @final
@@ -28,6 +37,11 @@ class BadRecordBudget:
         self._judged = {source.name for source in plan.build.sources if source.on_bad_record == "quarantine"}
         self._most = {unit.index: _most_records(unit) for unit in plan.units if unit.source in self._judged}
         self._open = set(self._most)
+        self._all = dict.fromkeys(self._judged, 0)
+        for unit in plan.units:
+            if unit.source in self._judged:
+                self._all[unit.source] += self._most[unit.index]
+        self._left = dict(self._all)
         self._rows: dict[str, int] = dict.fromkeys(self._judged, 0)
         self._bad: dict[str, int] = dict.fromkeys(self._judged, 0)
 
@@ -35,25 +49,26 @@ class BadRecordBudget:
         """Bad records in this unit past which the source fails whatever the other units hold."""
         if unit.source not in self._judged:
             return 0
-        most = sum(
-            count for index, count in self._most.items() if self._plan.units[index].source == unit.source
-        )
-        return int(self._plan.source(unit.source).max_bad_fraction * most)
+        return int(self._plan.source(unit.source).max_bad_fraction * self._all[unit.source])
 
     def add(self, record: UnitRecord) -> None:
         self._count(record, +1)
-        self._open.discard(record.unit)
+        if record.unit in self._open:
+            self._open.remove(record.unit)
+            self._left[record.source] -= self._most[record.unit]
 
     def remove(self, record: UnitRecord) -> None:
         self._count(record, -1)
-        if record.unit in self._most:
+        if record.unit in self._most and record.unit not in self._open:
             self._open.add(record.unit)
+            self._left[record.source] += self._most[record.unit]
 
     def require_hope(self) -> None:
         """Raise TooManyBadRecordsError when the rest of the input cannot dilute the bad records enough."""
         for source in self._judged:
-            left = sum(self._most[index] for index in self._open if self._plan.units[index].source == source)
-            self._require(source, self._rows[source] + left, "even if every record still unread is good")
+            self._require(
+                source, self._rows[source] + self._left[source], "even if every record still unread is good"
+            )
 
     def judge(self) -> None:
         """Raise TooManyBadRecordsError when a source holds more bad records than allowed, all units being done."""
@@ -84,9 +99,10 @@ def _most_records(unit: WorkUnit) -> int:
 
 
 def _most_in_range(part: FileRange) -> int:
-    if part.file.format == "parquet":
-        footer = pq.read_metadata(part.file.url)
-        return sum(footer.row_group(index).num_rows for index in range(part.start, part.stop))
-    factor = _MOST_EXPANSION if part.file.compression else 1
-    least = 2 if part.file.format == "text" else _LEAST_RECORD_BYTES
-    return (part.stop - part.start) * factor // least + 1
+    """No range holds more records than this; `records` and `rows` count them, bytes only bound them."""
+    most = part.records
+    if most is None:
+        least = _LEAST_RECORD_BYTES.get(part.file.format)
+        factor = _MOST_EXPANSION[part.file.compression]
+        most = _UNBOUNDED if least is None else (part.stop - part.start) * factor // least + 1
+    return most if part.rows is None else min(most, part.rows)

@@ -6,12 +6,13 @@ Planning reads inputs (their hashes, their footers) and tokenizers; it writes no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from tokenlake.build.events import Listed, Watcher, ignore
+from tokenlake.build.events import Listed, Planning, Watcher, ignore
+from tokenlake.build.notes import notes_on
 from tokenlake.build.units import WorkUnit, group_ranges, range_identity
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
@@ -20,8 +21,12 @@ from tokenlake.fingerprint import fingerprint
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.hashcache import HashCache
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.limit import RecordLimit
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.split import FileRange, splittable
+from tokenlake.sources.meter import Progress
+from tokenlake.sources.split import FileRange
+from tokenlake.sources.splitting import split_files
+from tokenlake.sources.where import Predicate
 from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
@@ -86,27 +91,62 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
     """Plan a build.
 
     Raises:
-        SourceNotFoundError: a path or glob matches nothing.
+        ConfigError: `where` is no predicate, no EOS id, or an `exclude` file without the columns ``file`` and
+            ``position``.
+        SourceError: a path or glob matches nothing, or an input cannot be read.
         TokenizerError: a tokenizer cannot be loaded.
-        ConfigError: no EOS id, or an `exclude` file without the columns ``file`` and ``position``.
     """
+    _check_predicates(build)
     tokenizers = plan_tokenizers(build)
-    cache = HashCache()
     inputs: list[InputFile] = []
     units: list[WorkUnit] = []
     excluded: dict[str, dict[int, list[int]]] = {}
     notes: list[str] = []
     for source in build.sources:
-        files = list_inputs(source, hash_threads=build.hash_threads, cache=cache)
-        on_event(Listed(source.name, len(files), sum(file.size for file in files)))
+        files, ranges = _read_listing(build, source, on_event)
         inputs += files
         excluded[source.name] = _load_excluded(source, files)
         base = unit_identity(build, source, tokenizers[source.name])
-        for ranges in group_ranges(files, build.unit_size, source.storage_options):
-            units.append(_unit(len(units), source, ranges, base, excluded[source.name]))
-        notes += _unsplittable(files, build.unit_size)
+        for group in group_ranges(ranges, build.unit_size):
+            units.append(_unit(len(units), source, group, base, excluded[source.name]))
+        notes += notes_on(source, files, build.unit_size)
     digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
     return Plan(build, tuple(inputs), tuple(units), tokenizers, excluded, digest, tuple(notes))
+
+
+def _check_predicates(build: ResolvedBuild) -> None:
+    """A wrong `where` is an error before any work."""
+    for source in build.sources:
+        if source.where:
+            try:
+                Predicate(source.where)
+            except ConfigError as error:
+                raise ConfigError(f"datasets.{source.name}.{error}", **error.details) from error
+
+
+def _read_listing(
+    build: ResolvedBuild, source: ResolvedSource, on_event: Watcher
+) -> tuple[list[InputFile], list[list[FileRange]]]:
+    """List a source's files, as far as `num_rows` needs them, and cut them into ranges."""
+
+    def tell(progress: Progress) -> None:
+        on_event(Planning(source.name, *astuple(progress)))
+
+    threads = build.hash_threads
+    with HashCache() as cache:
+        if source.num_rows is None:
+            files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
+            ranges = split_files(
+                files, build.unit_size, source.storage_options, threads=threads, on_progress=tell
+            )
+        else:
+            limit = RecordLimit(source, source.num_rows, build.unit_size, tell)
+            files = list_inputs(
+                source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take
+            )
+            ranges = limit.ranges
+    on_event(Listed(source.name, len(files), sum(file.size for file in files)))
+    return files, ranges
 
 
 def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
@@ -196,12 +236,3 @@ def _load_excluded(source: ResolvedSource, files: Iterable[InputFile]) -> dict[i
         if file in known and position is not None:
             found.setdefault(file, set()).add(position)
     return {file: sorted(positions) for file, positions in found.items()}
-
-
-def _unsplittable(files: Iterable[InputFile], unit_size: int) -> list[str]:
-    return [
-        f"{file.path}: {file.size / 2**20:.0f} MiB cannot be split ({file.compression or file.format}); "
-        "one worker reads it alone"
-        for file in files
-        if file.size > unit_size and not splittable(file)
-    ]

@@ -2,22 +2,25 @@
 
 Big files are cut into ranges and each range is a unit. Small files are grouped in path order; a group
 closes when it is full, or when the hash of the last path says so. The second rule keeps groups in step:
-after a file is added, removed or renamed, only the groups up to the next hash boundary change.
+after a file is added, removed or renamed, only the groups up to the next hash boundary change. To open a file
+counts like reading a few KiB of it, or a hundred thousand tiny files would be one unit for one worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import xxhash
 
-from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.split import FileRange, split_file
+from tokenlake.sources.split import FileRange
 
 #: Hash boundaries come about every half unit, so that most groups close by hash and not by size.
 _BOUNDARIES_PER_UNIT: Final = 2
+
+#: So many files at most make a unit, however small they are.
+_FILES_PER_UNIT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +42,18 @@ class WorkUnit:
     fingerprint: str
 
 
-def group_ranges(
-    files: Iterable[InputFile], unit_size: int, storage_options: Mapping[str, Any] | None = None
-) -> Iterator[tuple[FileRange, ...]]:
-    """Cut and group one source's files, sorted by path, into the ranges of its units.
+def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterator[tuple[FileRange, ...]]:
+    """Group the ranges of one source's files into units.
 
     Args:
-        files: inputs in path order.
+        files: the ranges of each file, files in path order.
         unit_size: bytes of input per unit.
     """
     group: list[FileRange] = []
     size = 0
-    for file in files:
-        ranges = split_file(file, unit_size, storage_options)
+    for ranges in files:
+        if not ranges:
+            continue
         weight = sum(part.weight for part in ranges)
         if len(ranges) > 1 or weight >= unit_size:
             if group:
@@ -59,9 +61,10 @@ def group_ranges(
             yield from ((part,) for part in ranges)
             group, size = [], 0
             continue
+        weight += unit_size // _FILES_PER_UNIT
         group += ranges
         size += weight
-        if size >= unit_size or _is_boundary(file.path, weight, unit_size):
+        if size >= unit_size or _is_boundary(ranges[0].file.path, weight, unit_size):
             yield tuple(group)
             group, size = [], 0
     if group:

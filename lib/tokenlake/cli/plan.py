@@ -9,6 +9,7 @@ from tokenlake.build.estimate import Estimate, estimate, total
 from tokenlake.build.plan import Plan, make_plan
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, with_store
 from tokenlake.cli.output import near, note, print_json, print_tables, stdout
+from tokenlake.cli.progress import RunProgress
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.report import numbers
@@ -21,8 +22,11 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     Inputs are listed and hashed (hashes are cached) and tokenizers loaded. Tokens and output are estimates
     from a sample of each source.
     """
-    made = make_plan(resolve(load_config(config, with_store(set_, store))))
-    expected = estimate(made)
+    build = resolve(load_config(config, with_store(set_, store)))
+    with RunProgress("planning") as progress:
+        made = make_plan(build, on_event=progress)
+        progress.say_now("estimating from a sample")
+        expected = estimate(made)
     if json:
         print_json(_as_json(made, expected))
         return 0

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import astuple
 from types import TracebackType
 from typing import Final, Self, final
 
@@ -22,6 +23,7 @@ from tokenlake.build.events import (
     Event,
     Listed,
     Planned,
+    Planning,
     UnitFinished,
     UnitProgress,
     UnitRetried,
@@ -29,9 +31,11 @@ from tokenlake.build.events import (
 from tokenlake.cli.output import near, printable, stderr
 from tokenlake.cli.tally import SourceTally, Tally
 from tokenlake.report import numbers
+from tokenlake.report.planning import planning_line
 
 _LINE_EVERY: Final = 10.0  # seconds between lines where there is no terminal
 _BAR, _FIGURES = 28, 48  # columns of a bar at most, and of what stands beside it
+_PLAN_LINE_EVERY: Final = 5.0  # and while it is planned, after a first one within a second
 _QUIET: Final = 0.5  # seconds before a counter shows itself
 
 
@@ -43,6 +47,7 @@ class RunProgress:
         self._console = console or stderr()
         self._lock = threading.Lock()
         self._last_line = time.monotonic()
+        self._next_plan_line = time.monotonic() + _QUIET
         self._first = first
         self._engines: set[tuple[str, str]] = set()
         self._spinner = Spinner("line", Text(first))
@@ -70,8 +75,14 @@ class RunProgress:
             self.tally.add(event)
         self._tell(event)
 
+    def say_now(self, what: str) -> None:
+        """Say what is being done now, on a terminal only."""
+        self._spinner.update(text=Text(what))
+
     def _tell(self, event: Event) -> None:
         match event:
+            case Planning():
+                self._tell_planning(event)
             case Listed():
                 listed = f"{numbers.plural(event.files, 'file')}, {numbers.size(event.bytes)}"
                 self._spinner.update(text=Text(f"planning: {event.source}, {listed}"))
@@ -88,6 +99,15 @@ class RunProgress:
                 self._now_and_then()
             case _:
                 pass
+
+    def _tell_planning(self, event: Planning) -> None:
+        """On a terminal at once; in a log after half a second, and then every few seconds."""
+        line = planning_line(*astuple(event))
+        self._spinner.update(text=Text(f"planning: {line}"))
+        now = time.monotonic()
+        if self._live is None and now >= self._next_plan_line:
+            self._next_plan_line = now + _PLAN_LINE_EVERY
+            self._say(f"planning: {line}")
 
     def _tell_engine(self, event: EngineChosen) -> None:
         """Once for each tokenizer: every source of it is probed with its own texts."""

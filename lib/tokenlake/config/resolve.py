@@ -176,6 +176,7 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
         on_bad_record=dataset.on_bad_record or stage.on_bad_record,
         max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
         max_record_bytes=stage.max_record_bytes,
+        max_expansion=stage.max_expansion,
         # Sorted, so that the order in which splits are written down does not move a document.
         splits=tuple(sorted((dataset.splits or stage.splits).items())),
         exclude=dataset.exclude,

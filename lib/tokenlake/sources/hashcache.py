@@ -10,11 +10,14 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
+_TOGETHER: Final = 2000  # hashes written in one transaction
+_FLUSH_SECONDS: Final = 1.0
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS sha256 (dev INTEGER, inode INTEGER, size INTEGER, mtime_ns INTEGER, "
     "ctime_ns INTEGER, sha256 TEXT NOT NULL, "
@@ -41,34 +44,55 @@ class HashCache:
         """Open or create the cache at `path` (default: :func:`default_path`); never raises."""
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._waiting: list[tuple[int, int, int, int, int, str]] = []
+        self._flushed = time.monotonic()
         with suppress(sqlite3.Error, OSError, RuntimeError):
             self._connection = _connect(Path(path) if path is not None else default_path())
 
     def get(self, stat: os.stat_result) -> str | None:
         """Return the sha256 (hex) remembered for a file in this state, or None."""
+        return self.get_many([stat])[0]
+
+    def get_many(self, stats: Sequence[os.stat_result]) -> list[str | None]:
+        """Return what is remembered for each of many files."""
         with self._lock:
+            self._flush()
             if self._connection is None:
-                return None
+                return [None] * len(stats)
             try:
-                row = self._connection.execute(_SELECT, _key(stat)).fetchone()
+                rows = [self._connection.execute(_SELECT, _key(stat)).fetchone() for stat in stats]
             except sqlite3.Error:
-                return None
-        return row[0] if row and _looks_like_sha256(row[0]) else None
+                return [None] * len(stats)
+        return [row[0] if row and _looks_like_sha256(row[0]) else None for row in rows]
 
     def put(self, stat: os.stat_result, sha256: str) -> None:
-        """Remember `sha256` for a file in this state, unless it changed within the last two seconds."""
+        """Remember `sha256` for a file in this state, unless it changed within the last two seconds.
+
+        It reaches the disk with others, within a second or so, or when the cache is closed.
+        """
         if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < _RACY_NS:
             return
-        with self._lock, suppress(sqlite3.Error):
-            if self._connection is not None:
-                self._connection.execute(_INSERT, (*_key(stat), sha256))
+        with self._lock:
+            self._waiting.append((*_key(stat), sha256))
+            if len(self._waiting) >= _TOGETHER or time.monotonic() - self._flushed > _FLUSH_SECONDS:
+                self._flush()
 
     def close(self) -> None:
-        """Close the file; the cache then forgets and remembers nothing."""
+        """Write what waits and close the file; the cache then forgets and remembers nothing."""
         with self._lock, suppress(sqlite3.Error):
+            self._flush()
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
+
+    def _flush(self) -> None:
+        """Write what waits in one transaction; each of its own would cost more than hashing a small file."""
+        waiting, self._waiting = self._waiting, []
+        self._flushed = time.monotonic()
+        if waiting and self._connection is not None:
+            with suppress(sqlite3.Error), self._connection as transaction:
+                transaction.execute("BEGIN")
+                transaction.executemany(_INSERT, waiting)
 
     def __enter__(self) -> HashCache:
         return self

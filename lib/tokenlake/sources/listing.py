@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources.hashcache import HashCache
-from tokenlake.sources.hub import list_hub
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.local import list_local
-from tokenlake.sources.patterns import is_url
-from tokenlake.sources.remotelisting import list_remote
+from tokenlake.sources.local import Enough, list_local
+from tokenlake.sources.meter import OnProgress
+from tokenlake.sources.patterns import is_hub_url, is_url
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
-
-Progress = Callable[[int, int], None]  # (bytes known so far, bytes in all)
 
 
 def list_inputs(
@@ -24,8 +20,9 @@ def list_inputs(
     *,
     hash_threads: int = 2,
     cache: HashCache | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
     hashed: bool = True,
+    enough: Enough | None = None,
 ) -> list[InputFile]:
     """List the files of a source, sorted by path, each with a token of its version.
 
@@ -36,9 +33,10 @@ def list_inputs(
         source: whose `data_files` to expand.
         hash_threads: how many local files are hashed at a time.
         cache: remembered hashes of local files, or None to read every file.
-        on_progress: called with (bytes known so far, bytes in all), from the hashing threads.
-        hashed: read local files for their sha256; else their token is the state the file system shows,
-            which is enough to read them, but is no identity.
+        on_progress: told now and then how far it is, from the hashing threads.
+        hashed: False leaves local files unread; their tokens then name only size and time of change,
+            which is enough to look at them and not to build from them.
+        enough: called with each file in order; true ends the listing behind it.
 
     Raises:
         SourceNotFoundError: an entry matches nothing.
@@ -51,11 +49,16 @@ def list_inputs(
             source=source.name,
         )
     if source.type == "hub":
-        return list_hub(source)
+        return _first(_on_hub(source), enough)
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
         return list_local(
-            source, hash_threads=hash_threads, cache=cache, on_progress=on_progress, hashed=hashed
+            source,
+            hash_threads=hash_threads,
+            cache=cache,
+            on_progress=on_progress,
+            hashed=hashed,
+            enough=enough,
         )
     if len(urls) < len(source.data_files):
         local = next(entry for entry in source.data_files if not is_url(entry))
@@ -64,4 +67,27 @@ def list_inputs(
             "make them two sources",
             source=source.name,
         )
+    return _first(_on_hub(source) if all(map(is_hub_url, urls)) else _elsewhere(source), enough)
+
+
+def _first(files: list[InputFile], enough: Enough | None) -> list[InputFile]:
+    """Return the files up to the one that is enough."""
+    if enough is None:
+        return files
+    end = next((index for index, file in enumerate(files, 1) if enough(file)), len(files))
+    return files[:end]
+
+
+# What lists URLs takes time to import, and a worker, which lists nothing, needs none of it.
+
+
+def _on_hub(source: ResolvedSource) -> list[InputFile]:
+    from tokenlake.sources.hub import list_hub, list_hub_urls
+
+    return list_hub(source) if source.type == "hub" else list_hub_urls(source)
+
+
+def _elsewhere(source: ResolvedSource) -> list[InputFile]:
+    from tokenlake.sources.remotelisting import list_remote
+
     return list_remote(source)

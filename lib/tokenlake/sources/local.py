@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, final
 
-from tokenlake.errors import InputChangedError
-from tokenlake.fingerprint import file_id, sha256_file
-from tokenlake.sources.formats import Format, compression_of, format_for
+from tokenlake.errors import SourceNotFoundError
+from tokenlake.fingerprint import file_id
+from tokenlake.sources.formats import Compression, Format, compression_of, format_for
 from tokenlake.sources.hashcache import HashCache
+from tokenlake.sources.hashing import FoundFile, Hasher, hash_files
 from tokenlake.sources.inputbytes import state
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.meter import Meter, OnProgress
 from tokenlake.sources.patterns import expand
 
 if TYPE_CHECKING:
-    from tokenlake.config.resolve import ResolvedSource
+    from tokenlake.config.resolved import ResolvedSource, SourceType
 
-Progress = Callable[[int, int], None]  # (bytes known so far, bytes in all)
+Enough = Callable[[InputFile], bool]
+"""Called with each file in order; true ends the listing behind it."""
+
+_REPORT_FILES: Final = 1000
 
 
 def list_local(
@@ -28,8 +30,9 @@ def list_local(
     *,
     hash_threads: int = 2,
     cache: HashCache | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
     hashed: bool = True,
+    enough: Enough | None = None,
 ) -> list[InputFile]:
     """List and hash the files of a source, sorted by path.
 
@@ -40,88 +43,104 @@ def list_local(
         source: whose `data_files` to expand.
         hash_threads: how many files are hashed at a time.
         cache: remembered hashes, or None to read every file.
-        on_progress: called with (bytes known so far, bytes in all), from the hashing threads.
-        hashed: read the files for their sha256; else the token is (inode, mtime, ctime).
+        on_progress: told now and then how far it is, from the hashing threads.
+        hashed: False leaves the files unread; their tokens are then ``stat:<inode>-<mtime>-<ctime>``.
+        enough: ends the listing early; files behind the last one are not read, whatever their size.
 
     Raises:
-        SourceNotFoundError: an entry matches nothing.
+        SourceNotFoundError: an entry matches nothing, or a link leads nowhere.
         ConfigError: a file's extension says nothing and no `type` is set.
         InputChangedError: a file changed while it was being hashed.
+        SourceError: a folder cannot be read.
     """
-    root, paths = _find(source)
-    named = [(path.relative_to(root).as_posix(), path) for path in paths]
-    formats: dict[str, Format] = {name: format_for(name, str(path), source.type) for name, path in named}
-    meter = _Meter(sum(path.stat().st_size for path in paths), on_progress)
+    root, names = _find(source, on_progress)
+    kinds = _Kinds(source.type)
+    for name in names:
+        kinds.of(name, root)
+    found = [_found(name, os.path.join(root, name)) for name in names]
+    if enough:
+        return _until(enough, source, found, kinds, Hasher(cache, Meter("hashing", 0, 0, None)), cache)
+    if hashed:
+        tokens = [f"sha256:{sha256}" for sha256 in hash_files(found, hash_threads, cache, on_progress)]
+    else:
+        tokens = ["stat:" + "-".join(map(str, state(file.stat))) for file in found]
+    return [_input_file(source, file, token, kinds) for file, token in zip(found, tokens, strict=True)]
 
-    def seal(item: tuple[str, Path]) -> InputFile:
-        name, path = item
-        stat, token = _hash(path, cache) if hashed else _looked_at(path)
-        meter.add(stat.st_size)
-        return _input_file(source, name, path, stat, token, formats[name])
 
-    with ThreadPoolExecutor(max(1, hash_threads)) as pool:
-        return list(pool.map(seal, sorted(named)))
+def _until(
+    enough: Enough,
+    source: ResolvedSource,
+    found: Iterable[FoundFile],
+    kinds: _Kinds,
+    hasher: Hasher,
+    cache: HashCache | None,
+) -> list[InputFile]:
+    files: list[InputFile] = []
+    for file in found:
+        sha256 = (cache.get(file.stat) if cache else None) or hasher.hash(file)
+        files.append(_input_file(source, file, f"sha256:{sha256}", kinds))
+        if enough(files[-1]):
+            break
+    return files
 
 
-def _find(source: ResolvedSource) -> tuple[Path, list[Path]]:
+def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str]]:
+    """Return the root and the paths below it, sorted."""
+    meter = Meter("listing", 0, 0, on_progress)
     prefixes: list[str] = []
-    paths: dict[Path, None] = {}
+    paths: set[str] = set()
     for entry in source.data_files:
         prefix, found = expand(entry, source.type)
-        prefixes.append(str(prefix))
-        paths.update(dict.fromkeys(found))
-    return Path(os.path.commonpath(prefixes)), list(paths)
+        prefixes.append(prefix)
+        for path in found:
+            paths.add(path)
+            if len(paths) % _REPORT_FILES == 0:
+                meter.add(_REPORT_FILES, 0)
+    root = os.path.commonpath(prefixes)
+    skip = len(root.rstrip(os.sep)) + 1
+    return root, sorted(path[skip:] for path in paths)
 
 
-def _hash(path: Path, cache: HashCache | None) -> tuple[os.stat_result, str]:
-    before = path.stat()
-    known = cache.get(before) if cache else None
-    if known:
-        return before, f"sha256:{known}"
-    sha256 = sha256_file(path)
-    after = path.stat()
-    if state(after) != state(before) or after.st_size != before.st_size:
-        raise InputChangedError(
-            f"{path}: the file changed while it was being hashed. Inputs must stay as they are during "
-            "a build; run again when it is complete.",
-            file=str(path),
-        )
-    if cache:
-        cache.put(after, sha256)
-    return after, f"sha256:{sha256}"
+def _found(name: str, path: str) -> FoundFile:
+    try:
+        return FoundFile(name, path, os.stat(path))  # noqa: PTH116 - no Path per file
+    except OSError as error:
+        raise SourceNotFoundError(
+            f"{path}: cannot be looked at ({error.strerror}). Mend the link or remove it; files are never left out "
+            "unseen.",
+            got=path,
+        ) from error
 
 
-def _looked_at(path: Path) -> tuple[os.stat_result, str]:
-    stat = path.stat()
-    return stat, "stat:" + "-".join(map(str, state(stat)))
-
-
-def _input_file(
-    source: ResolvedSource, name: str, path: Path, stat: os.stat_result, token: str, format_: Format
-) -> InputFile:
+def _input_file(source: ResolvedSource, found: FoundFile, token: str, kinds: _Kinds) -> InputFile:
+    format_, compression = kinds.of(found.name, "")
     return InputFile(
         source=source.name,
-        path=name,
-        url=str(path),
-        size=stat.st_size,
+        path=found.name,
+        url=found.path,
+        size=found.stat.st_size,
         token=token,
-        stat=state(stat),
+        stat=state(found.stat),
         format=format_,
-        compression=compression_of(name),
-        file_id=file_id(source.name, name),
+        compression=compression,
+        file_id=file_id(source.name, found.name),
         text_mode=source.text_mode,
     )
 
 
-class _Meter:
-    """Adds up progress from several threads."""
+@final
+class _Kinds:
+    """Format and compression of names, worked out once for each ending."""
 
-    def __init__(self, total: int, on_progress: Progress | None) -> None:
-        self._total, self._done, self._report = total, 0, on_progress
-        self._lock = threading.Lock()
+    def __init__(self, wanted: SourceType | None) -> None:
+        self._wanted: SourceType | None = wanted
+        self._known: dict[str, tuple[Format, Compression | None]] = {}
 
-    def add(self, size: int) -> None:
-        with self._lock:
-            self._done += size
-            if self._report:
-                self._report(self._done, self._total)
+    def of(self, name: str, root: str) -> tuple[Format, Compression | None]:
+        """Return what a name stands for; ConfigError if it stands for nothing and no type is set."""
+        base = name[name.rfind("/") + 1 :]
+        ending = base[base.find(".", 1) :] if "." in base[1:] else ""
+        if ending not in self._known:
+            shown = os.path.join(root, name)
+            self._known[ending] = (format_for(base, shown, self._wanted), compression_of(base))
+        return self._known[ending]

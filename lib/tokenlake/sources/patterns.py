@@ -1,18 +1,24 @@
-"""From the entries of `data_files` (files, globs, directories) to local paths."""
+"""From the entries of `data_files` (files, globs, directories) to local paths.
+
+Folders are read with ``os.scandir`` and paths stay strings: a listing may have a hundred thousand files.
+"""
 
 from __future__ import annotations
 
 import difflib
-import glob
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import translate
 from pathlib import Path, PurePath
 from typing import Final
 
-from tokenlake.errors import NotAvailableError, SourceNotFoundError
+from tokenlake.errors import NotAvailableError, SourceError, SourceNotFoundError
 from tokenlake.sources.formats import KNOWN_EXTENSIONS, belongs
 
 _WILDCARDS: Final = frozenset("*?[")
+_HIDDEN: Final = (".", "_")  # what a search of a directory leaves out
+_Folder = tuple[int, int]  # device, inode
 
 
 def is_url(entry: str) -> bool:
@@ -21,7 +27,12 @@ def is_url(entry: str) -> bool:
     return bool(separator) and scheme != "file"
 
 
-def expand(entry: str, wanted: str | None) -> tuple[Path, list[Path]]:
+def is_hub_url(entry: str) -> bool:
+    """Say whether an entry names files of a dataset on the Hub."""
+    return entry.startswith("hf://datasets/")
+
+
+def expand(entry: str, wanted: str | None) -> tuple[str, Iterator[str]]:
     """Expand one entry of `data_files`.
 
     Args:
@@ -30,66 +41,142 @@ def expand(entry: str, wanted: str | None) -> tuple[Path, list[Path]]:
         wanted: the source's explicit type, or None.
 
     Returns:
-        The entry's static prefix (a directory, absolute) and the files found (absolute, unsorted).
+        The entry's static prefix (a directory, absolute) and the files found (absolute, unsorted, a glob
+        with several ``**`` may name one twice).
 
     Raises:
         SourceNotFoundError: nothing is there; the message names near matches.
-        NotAvailableError: a URL of a store that this release does not read.
+        SourceError: a folder cannot be read.
+        NotAvailableError: a URL.
     """
     path = _local(entry)
-    if path.is_dir():
-        return path, _require(list(_walk(path, wanted)), entry, path, wanted)
-    if path.exists():
-        return path.parent, [path]
-    if not _WILDCARDS & set(str(path)):
-        raise _missing(entry, path)
-    prefix = _static_prefix(path)
-    found = [Path(hit) for hit in glob.glob(str(path), recursive=True) if Path(hit).is_file()]  # noqa: PTH207
-    if not found:
-        raise _missing(entry, path if not prefix.is_dir() else prefix / path.name)
-    return prefix, found
+    if os.path.isdir(path):  # noqa: PTH112
+        return path, _or_raise(_walk(path, wanted), lambda: _nothing_in(path, entry, wanted))
+    if os.path.exists(path):  # noqa: PTH110
+        return os.path.dirname(path), iter([path])  # noqa: PTH120
+    if not _WILDCARDS & set(path):
+        raise _missing(entry, Path(path))
+    prefix, parts = _static_prefix(path)
+    missing = Path(path) if not Path(prefix).is_dir() else Path(prefix, parts[-1])
+    return prefix, _or_raise(_matches(prefix, parts, ()), lambda: _missing(entry, missing))
 
 
-def _local(entry: str) -> Path:
+def _local(entry: str) -> str:
     scheme, separator, rest = entry.partition("://")
     if separator and scheme != "file":
         raise NotAvailableError(
-            f"data_files: {entry!r} is a {scheme} URL; this release reads local files, globs and "
-            "directories. Copy the files to a local disk and name them there.",
+            f"data_files: {entry!r} is a {scheme} URL, expected a local file, glob or directory",
             got=entry,
         )
-    return Path(os.path.abspath(Path(rest if separator else entry).expanduser()))  # noqa: PTH100 (keeps symlinks)
+    return os.path.abspath(os.path.expanduser(rest if separator else entry))  # noqa: PTH100, PTH111 (keeps symlinks)
 
 
-def _static_prefix(pattern: Path) -> Path:
-    parts: list[str] = []
-    for part in pattern.parts[:-1]:
-        if _WILDCARDS & set(part):
-            break
-        parts.append(part)
-    return Path(*parts)
+def _static_prefix(pattern: str) -> tuple[str, list[str]]:
+    """Cut ``/a/b/*/c`` into ``/a/b`` and the parts ``*``, ``c``; ``**/**`` is one ``**``."""
+    parts = pattern.split("/")
+    first = next(index for index, part in enumerate(parts) if _WILDCARDS & set(part))
+    rest = [part for at, part in enumerate(parts) if at >= first and parts[at - 1 : at + 1] != ["**", "**"]]
+    return "/".join(parts[:first]) or "/", rest
 
 
-def _walk(directory: Path, wanted: str | None) -> Iterator[Path]:
-    seen: set[tuple[int, int]] = set()
-    for root, folders, names in os.walk(directory, followlinks=True):
-        stat = Path(root).stat()
-        if (stat.st_dev, stat.st_ino) in seen:  # a link back to a folder above
-            folders.clear()
+def _or_raise(found: Iterator[str], error: Callable[[], SourceNotFoundError]) -> Iterator[str]:
+    empty = True
+    for path in found:
+        empty = False
+        yield path
+    if empty:
+        raise error()
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise SourceError(
+            f"data_files: the folder {folder!r} cannot be read ({error.strerror}). Files in it would be left out "
+            "unseen: make it readable, or name the others one by one.",
+            got=folder,
+        ) from error
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link to nothing, which is an error and not a file less."""
+    return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))  # noqa: PTH110
+
+
+def _walk(directory: str, wanted: str | None) -> Iterator[str]:
+    taken: dict[str, bool] = {}
+    seen: set[_Folder] = set()
+    todo = [directory]
+    while todo:
+        folder = todo.pop()
+        if (identity := _identity(folder)) in seen:  # a link back to a folder above
             continue
-        seen.add((stat.st_dev, stat.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        for name in names:
-            if not name.startswith((".", "_")) and belongs(name, wanted):
-                yield Path(root, name)
+        seen.add(identity)
+        folders: list[str] = []
+        for entry in _entries(folder):
+            if entry.name.startswith(_HIDDEN):
+                continue
+            if entry.is_dir():
+                folders.append(entry.path)
+            elif _belongs(entry.name, wanted, taken) and _is_file(entry):
+                yield entry.path
+        todo += sorted(folders, reverse=True)
 
 
-def _require(found: list[Path], entry: str, directory: Path, wanted: str | None) -> list[Path]:
-    if found:
-        return found
+def _belongs(name: str, wanted: str | None, taken: dict[str, bool]) -> bool:
+    """:func:`belongs`, once for each ending of names."""
+    ending = name[name.find(".", 1) :] if "." in name[1:] else ""
+    if ending not in taken:
+        taken[ending] = belongs(name, wanted)
+    return taken[ending]
+
+
+def _matches(folder: str, parts: list[str], above: tuple[_Folder, ...]) -> Iterator[str]:
+    """Yield the files below `folder` that match the parts of a glob; names with a dot only where it says so."""
+    if not os.path.isdir(folder):  # noqa: PTH112
+        return
+    if parts[0] == "**":
+        yield from _matches_below(folder, parts, above)
+    elif not _WILDCARDS & set(parts[0]):
+        path = os.path.join(folder, parts[0])
+        if len(parts) > 1:
+            yield from _matches(path, parts[1:], above)
+        elif os.path.isfile(path):  # noqa: PTH113
+            yield path
+    else:
+        fits, hidden = re.compile(translate(parts[0])).match, parts[0].startswith(".")
+        for entry in _entries(folder):
+            if not fits(entry.name) or (entry.name.startswith(".") and not hidden):
+                continue
+            if len(parts) == 1:
+                if _is_file(entry):
+                    yield entry.path
+            elif entry.is_dir():
+                yield from _matches(entry.path, parts[1:], above)
+
+
+def _matches_below(folder: str, parts: list[str], above: tuple[_Folder, ...]) -> Iterator[str]:
+    """A part ``**``: this folder and all below it, without going round where a link leads back."""
+    identity = _identity(folder)
+    if identity in above:
+        return
+    yield from _matches(folder, parts[1:] or ["*"], above)
+    for entry in _entries(folder):
+        if entry.is_dir() and not entry.name.startswith("."):
+            yield from _matches_below(entry.path, parts, (*above, identity))
+
+
+def _identity(folder: str) -> _Folder:
+    stat = os.stat(folder)  # noqa: PTH116
+    return stat.st_dev, stat.st_ino
+
+
+def _nothing_in(directory: str, entry: str, wanted: str | None) -> SourceNotFoundError:
     others = sorted({PurePath(name).suffix or name for name in os.listdir(directory)})[:8]  # noqa: PTH208
     kind = f"of type {wanted}" if wanted else "with a known extension"
-    raise SourceNotFoundError(
+    return SourceNotFoundError(
         f"data_files: no file {kind} in the directory {entry!r}. It holds {', '.join(others) or 'nothing'}; "
         f"known extensions are {', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a "
         "glob, with `type` set.",
@@ -101,8 +188,8 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
     near = near_matches(path)
     hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else _nothing_near(path)
     return SourceNotFoundError(
-        f"data_files: nothing matches {entry!r}. {hint} (Dataset ids of the Hub are not read by this "
-        "release: data_files are local files, globs and directories.)",
+        f"data_files: nothing matches {entry!r}. {hint} (A dataset of the Hub is named with `type: hf`; "
+        "anything else that is not a URL is a local file, glob or directory.)",
         got=entry,
         near=near,
     )

@@ -15,6 +15,7 @@ from tokenlake.sources.arrays import no_text, select
 from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, refuse
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.linenumbers import LineNumbers
+from tokenlake.sources.magic import check_plain
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.readers import READERS
@@ -76,12 +77,14 @@ def _read(
 ) -> Iterator[_Taken]:
     done, left = 0, part.rows
     with opened(part.file, source.storage_options) as data:
+        data.max_expansion = source.max_expansion
+        check_plain(data)
         policy = _Policy(part, data, source)
         for parsed in READERS[part.file.format](part, data, want, predicate):
-            box = [parsed if left is None else _first(parsed, left)]
+            box = [parsed if left is None else _first(parsed, left, part.weight - done)]
             del parsed
             done += box[0].bytes_read
-            left = left if left is None else left - len(box[0]) - len(box[0].bad)
+            left = left if left is None else left - _records(box[0])
             yield _taken(part, box, predicate, policy)
             if left == 0:
                 break
@@ -89,8 +92,18 @@ def _read(
         yield _Taken(part, no_text(), None, _NOTHING, part.weight - done)
 
 
-def _first(parsed: Parsed, count: int) -> Parsed:
-    """Return the first `count` records, good or bad."""
+def _records(parsed: Parsed) -> int:
+    """How many records a block stands for: good, bad, and those that were not looked at."""
+    return len(parsed) + len(parsed.bad) + sum(parsed.skipped.values())
+
+
+def _first(parsed: Parsed, count: int, weight: int) -> Parsed:
+    """Return the first `count` records, good or bad, which weigh at most `weight`; skipped ones come first."""
+    parsed = replace(parsed, bytes_read=min(parsed.bytes_read, weight))
+    if parsed.skipped:
+        over = max(0, sum(parsed.skipped.values()) - count)
+        parsed = replace(parsed, skipped={key: max(0, n - over) for key, n in parsed.skipped.items()})
+        count -= sum(parsed.skipped.values())
     places = np.concatenate([parsed.positions, np.array([bad.position for bad in parsed.bad], np.int64)])
     if len(places) <= count:
         return parsed
@@ -119,7 +132,8 @@ def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, poli
     parsed = box.pop()
     before = len(parsed)
     if predicate and parsed.rows is not None and before:
-        parsed = _selected(parsed, predicate.mask(parsed.rows))
+        without_schema = part.file.format in ("jsonl", "json")
+        parsed = _selected(parsed, predicate.mask(parsed.rows, missing_is_null=without_schema))
     left_out = before - len(parsed)
     bad = parsed.bad
     if parsed.doubtful:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tokenlake.sources.footer import row_group_sizes
+from tokenlake.sources.footer import footer
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.opening import opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class FileRange:
             ``[start, stop)``); row groups for Parquet; 0 and the file's size for everything else.
         rows: read at most so many records of it, good or bad; None for all.
         weight: how much there is to read: bytes on disk, for Parquet uncompressed bytes of the row groups.
+        records: how many there are, where the file says so without being read; None where it does not.
+            For planning only: no reader looks at it.
     """
 
     file: InputFile
@@ -28,6 +31,7 @@ class FileRange:
     stop: int
     weight: int
     rows: int | None = None
+    records: int | None = None
 
 
 def splittable(file: InputFile) -> bool:
@@ -47,7 +51,12 @@ def split_file(
         DamagedFileError: a Parquet file whose footer cannot be read.
     """
     if file.format == "parquet":
-        return _split_row_groups(file, row_group_sizes(file, storage_options), unit_size)
+        with opened(file, storage_options) as data:
+            meta = footer(data)
+        groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
+        return _split_row_groups(
+            file, [(group.total_byte_size, group.num_rows) for group in groups], unit_size
+        )
     if not splittable(file):
         return [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
     count = max(1, (file.size + unit_size // 2) // unit_size)
@@ -55,12 +64,15 @@ def split_file(
     return [FileRange(file=file, start=a, stop=b, weight=b - a) for a, b in pairwise(edges)]
 
 
-def _split_row_groups(file: InputFile, sizes: list[int], unit_size: int) -> list[FileRange]:
+def _split_row_groups(file: InputFile, groups: list[tuple[int, int]], unit_size: int) -> list[FileRange]:
+    """Join row groups, each of (uncompressed bytes, rows), up to the size of a unit."""
     ranges: list[FileRange] = []
-    start, weight = 0, 0
-    for index, size in enumerate(sizes):
+    start, weight, records = 0, 0, 0
+    for index, (size, rows) in enumerate(groups):
         weight += size
-        if weight >= unit_size or index == len(sizes) - 1:
-            ranges.append(FileRange(file=file, start=start, stop=index + 1, weight=weight))
-            start, weight = index + 1, 0
-    return ranges or [FileRange(file=file, start=0, stop=0, weight=0)]
+        records += rows
+        if weight >= unit_size or index == len(groups) - 1:
+            part = FileRange(file=file, start=start, stop=index + 1, weight=weight, records=records)
+            ranges.append(part)
+            start, weight, records = index + 1, 0, 0
+    return ranges or [FileRange(file=file, start=0, stop=0, weight=0, records=0)]

@@ -1,0 +1,53 @@
+"""What a user should know of a plan before running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.report import numbers
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.split import splittable
+
+_NAMED = 5  # files that are named one by one
+
+
+def notes_on(source: ResolvedSource, files: Sequence[InputFile], unit_size: int) -> list[str]:
+    """Return notes on files that one worker must read alone."""
+    whole = sorted(
+        (file for file in files if file.size > unit_size and not splittable(file)),
+        key=lambda file: (-file.size, file.path),
+    )
+    if not whole:
+        return []
+    notes = [
+        f"{source.name}: {file.path} ({numbers.size(file.size)}) cannot be split: {_why(file)}; one worker reads it "
+        f"from beginning to end, however many there are. {_remedy(file)}"
+        for file in whole[:_NAMED]
+    ]
+    if len(whole) > _NAMED:
+        size = numbers.size(sum(file.size for file in whole[_NAMED:]))
+        notes.append(f"{source.name}: {len(whole) - _NAMED} more such files, {size}")
+    if len(whole) == len(files):
+        notes.append(
+            f"{source.name}: no file of it can be split, so that at most "
+            f"{numbers.plural(len(files), 'worker')} can work on it at a time"
+        )
+    return notes
+
+
+def _why(file: InputFile) -> str:
+    if file.compression:
+        return f"{file.compression} is read from its beginning"
+    return {
+        "json": "a JSON array is read from its beginning",
+        "text": "the file is one document",
+    }.get(file.format, f"records of {file.format} are found from its beginning on")
+
+
+def _remedy(file: InputFile) -> str:
+    if file.format == "text" and file.text_mode == "document":
+        return "If each line is a document, set text_mode: lines."
+    if file.compression:
+        return "Parquet, several smaller files, or the same file uncompressed can be read by all."
+    return "Parquet, JSON Lines or several smaller files can be read by all."

@@ -1,0 +1,55 @@
+"""Cutting many files at once: what must be opened for it is opened by several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.meter import Meter, OnProgress
+from tokenlake.sources.split import FileRange, split_file
+
+_TAKE: Final = 64  # files that one thread takes at a time
+_WITH_FOOTER: Final = frozenset({"parquet", "arrow"})
+
+
+def split_files(
+    files: Sequence[InputFile],
+    unit_size: int,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    threads: int = 2,
+    on_progress: OnProgress | None = None,
+) -> list[list[FileRange]]:
+    """Return the ranges of each file; every footer is read once, by several threads.
+
+    Raises:
+        DamagedFileError: a footer cannot be read.
+        InputChangedError: a file is not what was listed.
+    """
+    ranges: list[list[FileRange]] = [[]] * len(files)
+    footers = [index for index, file in enumerate(files) if file.format in _WITH_FOOTER]
+    meter = Meter("splitting", len(footers), sum(files[index].size for index in footers), on_progress)
+
+    def take(indices: Sequence[int]) -> list[list[FileRange]]:
+        found = [split_file(files[index], unit_size, storage_options) for index in indices]
+        meter.add(len(indices), sum(files[index].size for index in indices))
+        return found
+
+    pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="tokenlake-footer")
+    try:
+        taken = list(_takes(footers))
+        for indices, found in zip(taken, pool.map(take, taken), strict=True):
+            for index, parts in zip(indices, found, strict=True):
+                ranges[index] = parts
+    finally:
+        pool.shutdown(cancel_futures=True)
+    for index, file in enumerate(files):
+        ranges[index] = ranges[index] or split_file(file, unit_size, storage_options)
+    return ranges
+
+
+def _takes(indices: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(indices), _TAKE):
+        yield indices[start : start + _TAKE]
