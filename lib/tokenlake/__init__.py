@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         CompositeShardedSource,
         CsvShardedSource,
         FilesShardedSource,
+        HFDatasetShardedSource,
         HuggingFaceShardedSource,
         JsonShardedSource,
         LimitedShardedSource,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         TransformedShardedSource,
         create_source,
         expand_data_files,
+        wrap_hf_dataset,
     )
 
 _HOME: Final = {
@@ -45,6 +47,7 @@ _HOME: Final = {
     "CompositeShardedSource": "tokenlake.sources.sharded",
     "CsvShardedSource": "tokenlake.sources.sharded",
     "FilesShardedSource": "tokenlake.sources.sharded",
+    "HFDatasetShardedSource": "tokenlake.sources.sharded",
     "HuggingFaceShardedSource": "tokenlake.sources.sharded",
     "JsonShardedSource": "tokenlake.sources.sharded",
     "LimitedShardedSource": "tokenlake.sources.sharded",
@@ -55,6 +58,7 @@ _HOME: Final = {
     "TransformedShardedSource": "tokenlake.sources.sharded",
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
+    "wrap_hf_dataset": "tokenlake.sources.sharded",
 }
 
 __all__ = [
@@ -64,6 +68,7 @@ __all__ = [
     "CompositeShardedSource",
     "CsvShardedSource",
     "FilesShardedSource",
+    "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
     "LimitedShardedSource",
@@ -80,6 +85,7 @@ __all__ = [
     "create_source",
     "expand_data_files",
     "load_config",
+    "wrap_hf_dataset",
 ]
 
 
