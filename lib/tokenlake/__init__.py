@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult, build_dataset
     from tokenlake.catalog import Catalog
     from tokenlake.config import PipelineConfig, load_config
+    from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.manifest import Manifest
     from tokenlake.sources.sharded import (
@@ -39,6 +40,8 @@ _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
     "build_dataset": "tokenlake.build.runner",
     "Catalog": "tokenlake.catalog",
+    "ColumnMapper": "tokenlake.discovery",
+    "DatasetIntrospector": "tokenlake.discovery",
     "Manifest": "tokenlake.manifest",
     "PipelineConfig": "tokenlake.config",
     "TokenlakeError": "tokenlake.errors",
@@ -65,8 +68,10 @@ __all__ = [
     "ArrowShardedSource",
     "BuildResult",
     "Catalog",
+    "ColumnMapper",
     "CompositeShardedSource",
     "CsvShardedSource",
+    "DatasetIntrospector",
     "FilesShardedSource",
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
