@@ -109,16 +109,14 @@ def _pieces(data: bytes | bytearray, starts: Int64s, stops: Int64s, cuts: Int64s
     """Return the bytes between every start and stop, laid end to end, without those at `cuts`."""
     # Seen as byte strings, what is wanted and what is not take turns; Arrow copies every other one.
     if len(cuts):
-        starts = np.sort(np.concatenate([starts, cuts + 1]), kind="stable")
+        starts = np.sort(np.concatenate([starts, cuts + 1]), kind="stable")  # merges two runs
         stops = np.sort(np.concatenate([stops, cuts]), kind="stable")
     if not len(starts):
         return pa.py_buffer(b"")
     edges = np.empty(2 * len(starts), np.int64)
     edges[0::2], edges[1::2] = starts, stops
-    wanted = np.zeros(len(edges) - 1, np.bool_)
-    wanted[::2] = True
-    pieces: Any = binary_over(edges, pa.py_buffer(data)).filter(pa.array(wanted))
-    return pieces.buffers()[2] or pa.py_buffer(b"")
+    pieces: Any = binary_over(edges, pa.py_buffer(data))
+    return pieces.take(pa.array(np.arange(0, len(edges), 2))).buffers()[2] or pa.py_buffer(b"")
 
 
 def faults(file: InputFile, records: Records, columns: int, max_record_bytes: int) -> dict[int, Fault]:
