@@ -93,7 +93,9 @@ def dataset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServ
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     with hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
-        running.add("org/data", {"data/train-0.parquet": parquet(), "data/test-0.parquet": parquet(ROWS[:3])})
+        running.repo(
+            "org/data", {"data/train-0.parquet": parquet(), "data/test-0.parquet": parquet(ROWS[:3])}
+        )
         yield running
 
 

@@ -382,6 +382,9 @@ def test_lines_of_text_go_into_the_field_asked_for(tmp_path):
     whole = TextShardedSource(path, text_mode="document")
     assert numbered(whole, "a.txt") == [(0, {"text": "one\r\n\n  \ntwo"})]
     assert len(whole) == 1
+    chosen = TextShardedSource(path, text_field="body", text_mode="document", where="body like 'one%'")
+    assert numbered(chosen, "a.txt", 0) == [(0, {"body": "one\r\n\n  \ntwo"})]
+    assert numbered(chosen, "a.txt", 1) == []
 
 
 def test_the_limit_of_the_seeds_works_on_files(tmp_path):
