@@ -16,6 +16,7 @@ import pytest
 
 from tests.servers.hub import TOKEN, Fault, HubServer, blob_id, hub
 from tests.sources_support import Source, inputs, texts
+from tokenlake.build.runner import build_dataset
 from tokenlake.errors import (
     ConfigError,
     DamagedFileError,
@@ -24,7 +25,7 @@ from tokenlake.errors import (
     SourceNotFoundError,
 )
 from tokenlake.sources import InputFile, hubhttp, list_inputs, read_range, split_file
-from tokenlake.sources.hub import hub_commits, list_hub_urls, select_hub
+from tokenlake.sources.hub import hub_commits, hub_source, select_hub
 from tokenlake.sources.hubapi import HubId, parse_id, parse_url
 from tokenlake.sources.hubcache import downloaded
 from tokenlake.sources.hubfiles import card_configs, split_patterns
@@ -392,7 +393,7 @@ def test_big_splits_of_the_converted_branch_come_in_several_folders(server: HubS
 
 
 def urls(*entries: str, **options: Any) -> list[str]:
-    return [file.path for file in list_hub_urls(cast("Any", Source(data_files=entries, **options)))]
+    return [file.path for file in inputs(*entries, **options)]
 
 
 def test_files_can_be_named_by_url(server: HubServer) -> None:
@@ -452,6 +453,13 @@ def test_a_local_path_is_never_taken_for_an_id(
     assert read_all("data/web") == ["of the Hub"]
 
 
+def test_a_source_of_rows_can_be_made_from_a_name_alone(server: HubServer) -> None:
+    readme = card("- config_name: en\n  data_files: [{split: test, path: a.csv}]\n")
+    server.repo("org/name", {"README.md": readme, "a.csv": "text\n"})
+    (file,) = list_inputs(hub_source("org/name", split="test", subset="en"))
+    assert (file.source, file.path, file.format) == ("name", "a.csv", "csv")
+
+
 # What is refused
 
 
@@ -506,6 +514,9 @@ def test_a_token_that_is_not_accepted_is_named_by_where_it_is(
     with pytest.raises(ConfigError, match=r"anon: not an option of the Hub"):
         listed("org/name", storage_options={"anon": True})
     assert [file.path for file in listed("org/name", storage_options={"token": False})] == ["train.jsonl"]
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(ConfigError, match="asks for a saved login, and there is none"):
+        listed("org/name", storage_options={"token": True})
 
 
 def test_a_commit_that_is_gone_is_an_input_that_changed(server: HubServer) -> None:
@@ -537,10 +548,17 @@ def test_another_content_at_the_same_commit_is_an_input_that_changed(server: Hub
     [
         Fault("", status=503, times=2),
         Fault("", status=429, times=1, headers={"Retry-After": "0"}),
+        Fault("", status=429, times=1, headers={"RateLimit": '"api";r=0;t=0'}),
         Fault("/resolve/", cut=5, times=2),
         Fault("/tree/", cut=5, times=1),
     ],
-    ids=["unavailable", "too many requests", "broken off while reading", "broken off while listing"],
+    ids=[
+        "unavailable",
+        "too many requests",
+        "a limit is spent",
+        "broken off while reading",
+        "broken off while listing",
+    ],
 )
 def test_passing_faults_are_tried_again(server: HubServer, fault: Fault) -> None:
     server.repo("org/name", {"train.jsonl": lines("a", "b")})
@@ -639,6 +657,35 @@ def test_a_client_keeps_its_token_out_of_its_own_words(server: HubServer) -> Non
     assert client.with_token
     assert TOKEN not in f"{client!r}"
     assert not HubClient().with_token
+
+
+def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
+    server: HubServer, tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    words = [f"document {n} of the Hub " * 9 for n in range(300)]
+    files: dict[str, bytes | str] = {
+        "data/train-00000-of-00002.parquet": parquet(*words[:200]),
+        "data/train-00001-of-00002.parquet": parquet(*words[200:]),
+        "data/test-00000-of-00001.parquet": parquet("not this"),
+    }
+    repo = server.repo("org/name", files, private=True)
+    build: dict[str, Any] = {
+        "name": "set",
+        "datasets": [{"name": "s", "type": "hf", "data_files": "org/name", "tokenizer": str(tokenizer_dir)}],
+        "pack": {"enabled": True, "seq_length": 32},
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+    first = build_dataset(build, workers=1)
+    assert first.manifest.account.documents == 300
+    assert [entry.path for entry in first.manifest.inputs] == sorted(files)[1:]
+    everything = "".join(
+        p.read_text() for p in (tmp_path / "store").rglob("*") if p.suffix in (".json", ".yaml", ".md")
+    )
+    assert TOKEN not in everything
+    repo.commit(files | {"README.md": "# Now with a card"})
+    again = build_dataset(build, workers=1)
+    assert again.manifest == first.manifest
 
 
 def test_files_of_other_sources_have_no_commits(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def _line_start(source: InputBytes, offset: int, size: int) -> int:
     """Return where the first line that starts at or after `offset` starts; `size` if there is none."""
     if offset <= 0:
         return 0
+    if offset >= size:
+        return size
     at = offset - 1
     while at < size:
         data = source.pread(min(_SCAN_BYTES, size - at), at)

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tokenlake.config.near import did_you_mean
+from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Format, belongs, compression_of, format_for
@@ -26,10 +27,19 @@ from tokenlake.sources.hubsniff import has_lines
 from tokenlake.sources.inputs import InputFile
 
 if TYPE_CHECKING:
-    from tokenlake.config.resolved import ResolvedSource, SourceType
+    from tokenlake.config.resolved import SourceType
 
 _THREADS: Final = 8
 _MAGIC: Final = re.compile(r"[*?\[]")
+_NO_TOKENIZER: Final = ResolvedTokenizer(
+    name_or_path="",
+    add_special_tokens=True,
+    max_length=0,
+    truncation=False,
+    trust_remote_code=False,
+    special_tokens_in_text="literal",
+    engine="auto",
+)
 
 
 def list_hub(source: ResolvedSource) -> list[InputFile]:
@@ -64,6 +74,35 @@ def select_hub(source: ResolvedSource) -> list[HubSelection]:
             source=source.name,
         )
     return [select(list_repo(client, dataset), source.subset, source.split) for dataset in ids]
+
+
+def hub_source(
+    dataset_name: str,
+    split: str = "train",
+    subset: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ResolvedSource:
+    """Return a source that is one dataset on the Hub, for reading its rows outside a build.
+
+    Bad records are errors, and there is no tokenizer.
+    """
+    return ResolvedSource(
+        name=dataset_name.rpartition("/")[2] or dataset_name,
+        data_files=(dataset_name,),
+        type="hub",
+        content_field="text",
+        text_mode="document",
+        on_bad_record="fail",
+        max_bad_fraction=0.0,
+        max_record_bytes=256 << 20,
+        splits=(("train", 1.0),),
+        exclude=None,
+        num_rows=None,
+        tokenizer=_NO_TOKENIZER,
+        subset=subset,
+        split=split,
+        storage_options=dict(storage_options or {}),
+    )
 
 
 def _id(entry: str) -> HubId:

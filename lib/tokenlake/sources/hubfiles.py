@@ -90,13 +90,14 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> Layout | Non
     Raises:
         ConfigError: the card is of no use.
     """
+    data = [path for path in paths if readable(path) or foreign(path)]
     configs = card_configs(card or "", repo)
     if configs:
-        return _by_card(configs, paths, repo)
-    splits = split_patterns(paths)
+        return _by_card(configs, data, repo)
+    splits = split_patterns(data)
     if not splits:
         return None
-    found = {name: _without_notes(_found(patterns, paths)) for name, patterns in splits.items()}
+    found = {name: _without_notes(_found(patterns, data)) for name, patterns in splits.items()}
     return Layout({DEFAULT: found}, DEFAULT)
 
 
@@ -185,8 +186,8 @@ def _inside(pattern: str, repo: str) -> str:
 
 
 def split_patterns(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Tell the splits from names alone: shards, folders of splits, files of splits, or all files as train."""
-    shards = _data(matches(_SHARDED, paths))
+    """Tell the splits from names of data alone: shards, folders of splits, files of splits, or all as train."""
+    shards = matches(_SHARDED, paths)
     names = {found.group(1) for path in shards if (found := _SHARD_NAME.match(PurePosixPath(path).name))}
     if names:
         ordered = [name for name in _KEYWORDS if name in names] + sorted(names - _KEYWORDS.keys())
@@ -195,7 +196,7 @@ def split_patterns(paths: Sequence[str]) -> dict[str, list[str]]:
         found = _by_keyword(templates, paths)
         if found:
             return found
-    return {"train": ["**"]} if _data(matches("**", paths)) else {}
+    return {"train": ["**"]} if matches("**", paths) else {}
 
 
 def _by_keyword(templates: Sequence[str], paths: Sequence[str]) -> dict[str, list[str]]:
@@ -203,16 +204,12 @@ def _by_keyword(templates: Sequence[str], paths: Sequence[str]) -> dict[str, lis
         split: [t.format(word=word, sep=_SEPARATORS) for word in words for t in templates]
         for split, words in _KEYWORDS.items()
     }
-    return {split: patterns for split, patterns in splits.items() if _found(patterns, paths)}
+    return {split: every for split, every in splits.items() if any(matches(one, paths) for one in every)}
 
 
 def _found(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
-    """Return the data files of all patterns, once each, sorted."""
-    return sorted({path for pattern in patterns for path in _data(matches(pattern, paths))})
-
-
-def _data(paths: Sequence[str]) -> list[str]:
-    return [path for path in paths if readable(path) or foreign(path)]
+    """Return the paths of all patterns, once each, sorted."""
+    return sorted({path for pattern in patterns for path in matches(pattern, paths)})
 
 
 def converted_layout(paths: Sequence[str]) -> Layout:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 from typing import Final
 
 from fsspec.utils import glob_translate
@@ -38,20 +37,19 @@ def matches(pattern: str, paths: Iterable[str]) -> list[str]:
         regex = re.compile(glob_translate(pattern))
     except (ValueError, re.error) as error:
         raise ConfigError(f"data_files: {pattern!r} is no pattern of files: {error}", got=pattern) from error
-    ignored = _DESCRIPTIONS - {PurePosixPath(pattern).name}
-    special = _hidden(pattern), _dunder(pattern)
+    ignored = _DESCRIPTIONS - {pattern.rpartition("/")[2]}
+    special = _special(pattern)
     return [
         path
         for path in paths
-        if regex.match(path)
-        and PurePosixPath(path).name not in ignored
-        and (_hidden(path), _dunder(path)) == special
+        if regex.match(path) and path.rpartition("/")[2] not in ignored and _special(path) == special
     ]
 
 
-def _hidden(path: str) -> int:
-    return sum(part.startswith(".") and part.strip(".") != "" for part in PurePosixPath(path).parts)
-
-
-def _dunder(path: str) -> int:
-    return sum(part.startswith("__") for part in PurePosixPath(path).parent.parts)
+def _special(path: str) -> tuple[int, int]:
+    """Return how many parts are hidden, and how many folders begin with two underscores."""
+    if "/." not in path and "__" not in path and not path.startswith("."):
+        return 0, 0
+    *folders, name = path.split("/")
+    hidden = sum(part.startswith(".") and part.strip(".") != "" for part in (*folders, name))
+    return hidden, sum(part.startswith("__") for part in folders)

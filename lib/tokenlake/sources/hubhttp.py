@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from tokenlake.errors import ConfigError, MissingExtraError, SourceError, Tokenl
 RETRIES: Final = 4
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_WAIT: Final = 0.25  # seconds; doubles
-_LONGEST_WAIT: Final = 60.0  # seconds; what a Retry-After may ask for
+_LONGEST_WAIT: Final = 300.0  # seconds; what an answer may ask for, the length of the Hub's own window
+_SPENT: Final = re.compile(r"\br=0;t=(\d+)")  # nothing remaining, and the seconds until there is again
 _TIMEOUT: Final = 30.0  # seconds without a byte
 _YES: Final = frozenset({"1", "on", "yes", "true"})
 
@@ -90,7 +92,12 @@ class HubClient:
         default = os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)
         self.endpoint = str(options.get("endpoint") or default).rstrip("/")
         self._token = _token(options.get("token"))
-        self._headers = build_hf_headers(token=self._token, library_name="tokenlake")
+        try:
+            self._headers = build_hf_headers(token=self._token, library_name="tokenlake")
+        except OSError as error:
+            raise ConfigError(
+                "storage_options.token: true asks for a saved login, and there is none"
+            ) from error
         bearer = next((v for name, v in self._headers.items() if name.lower() == "authorization"), "")
         if not bearer.isascii() or not bearer.isprintable():
             # The HTTP library would name the header's value in its own message.
@@ -224,7 +231,10 @@ def _token(option: object) -> str | bool | None:
 
 def _wait(attempt: int, headers: Mapping[str, str]) -> float:
     asked = headers.get("retry-after", "")
-    if asked.isdigit():
+    if not asked.isdigit():
+        limit = _SPENT.search(headers.get("ratelimit", ""))
+        asked = limit.group(1) if limit else ""
+    if asked:
         return min(float(asked), _LONGEST_WAIT)
     return _FIRST_WAIT * 2**attempt * random.uniform(0.75, 1.25)
 
