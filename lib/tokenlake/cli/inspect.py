@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from tokenlake.cli.options import AsJson
@@ -111,9 +110,8 @@ def _print_page(found: Inspection, console: Console) -> None:
     console.print()
     console.print(Text("Proposed configuration", style="bold"), Text("(--yaml prints it alone)", style="dim"))
     for line in found.proposal.splitlines():
-        console.print(
-            Padding(Text(line, style="dim" if line.lstrip().startswith("#") else ""), (0, 0, 0, _INDENT))
-        )
+        style = "dim" if line.lstrip().startswith("#") else ""
+        console.print(Text(f"{'':{_INDENT}}{line}" if line else "", style=style), soft_wrap=True)
 
 
 def _summary(found: Inspection) -> str:
@@ -212,14 +210,14 @@ def _print_findings(found: Inspection, console: Console) -> None:
     console.print(Text("Findings", style="bold"))
     for finding in found.findings[:_FINDINGS]:
         text = Text(printable(finding.file), style="red" if finding.fatal else "yellow")
-        console.print(
-            Padding(
-                text.append(": " if finding.file else "").append(
-                    Text(printable(finding.what), style="default")
-                ),
-                (0, 0, 0, _INDENT),
-            )
-        )
+        what = (": " if finding.file else "") + finding.what
+        _print_indented(text.append(printable(what), style="default"), console)
     more = len(found.findings) - _FINDINGS
     if more > 0:
-        console.print(Padding(Text(f"and {more:,} more (--json lists them all)"), (0, 0, 0, _INDENT)))
+        _print_indented(Text(f"and {more:,} more (--json lists them all)"), console)
+
+
+def _print_indented(text: Text, console: Console) -> None:
+    lines = text.wrap(console, console.width - 2 * _INDENT) if console.is_terminal else [text]
+    for at, line in enumerate(lines):
+        console.print(Text(" " * (_INDENT if at == 0 else 2 * _INDENT)).append_text(line))
