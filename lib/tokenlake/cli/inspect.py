@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tokenlake.cli.options import AsJson
 from tokenlake.cli.output import note, print_json, print_table, printable, stdout
-from tokenlake.discovery import DatasetIntrospector, Feature, Group, Inspection
+from tokenlake.discovery import DatasetIntrospector, Feature, Group, Inspection, TextStatistics
 from tokenlake.discovery.kinds import NAMES
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
@@ -137,19 +137,21 @@ def _print_group(group: Group, console: Console) -> None:
     size = f"{numbers.plural(group.files, 'file')} ({formats}), {numbers.size(group.bytes)}, {_rows(group)}"
     console.print(Text(size))
     if group.text is not None:
-        text = group.text
-        share = numbers.percent(text.ascii_share, 1.0, 1)
-        told = (
-            f"texts in {text.column}: {numbers.count(round(text.mean_characters))} characters on average, "
-            f"{share} ASCII ({numbers.plural(text.records, 'record')})"
-        )
-        console.print(Text(printable(told)))
-    if group.features:
+        console.print(Text(printable(_about_texts(group, group.text))))
+    if group.features and group.has_columns:
         console.print()
         print_table(_columns(group), console)
     for index, record in enumerate(group.sample):
         console.print()
         _print_record(index, record, console)
+
+
+def _about_texts(group: Group, text: TextStatistics) -> str:
+    where = f" in {text.column}" if group.has_columns else ""
+    return (
+        f"texts{where}: {numbers.count(round(text.mean_characters))} characters on average, "
+        f"{numbers.percent(text.ascii_share, 1.0, 1)} ASCII ({numbers.plural(text.records, 'record')})"
+    )
 
 
 def _rows(group: Group) -> str:
@@ -193,7 +195,7 @@ def _print_record(index: int, record: Mapping[str, Any], console: Console) -> No
         lines = textwrap.wrap(shown, room, break_on_hyphens=False) if console.is_terminal else [shown]
         for at, line in enumerate(lines or [""]):
             head = (name if at == 0 else "")[:width].ljust(width)
-            console.print(Text(f"{'':{_INDENT}}{head}  ", style="dim").append(line, style="not dim"))
+            console.print(Text(f"{'':{_INDENT}}{head}  ", style="dim").append(line.rstrip(), style="not dim"))
 
 
 def _value(value: object, limit: int) -> str:
@@ -217,7 +219,12 @@ def _print_findings(found: Inspection, console: Console) -> None:
         _print_indented(Text(f"and {more:,} more (--json lists them all)"), console)
 
 
+def _stripped(line: Text) -> Text:
+    line.rstrip()
+    return line
+
+
 def _print_indented(text: Text, console: Console) -> None:
     lines = text.wrap(console, console.width - 2 * _INDENT) if console.is_terminal else [text]
     for at, line in enumerate(lines):
-        console.print(Text(" " * (_INDENT if at == 0 else 2 * _INDENT)).append_text(line))
+        console.print(Text(" " * (_INDENT if at == 0 else 2 * _INDENT)).append_text(_stripped(line)))
