@@ -173,7 +173,11 @@ def test_a_dict_of_splits_is_an_error_that_names_them() -> None:
         wrap_hf_dataset(datasets.IterableDatasetDict({"train": recipe()}))
 
 
-@pytest.mark.parametrize("other", [rows(3), iter(rows(3)), "org/name", None, 7, datasets.Dataset], ids=repr)
+@pytest.mark.parametrize(
+    "other",
+    [rows(3), iter(rows(3)), "org/name", None, 7, datasets.Dataset],
+    ids=["list", "iterator", "text", "none", "number", "class"],
+)
 def test_anything_else_is_an_error(other: object) -> None:
     with pytest.raises(ConfigError, match="must be a Dataset or an IterableDataset"):
         wrap_hf_dataset(other)

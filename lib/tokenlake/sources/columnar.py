@@ -10,13 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.sources.arrays import bytes_of, is_utf8, select, sizes_of, text_over
+from tokenlake.sources.arrays import bytes_of, is_utf8, no_text, select, sizes_of, text_over
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.strict import Fault
 
 _COMPUTE: Final[Any] = pc
+_ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _EXTENSION: Final = b"ARROW:extension:name"
 
 
@@ -63,7 +64,9 @@ def _find(fields: list[Any], path: str) -> list[Any]:
             return [field]
     for field in fields:
         if path.startswith(f"{field.name}.") and pa.types.is_struct(field.type):
-            rest = _find([field.type.field(at) for at in range(field.type.num_fields)], path[len(field.name) + 1 :])
+            rest = _find(
+                [field.type.field(at) for at in range(field.type.num_fields)], path[len(field.name) + 1 :]
+            )
             if rest:
                 return [field, *rest]
     return []
@@ -80,9 +83,18 @@ def pick(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
 
 
 def as_text(column: Any) -> pa.LargeStringArray:
-    """Return strings of any kind as large_string with offset 0; not validated."""
+    """Return strings of any kind as large_string with offset 0 over their own bytes alone; not validated."""
     text = column.cast(pa.large_string(), safe=False)
-    return pa.concat_arrays([text]) if text.offset else text
+    if not len(text):
+        return no_text()
+    validity, places, data = text.buffers()
+    offsets = np.frombuffer(places, np.int64, len(text) + 1, 8 * text.offset)
+    if text.offset or offsets[0]:
+        return pa.concat_arrays([text])
+    if data is None or data.size != offsets[-1]:
+        data = pa.py_buffer(b"") if data is None else data.slice(0, int(offsets[-1]))
+        return _ARROW.LargeStringArray.from_buffers(len(text), places, data, validity)
+    return text
 
 
 def all_utf8(text: pa.LargeStringArray) -> bool:
@@ -101,9 +113,7 @@ def all_utf8(text: pa.LargeStringArray) -> bool:
     return not (bytes_of(text)[starts[starts < offsets[-1]]] & 0xC0 == 0x80).any()
 
 
-def text_records(
-    text: pa.LargeStringArray, first: int, bytes_read: int, max_record_bytes: int
-) -> Parsed:
+def text_records(text: pa.LargeStringArray, first: int, bytes_read: int, max_record_bytes: int) -> Parsed:
     """Return the records of a stretch whose first row has the number `first`, of which nothing but `text` is wanted."""
     positions = np.arange(first, first + len(text), dtype=np.int64)
     bad = _faults(text, first, max_record_bytes)
@@ -172,7 +182,7 @@ def _faults(text: pa.LargeStringArray, first: int, max_record_bytes: int) -> lis
 def _each_fault(
     text: pa.LargeStringArray, doubtful: list[int], first: int, max_record_bytes: int
 ) -> Iterator[BadLine]:
-    nulls: list[bool] = text.is_null().to_pylist()
+    nulls = text.is_null().to_pylist()
     sizes = sizes_of(text)
     for row in doubtful:
         if nulls[row]:

@@ -66,7 +66,7 @@ def open_parquet(
     Raises:
         DamagedFileError: its footer cannot be read.
     """
-    source = data.for_arrow() if data.file.is_local else WindowFile(windows, data.file.size)
+    source: Any = data.for_arrow() if data.file.is_local else WindowFile(windows, data.file.size)
     with reading(data.file, "its footer"):
         return pq.ParquetFile(
             source,

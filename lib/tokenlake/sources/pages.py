@@ -59,7 +59,7 @@ def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
         header, size = _header(pread, at)
         stored = _count(header, 3)
         page = _page(header)
-        if stored < 0 or page and (page.size < 0 or page.values < 0):
+        if stored < 0 or (page and (page.size < 0 or page.values < 0)):
             raise ValueError(f"the page header at byte {at} counts less than nothing")
         if page:
             left -= 0 if page.dictionary else page.values

@@ -16,7 +16,7 @@ from tokenlake.sources.arrays import concat, no_text
 from tokenlake.sources.columnar import as_text, pick, row_records, text_records
 from tokenlake.sources.footer import first_rows, open_parquet
 from tokenlake.sources.inputbytes import InputBytes
-from tokenlake.sources.leaves import Leaves, wanted_leaves
+from tokenlake.sources.leaves import wanted_leaves
 from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.pruning import excluded
 from tokenlake.sources.rowgroup import RowGroup

@@ -15,6 +15,7 @@ from tokenlake.sources.pages import DELTA_BYTE_ARRAY, Page
 
 STEP_BYTES: Final = 8 << 20  # aimed at
 STEP_ROWS: Final = 1 << 16
+_RARELY: Final = 32  # hardly ever is every row the largest it can be; a step then takes so many times more
 MAX_PAGE_BYTES: Final = 512 << 20  # beyond the largest record there may be
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
 _UNFOLDED_TIMES: Final = 100
@@ -86,14 +87,12 @@ class Steps:
         return False
 
     def _stretch(self, page: Page) -> _Stretch:
-        each = _ROW_BYTES
+        plain = page.values * _ROW_BYTES
         if page.indices:
-            each += self._entry
-        elif page.encoding == DELTA_BYTE_ARRAY:  # every row may repeat a long prefix
-            each += page.size
-        else:
-            return _Stretch(page.values, page.size + page.values * each)
-        return _Stretch(page.values, page.values * each)
+            return _Stretch(page.values, plain + page.values * self._entry // _RARELY)
+        if page.encoding == DELTA_BYTE_ARRAY:  # every row may repeat a long prefix
+            return _Stretch(page.values, plain + page.values * page.size // _RARELY)
+        return _Stretch(page.values, plain + page.size)
 
 
 @final
@@ -125,7 +124,9 @@ class RepeatedSteps:
 def check_page(page: Page, limit: int) -> None:
     """Raise Bomb if `page` is larger than `limit`."""
     if page.size > limit:
-        raise Bomb(f"a page unfolds to {page.size} bytes, more than {limit}; write the file with smaller pages")
+        raise Bomb(
+            f"a page unfolds to {page.size} bytes, more than {limit}; write the file with smaller pages"
+        )
 
 
 def check_unfolded(decoded: int, stored: int) -> None:

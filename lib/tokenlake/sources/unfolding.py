@@ -49,9 +49,7 @@ def sizes_unfolded(column: Any) -> Int64s:
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        _plain(column, field.type) for column, field in zip(batch.columns, schema, strict=True)
-    ]
+    columns = [_plain(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -67,7 +65,10 @@ def _unfolded_bytes(column: Any) -> int:
         return _unfolded_bytes(column.storage)
     if pa.types.is_struct(kind):
         return sum(_unfolded_bytes(column.field(at)) for at in range(kind.num_fields))
-    if pa.types.is_nested(kind):
+    if pa.types.is_map(kind):
+        entries = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
+        return _unfolded_bytes(column.view(pa.list_(entries)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _unfolded_bytes(column.flatten())
     if not pa.types.is_dictionary(kind):
         return 0
