@@ -55,7 +55,8 @@ class Windows:
     def _fetched(self, size: int, offset: int) -> bytes:
         _, stop = self._stretches[max(bisect_right(self._stretches, (offset, 1 << 63)) - 1, 0)]
         wanted = max(size, min(self._size, max(stop - offset, _GAP)))
-        window = self._data.pread(min(wanted, max(self._data.file.size - offset, 0)), offset)
+        held = min((start for start in self._windows if start > offset), default=self._data.file.size)
+        window = self._data.pread(min(wanted, max(held - offset, 0)), offset)
         if len(window) <= self._size:
             self._windows[offset] = window
             while len(self._windows) > 1 and sum(map(len, self._windows.values())) > _KEPT:
