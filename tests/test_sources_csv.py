@@ -58,7 +58,7 @@ SOUP = st.lists(
 BLOCKS = st.sampled_from([1, 3, 7, 16, 64, 1 << 20])
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(SOUP, BLOCKS, st.sampled_from([9, 25, 1 << 20]))
 @example(b'a,b\n"x"\r', 64, 100)
 @example(b'a,b\n1,"x"\r\n2,"y\r\n"\r\n', 5, 100)
@@ -116,13 +116,15 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=1
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=8), st.sampled_from(",;\t|a"), BLOCKS, st.data())
 def test_what_a_writer_wrote_is_read(
     tmp_path_factory: FOLDER, rows: list[tuple[str, str, str]], delimiter: str, block_bytes: int, data: Any
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "written.csv"
-    every = data.draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+    # The module leaves carriage returns unquoted where lines do not end in one.
+    returns = any("\r" in cell for row in rows for cell in row)
+    every = csv.QUOTE_ALL if returns else data.draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
     with path.open("w", encoding="utf-8", newline="") as file:
         end = data.draw(st.sampled_from(["\n", "\r\n"]))
         writer = csv.writer(file, delimiter=delimiter, quoting=every, lineterminator=end)
@@ -217,20 +219,20 @@ def peak(path: Path, limit: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.integration
-def test_a_cell_of_200_megabytes_takes_bounded_memory(tmp_path: Path) -> None:
+def test_a_cell_of_100_megabytes_takes_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
-    path.write_bytes(b'id,text\n1,a\n2,"' + b'line of ""text"", and more\n' * 7_500_000 + b'"\n3,b\n')
+    path.write_bytes(b'id,text\n1,a\n2,"' + b'line of ""text"", and more\n' * 3_700_000 + b'"\n3,b\n')
     total, bad, memory = peak(path, 256 << 20)
-    assert total > 180_000_000
+    assert total > 90_000_000
     assert bad == 0
-    assert memory < 700
+    assert memory < 450
     path.unlink()
 
 
 @pytest.mark.integration
 def test_a_row_over_the_limit_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "in.csv.zst"
-    path.write_bytes(COMPRESS[".zst"](b"id,text\n1,a\n2," + b"line of text " * 20_000_000 + b"\n3,b\n"))
+    path.write_bytes(COMPRESS[".zst"](b"id,text\n1,a\n2," + b"line of text " * 10_000_000 + b"\n3,b\n"))
     total, bad, memory = peak(path, 1 << 20)
     assert (total < 100, bad) == (True, 1)
     assert memory < 250
