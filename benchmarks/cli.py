@@ -17,12 +17,14 @@ from benchmarks.determinism import Determinism
 from benchmarks.inputs import InputMaker
 from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
+from benchmarks.planning import measure_planning
+from benchmarks.reading import measure_large, measure_reading, measure_seek
 from benchmarks.report import Results, to_json, to_markdown
 from benchmarks.rotation import Bench, Series
 from benchmarks.startup import measure_startup
 from benchmarks.vocabularies import REAL, Vocabulary, obtain
 
-PARTS: Final = ("throughput", "startup", "determinism", "kill", "memory")
+PARTS: Final = ("throughput", "startup", "reading", "determinism", "kill", "memory")
 # MB of text: the input that shows start-up cost, the one for start-up and determinism, the one huge document
 SMALL, CHECKED, DOCUMENT = 4.0, 64.0, 200.0
 
@@ -99,7 +101,7 @@ def _options(given: argparse.Namespace) -> Options:
     megabytes = 12.0 if quick else given.megabytes
     return Options(
         work=work,
-        parts=frozenset(given.only or {"throughput", "startup", "determinism"}) | asked,
+        parts=frozenset(given.only or {"throughput", "startup", "reading", "determinism"}) | asked,
         systems=tuple(one for one in SYSTEMS if not given.system or one.name in given.system),
         tokenizers=tuple(given.tokenizer or REAL),
         megabytes=megabytes,
@@ -124,7 +126,13 @@ def run(options: Options) -> Results:
     maker = InputMaker(options.work)
     vocabularies = [obtain(name, options.work, maker) for name in options.tokenizers]
     results.vocabularies = vocabularies
-    actions = {"throughput": _throughput, "startup": _startup, "determinism": _determinism, "memory": _memory}
+    actions = {
+        "throughput": _throughput,
+        "startup": _startup,
+        "reading": _reading,
+        "determinism": _determinism,
+        "memory": _memory,
+    }
     for part, action in actions.items():
         if part in options.parts or (part == "determinism" and "kill" in options.parts):
             print(f"{part} ...", file=sys.stderr, flush=True)
@@ -159,6 +167,16 @@ def _startup(
 ) -> None:
     source = maker.make(min(options.megabytes, CHECKED))
     results.startup = measure_startup(options.work, source, vocabularies[0], max(options.repeats, 3))
+
+
+def _reading(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    results.reading = measure_reading(options.work, maker, options.megabytes, options.repeats)
+    results.figures += measure_seek(results.reading)
+    results.figures += measure_planning(options.work, 2_000 if options.quick else 100_000)
+    if "memory" in options.parts:
+        results.figures += measure_large(options.work, maker, 0.2 if options.quick else 10.0)
 
 
 def _determinism(

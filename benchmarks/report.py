@@ -12,6 +12,8 @@ from benchmarks.goals import FIRST_UNIT, WORKER_BYTES, Goal, throughput_goals
 from benchmarks.inputs import Input
 from benchmarks.measure import Measurement
 from benchmarks.memory import MemoryCase
+from benchmarks.reading import SYSTEMS as READ_SYSTEMS
+from benchmarks.reading import ReadCase
 from benchmarks.rotation import Series, expected_tokens
 from benchmarks.startup import Startup
 from benchmarks.vocabularies import Vocabulary
@@ -35,6 +37,8 @@ class Results:
     trials: list[Trial] = field(default_factory=list)
     memory: list[MemoryCase] = field(default_factory=list)
     startup: Startup | None = None
+    reading: list[ReadCase] = field(default_factory=list)
+    figures: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -49,7 +53,8 @@ class Results:
             what = "`tokenlake run` to its first unit, warm home"
             what += f" ({min(self.startup.first_unit):.2f}-{max(self.startup.first_unit):.2f})"
             goals.append(Goal(what, self.startup.median, "at most", FIRST_UNIT, " s"))
-        return goals
+        goals += [goal for case in self.reading if (goal := case.goal())]
+        return goals + self.figures
 
 
 def to_json(results: Results) -> dict[str, Any]:
@@ -60,12 +65,8 @@ def to_json(results: Results) -> dict[str, Any]:
 
 def to_markdown(results: Results) -> str:
     """The whole report."""
-    return (
-        "\n\n".join(
-            [_head(results), *filter(None, [_systems(results), _goals(results), _trials(results.trials)])]
-        )
-        + "\n"
-    )
+    parts = [_systems(results), _reading(results), _goals(results), _trials(results.trials)]
+    return "\n\n".join([_head(results), *filter(None, parts)]) + "\n"
 
 
 def _head(results: Results) -> str:
@@ -110,6 +111,25 @@ def _row(one: Series, expected: Mapping[tuple[str, str], int]) -> list[str]:
         f"{marginal:.2f}" if marginal is not None else "",
         tokens + (f"; then failed: {one.failure}" if one.failure else ""),
     ]
+
+
+def _reading(results: Results) -> str:
+    if not results.reading:
+        return ""
+    head = ["read", "text MB", *READ_SYSTEMS]
+    rows = [
+        [case.name, f"{case.text_bytes / 1e6:.0f}", *(_read_cell(case, system) for system in READ_SYSTEMS)]
+        for case in results.reading
+    ]
+    note = "MB of text per CPU second of the whole process, one thread; in brackets its peak memory in MB."
+    return _table(head, rows) + "\n\n" + note
+
+
+def _read_cell(case: ReadCase, system: str) -> str:
+    if system not in case.runs:
+        return f"failed: {case.failures.get(system, 'not run')}".replace("|", "/")
+    peak = max(run.peak_bytes for run in case.runs[system])
+    return f"{case.rate(system):.0f} ({peak / 1e6:.0f})"
 
 
 def _span(runs: Sequence[Measurement]) -> str:

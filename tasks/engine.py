@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import astuple
@@ -23,6 +23,8 @@ from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, available_cpus, result_of, worth_a_retry
 from tokenlake.build.session import BuildSession
 from tokenlake.config import PipelineConfig
+from tokenlake.config.references import provide_blocks
+from tokenlake.config.secret import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.manifest import UnitRecord
 from tokenlake.report.planning import planning_line
@@ -43,6 +45,9 @@ class LocalEngine:
         config: what to build.
         workers: worker processes; None: one per core that this process may use.
         on_event: told everything that happens, from several threads.
+
+    Attributes:
+        blocks: names of the secret blocks that the configuration refers to; :meth:`provide` takes their values.
     """
 
     def __init__(
@@ -59,8 +64,17 @@ class LocalEngine:
         self._result: BuildResult | None = None
         self._pool = WorkerPool(self.workers)
         self._opening: Future[BuildSession] = Future()
+        self.blocks = tuple(referenced_blocks(config.datasets))
+        self._provided = threading.Event()
+        if not self.blocks:
+            self._provided.set()
         # A daemon: hashing terabytes must not keep a cancelled run alive.
         threading.Thread(target=self._open, args=(config,), name="plan", daemon=True).start()
+
+    def provide(self, blocks: Mapping[str, str]) -> None:
+        """Hand over the values of :attr:`blocks`; planning waits for them."""
+        provide_blocks(blocks)
+        self._provided.set()
 
     def session(self) -> BuildSession:
         """The planned and claimed build; waits for it.
@@ -135,6 +149,7 @@ class LocalEngine:
     def cancel(self) -> None:
         """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
         self._cancelled = True
+        self._provided.set()
         with suppress(InvalidStateError):
             self._opening.set_exception(CancelledError(_CANCELLED))
         self._pool.cancel()
@@ -158,6 +173,7 @@ class LocalEngine:
         # The future may have been cancelled meanwhile: then nobody waits any more.
         with suppress(InvalidStateError):
             try:
+                self._provided.wait()
                 session = BuildSession.open(config, on_event=self._tell)
             except BaseException as error:  # whoever asks for the session gets it
                 self._opening.set_exception(error)

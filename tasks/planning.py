@@ -8,6 +8,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
+from tasks.blocks import load_blocks
 from tasks.engine import LocalEngine
 from tokenlake.report import numbers
 
@@ -15,6 +16,8 @@ from tokenlake.report import numbers
 @task(name="plan", task_run_name="plan", persist_result=False, cache_policy=NO_CACHE)
 def plan_build(engine: LocalEngine) -> dict[str, Any]:
     """Wait for the plan and say what it comes to."""
+    if engine.blocks:
+        engine.provide(load_blocks(engine.blocks))
     session = engine.planned(get_run_logger().info)
     total = sum(unit.bytes for unit in session.plan.units)
     plan = {

@@ -1,31 +1,49 @@
-"""What a deployment's parameters may reach on the machine of its worker.
+"""What a deployment's parameters may reach on the machine of its worker, and beyond.
 
-Whoever may start a run on a Prefect server chooses paths on the worker's machine. Its owner bounds them
-with two environment variables of the worker, lists of folders separated like ``PATH``::
+Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
+with its credentials. Its owner bounds them with two environment variables of the worker, lists of folders
+separated like ``PATH``; inputs may be URLs, too::
 
-    TOKENLAKE_ALLOWED_INPUTS=/data/raw:/data/more
+    TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
     TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens
 
-A variable that is not set allows everything. Runs that a command starts are not bounded: their owner
-could read and write these paths without us.
+A variable that is not set allows everything. Where inputs are bounded, `storage_options` must not lead
+elsewhere: an address in them must be allowed as well, and options that are not known to be harmless are refused.
+Runs that a command starts are not bounded: their owner could read and write these paths without us.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
+from urllib.parse import unquote
 
 from prefect import runtime
 
 from tokenlake.config import PipelineConfig
 from tokenlake.config.resolve import resolve
+from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
+from tokenlake.sources.patterns import is_url
+from tokenlake.sources.urls import Url, parse_url
 
 INPUTS: Final = "TOKENLAKE_ALLOWED_INPUTS"
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"
+
+# A colon separates entries, but not a scheme or a host from what follows it.
+_ENTRY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/:]*(?::\d+(?=[/:]|$))?[^:]*|[^:]+")
+
+# Options that choose credentials or a pace, but no other place.
+_HARMLESS: Final = frozenset(
+    {"anon", "key", "secret", "token", "username", "password", "query", "headers"}
+) | {
+    *("requester_pays", "project", "region", "region_name", "use_ssl", "endpoint_url", "client_kwargs"),
+    *("account_key", "sas_token", "client_id", "client_secret", "tenant_id", "verify"),
+    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+}
 
 
 def require_allowed(config: PipelineConfig) -> None:
@@ -42,22 +60,86 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check the configuration's inputs and store against an environment; see :func:`require_allowed`."""
     build = resolve(config)
     for source in build.sources:
-        for pattern in source.data_files:
-            _check(_static(pattern), environment.get(INPUTS), INPUTS, f"data_files of {source.name!r}")
-    _check(build.store, environment.get(OUTPUTS), OUTPUTS, "the store")
+        _check_source(source, environment.get(INPUTS))
+    _check(build.store, _entries(environment.get(OUTPUTS)), OUTPUTS, "the store")
 
 
-def _check(path: str, allowed: str | None, variable: str, what: str) -> None:
-    if allowed is None:
+def _check_source(source: ResolvedSource, allowed: str | None) -> None:
+    entries, what = _entries(allowed), f"data_files of {source.name!r}"
+    remote = False
+    for pattern in source.data_files:
+        address = f"hf://datasets/{pattern}" if source.type == "hub" and not is_url(pattern) else pattern
+        if is_url(address):
+            remote = True
+            _check_url(address, entries, what)
+        else:
+            _check(_static(pattern.removeprefix("file://")), entries, INPUTS, what)
+    if source.exclude is not None:
+        _check(source.exclude, entries, INPUTS, f"exclude of {source.name!r}")
+    if remote and entries is not None:
+        _check_options(source, entries)
+
+
+def _entries(allowed: str | None) -> list[str] | None:
+    return None if allowed is None else _ENTRY.findall(allowed)
+
+
+def _check(path: str, entries: list[str] | None, variable: str, what: str) -> None:
+    if entries is None:
         return
     # Links are followed: what counts is where bytes are.
     real = Path(path).resolve()
-    folders = [Path(folder).resolve() for folder in allowed.split(os.pathsep) if folder]
+    folders = [Path(folder).resolve() for folder in entries if not is_url(folder)]
     if not any(real.is_relative_to(folder) for folder in folders):
-        raise ConfigError(
-            f"{what}: {path!r} is outside what this worker allows; got {str(real)!r}, expected a path in"
-            f" {', '.join(map(str, folders)) or 'nothing at all'} ({variable} in the worker's environment)"
-        )
+        raise _refused(what, path, str(real), list(map(str, folders)), variable)
+
+
+def _check_url(address: str, entries: list[str] | None, what: str) -> None:
+    if entries is None:
+        return
+    url = parse_url(address)  # refuses URLs with credentials, so that the message shows none
+    allowed = [parse_url(entry) for entry in entries if is_url(entry)]
+    if _is_odd(url.path) or not any(_lies_below(url, above) for above in allowed):
+        raise _refused(what, str(url), str(url), list(map(str, allowed)), INPUTS)
+
+
+def _check_options(source: ResolvedSource, entries: list[str]) -> None:
+    for key, value in _leaves(source.storage_options):
+        what = f"storage_options of {source.name!r}: {key}"
+        if key not in _HARMLESS and "headers" not in key:
+            raise ConfigError(f"{what} is refused here, because {INPUTS} bounds what this worker reads")
+        if isinstance(value, str) and is_url(value):
+            _check_url(value, entries, what)
+
+
+def _leaves(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield every key with its value; those of mappings in `client_kwargs` too, but not those of references."""
+    for key, value in options.items():
+        yield key, value
+        if key == "client_kwargs" and isinstance(value, Mapping):
+            yield from _leaves(cast("Mapping[str, Any]", value))
+
+
+def _lies_below(url: Url, above: Url) -> bool:
+    """Whether a URL, up to its first wildcard, is `above` or in it."""
+    if url.root.lower() != above.root.lower():
+        return False
+    folder = above.path.strip("/")
+    static = re.split(r"[*?\[]", url.path, maxsplit=1)[0]
+    return not folder or url.path.rstrip("/") == folder or static.startswith(f"{folder}/")
+
+
+def _is_odd(path: str) -> bool:
+    """Whether a server may take the path for another one than it looks like."""
+    plain = unquote(unquote(path)).replace("\\", "/")
+    return any(part in (".", "..") for part in plain.split("/")) or "\\" in unquote(unquote(path))
+
+
+def _refused(what: str, path: str, real: str, allowed: list[str], variable: str) -> ConfigError:
+    return ConfigError(
+        f"{what}: {path!r} is outside what this worker allows; got {real!r}, expected a path in"
+        f" {', '.join(allowed) or 'nothing at all'} ({variable} in the worker's environment)"
+    )
 
 
 def _static(pattern: str) -> str:

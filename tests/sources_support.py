@@ -22,6 +22,7 @@ class Source:
     on_bad_record: str = "quarantine"
     max_bad_fraction: float = 0.001
     max_record_bytes: int = 256 << 20
+    max_expansion: float = 1000.0
     num_rows: int | None = None
     where: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)

@@ -371,7 +371,11 @@ RUNTIME = st.fixed_dictionaries(
         "ray": st.fixed_dictionaries({"num_workers": st.integers(1, 9)}),
         "save": st.fixed_dictionaries({"output_dir": st.sampled_from(["/a", "b"]), "enabled": st.booleans()}),
         "source": st.fixed_dictionaries(
-            {"hash_threads": st.integers(1, 64), "max_bad_fraction": st.floats(0.0, 1.0)}
+            {
+                "hash_threads": st.integers(1, 64),
+                "max_bad_fraction": st.floats(0.0, 1.0),
+                "max_expansion": st.floats(1.0, 1e9),
+            }
         ),
         "tokenize": st.fixed_dictionaries(
             {

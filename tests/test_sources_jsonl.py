@@ -17,10 +17,14 @@ from tests.sources_support import Source, faults, normalized, one, positions, re
 from tokenlake.errors import BadRecordError
 from tokenlake.sources import FileRange, read_range
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
-from tokenlake.sources.jsonl import fast_texts, parse_block, parse_strictly, read_texts
+from tokenlake.sources.fastjson import fast_texts
+from tokenlake.sources.jsonl import parse_block, read_records, read_texts_of, spans_of, without_space
+from tokenlake.sources.jsonspans import Spans
 from tokenlake.sources.lineindex import index_lines
 from tokenlake.sources.longline import parse_long
 from tokenlake.sources.opening import opened
+from tokenlake.sources.parsed import Parsed
+from tokenlake.sources.want import Want
 
 DEEP = b"[" * 1100 + b"]" * 1100
 GOOD: dict[str, tuple[bytes, str]] = {
@@ -224,8 +228,20 @@ files = st.lists(nasty | st.sampled_from([b"", b"\r", b'{"text":"ok"}']), max_si
 endings = st.sampled_from([b"", b"\n", b"\r\n"])
 
 
+TEXTS = Want(text="text", max_record_bytes=1 << 20)
+
+
 def _block(data: bytes) -> Block:
     return Block(data=data, size=len(data), offset=0, bytes_read=len(data))
+
+
+def _spans(block: Block) -> Spans:
+    return spans_of(block, without_space(block, index_lines(block)))
+
+
+def _strictly(block: Block) -> Parsed:
+    (parsed,) = read_texts_of(_spans(block), "text", 1 << 20)
+    return parsed
 
 
 @settings(max_examples=600, deadline=None)
@@ -235,14 +251,13 @@ def _block(data: bytes) -> Block:
 @example(b'{"x":{\n},"text":"a"}\n{"text":"b"} {"text":"c"}', b"\n")
 def test_where_the_fast_reader_is_content_the_strict_one_agrees(data: bytes, ending: bytes) -> None:
     block = _block(data + ending)
-    lines = index_lines(block)
-    text = fast_texts(block, lines, "text", 1 << 20)
+    text = fast_texts(_spans(block), block.data, "text", 1 << 20)
     if text is not None:
         text.validate(full=True)
-        strict = parse_strictly(block, lines, "text", 1 << 20)
+        strict = _strictly(block)
         assert strict.bad == ()
         assert text.to_pylist() == strict.text.to_pylist()
-        fast = parse_block(block, "text", 1 << 20)
+        (fast,) = parse_block(block, TEXTS)
         assert fast.positions.tolist() == strict.positions.tolist()
         assert fast.normalized == strict.normalized
 
@@ -253,13 +268,13 @@ def test_where_the_fast_reader_is_content_the_strict_one_agrees(data: bytes, end
 def test_a_line_read_in_pieces_is_read_as_a_short_one(line: bytes) -> None:
     if b"\n" in line or not line.strip(b" \t\r"):
         return
-    short = parse_strictly(_block(line + b"\n"), index_lines(_block(line + b"\n")), "text", 1 << 20)
+    short = _strictly(_block(line + b"\n"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tokenlake.sources.longline._LONG_STRING", 12)  # longer than the keys
         patch.setattr("tokenlake.sources.longline._PIECE", 13)
         data = line + b"\n"
         long = parse_long(
-            LongLine(data=bytearray(data), head=data, size=len(data), offset=0, bytes_read=0), "text", 1 << 20
+            LongLine(data=bytearray(data), head=data, size=len(data), offset=0, bytes_read=0), TEXTS
         )
     assert long.text.to_pylist() == short.text.to_pylist()
     assert [bool(bad.fault) for bad in long.bad] == [bool(bad.fault) for bad in short.bad]
@@ -276,7 +291,7 @@ def _everything(path: Path, cuts: list[int], block_bytes: int, limit: int) -> di
         for start, stop in pairwise(edges):
             part = FileRange(file=file, start=start, stop=stop, weight=stop - start)
             blocks = read_blocks(part, data, limit, block_bytes)
-            for parsed in read_texts(blocks, "text", limit):
+            for parsed in read_records(blocks, Want(text="text", max_record_bytes=limit)):
                 out["records"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
                 out["bad"] += [(bad.position, bad.fault.reason) for bad in parsed.bad]
                 for name, count in parsed.normalized.items():

@@ -14,28 +14,83 @@ if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult, build_dataset
     from tokenlake.catalog import Catalog
     from tokenlake.config import PipelineConfig, load_config
+    from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.manifest import Manifest
+    from tokenlake.sources.sharded import (
+        ArrowShardedSource,
+        CompositeShardedSource,
+        CsvShardedSource,
+        FilesShardedSource,
+        HFDatasetShardedSource,
+        HuggingFaceShardedSource,
+        JsonShardedSource,
+        LimitedShardedSource,
+        ParquetShardedSource,
+        ShardedDataSource,
+        ShardInfo,
+        TextShardedSource,
+        TransformedShardedSource,
+        create_source,
+        expand_data_files,
+        wrap_hf_dataset,
+    )
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
     "build_dataset": "tokenlake.build.runner",
     "Catalog": "tokenlake.catalog",
+    "ColumnMapper": "tokenlake.discovery",
+    "DatasetIntrospector": "tokenlake.discovery",
     "Manifest": "tokenlake.manifest",
     "PipelineConfig": "tokenlake.config",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
+    "ArrowShardedSource": "tokenlake.sources.sharded",
+    "CompositeShardedSource": "tokenlake.sources.sharded",
+    "CsvShardedSource": "tokenlake.sources.sharded",
+    "FilesShardedSource": "tokenlake.sources.sharded",
+    "HFDatasetShardedSource": "tokenlake.sources.sharded",
+    "HuggingFaceShardedSource": "tokenlake.sources.sharded",
+    "JsonShardedSource": "tokenlake.sources.sharded",
+    "LimitedShardedSource": "tokenlake.sources.sharded",
+    "ParquetShardedSource": "tokenlake.sources.sharded",
+    "ShardInfo": "tokenlake.sources.sharded",
+    "ShardedDataSource": "tokenlake.sources.sharded",
+    "TextShardedSource": "tokenlake.sources.sharded",
+    "TransformedShardedSource": "tokenlake.sources.sharded",
+    "create_source": "tokenlake.sources.sharded",
+    "expand_data_files": "tokenlake.sources.sharded",
+    "wrap_hf_dataset": "tokenlake.sources.sharded",
 }
 
 __all__ = [
+    "ArrowShardedSource",
     "BuildResult",
     "Catalog",
+    "ColumnMapper",
+    "CompositeShardedSource",
+    "CsvShardedSource",
+    "DatasetIntrospector",
+    "FilesShardedSource",
+    "HFDatasetShardedSource",
+    "HuggingFaceShardedSource",
+    "JsonShardedSource",
+    "LimitedShardedSource",
     "Manifest",
+    "ParquetShardedSource",
     "PipelineConfig",
+    "ShardInfo",
+    "ShardedDataSource",
+    "TextShardedSource",
     "TokenlakeError",
+    "TransformedShardedSource",
     "__version__",
     "build_dataset",
+    "create_source",
+    "expand_data_files",
     "load_config",
+    "wrap_hf_dataset",
 ]
 
 

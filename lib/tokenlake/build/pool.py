@@ -1,7 +1,8 @@
 """A pool of worker processes that survives the death of its workers.
 
 Each worker is ``python -m tokenlake.build.worker``: a fresh interpreter that reads one JSON job per
-line and answers with JSON lines. Nothing is pickled, nothing is forked, the parent's ``__main__`` is
+line and answers with JSON lines; values of secret blocks go before a job on a line of their own, which
+is not answered. Nothing is pickled, nothing is forked, the parent's ``__main__`` is
 not imported again. A thread that calls :meth:`WorkerPool.run` borrows one worker for one job; when that
 worker dies, this thread gets :class:`~tokenlake.errors.WorkerDiedError` and the pool starts another.
 A worker whose parent dies sees the end of its input and exits at once, in the middle of a job too.
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, final
 
+from tokenlake.config.references import provided_blocks
 from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError, from_json
 
 Progress = Callable[[dict[str, Any]], None]
@@ -154,6 +156,7 @@ class _Worker:
             start_new_session=True,
         )
         self.pid = self._process.pid
+        self._told: dict[str, str] = {}
 
     def ask(self, job: dict[str, Any], on_progress: Progress | None) -> dict[str, Any]:
         """Send a job and read lines until its answer.
@@ -164,6 +167,10 @@ class _Worker:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
+        if (blocks := provided_blocks()) != self._told:
+            # Not by the environment, which other programs of this user can read.
+            stdin.write(json.dumps({"op": "blocks", "values": blocks}).encode() + b"\n")
+            self._told = blocks
         stdin.write(json.dumps(job).encode() + b"\n")
         stdin.flush()
         while line := stdout.readline():

@@ -1,5 +1,7 @@
 """The worker process: one JSON job per line in, JSON lines out.
 
+A line ``{"op": "blocks", "values": {...}}`` holds values of secret blocks for the jobs that follow; it has no answer.
+
 Answers are ``{"progress": {...}}`` any number of times, then ``{"result": ..., "rss": bytes}`` or
 ``{"error": {"type", "message", "details"}, "rss": bytes}``. An unexpected exception is an error of type
 ``WorkerError`` whose message ends with the traceback: a bug should be seen, and the pool should live.
@@ -20,6 +22,7 @@ from typing import Any, BinaryIO
 
 from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.workbench import Workbench
+from tokenlake.config.references import hide, provide_blocks
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
 
 
@@ -34,7 +37,11 @@ def main() -> None:
     threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
     workbench = Workbench()
     while True:
-        _answer(workbench, json.loads(jobs.get()), answers)
+        job = json.loads(jobs.get())
+        if job["op"] == "blocks":
+            provide_blocks(job["values"])
+        else:
+            _answer(workbench, job, answers)
 
 
 class _WithoutPandas(MetaPathFinder):
@@ -59,11 +66,19 @@ def _answer(workbench: Workbench, job: dict[str, Any], answers: BinaryIO) -> Non
     try:
         outcome = {"result": _perform(workbench, job, progress)}
     except TokenlakeError as error:
-        outcome = {"error": to_json(error)}
+        outcome = {"error": _hidden(to_json(error))}
     except BaseException:
         wrong = WorkerError(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
-        outcome = {"error": to_json(wrong)}
+        outcome = {"error": _hidden(to_json(wrong))}
     _send(answers, outcome | {"rss": _resident()})
+
+
+def _hidden(error: dict[str, Any]) -> dict[str, Any]:
+    """Return an error without secrets: a message may quote another library's, and is logged and stored."""
+    details = {
+        key: hide(value) if isinstance(value, str) else value for key, value in error["details"].items()
+    }
+    return {**error, "message": hide(error["message"]), "details": details}
 
 
 def _perform(workbench: Workbench, job: dict[str, Any], progress: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _OPTIONS = Group("Options", sort_key=4)
 
 # name -> (where the function is, group, help); strings keep `--help` from importing any of them
 _COMMANDS = {
+    "inspect": ("inspect:inspect", _BUILD, "Look into raw data, and propose a configuration for it."),
     "plan": ("plan:plan", _BUILD, "Show what a run would do: inputs, units, tokens, output files."),
     "run": ("run:run", _BUILD, "Build a dataset version; an interrupted run resumes."),
     "schema": ("schema:schema", _BUILD, "Print the JSON Schema of a configuration, for editors."),

@@ -91,7 +91,16 @@ _TOKENIZER: Final[dict[str, Rule]] = {
     "return_attention_mask": _OTHER,
 }
 _SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
-    ("unit_size", "max_record_bytes", "on_bad_record", "max_bad_fraction", "splits", "hash_threads"), _BUILD
+    (
+        "unit_size",
+        "max_record_bytes",
+        "max_expansion",
+        "on_bad_record",
+        "max_bad_fraction",
+        "splits",
+        "hash_threads",
+    ),
+    _BUILD,
 )
 _TOKENIZE: Final[dict[str, Rule]] = {
     **dict.fromkeys(("default_tokenizer", "max_length", "engine", "special_tokens_in_text"), _BUILD),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tokenlake import config as config_models
 from tokenlake.config.availability import RULES, unavailable
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import (
@@ -35,6 +36,7 @@ __all__ = [
     "ResolvedTokenizer",
     "identity",
     "resolve",
+    "resolve_dataset",
     "source_identity",
 ]
 
@@ -71,6 +73,18 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         compression="zstd",
         hash_threads=config.source.hash_threads,
     )
+
+
+def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
+    """Return the source of rows that a dataset asks for, on its own; a tokenizer need not be named.
+
+    Raises:
+        NotAvailableError: valid options that this release does not act on; the message lists everything.
+    """
+    pipeline = config_models.PipelineConfig(datasets=(dataset,))
+    (named,) = pipeline.datasets
+    _raise(NotAvailableError, unavailable("datasets", named, f"datasets.{named.name}"))
+    return _source(pipeline, named)
 
 
 def _raise(kind: type[ConfigError], problems: list[str]) -> None:
@@ -162,6 +176,7 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
         on_bad_record=dataset.on_bad_record or stage.on_bad_record,
         max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
         max_record_bytes=stage.max_record_bytes,
+        max_expansion=stage.max_expansion,
         # Sorted, so that the order in which splits are written down does not move a document.
         splits=tuple(sorted((dataset.splits or stage.splits).items())),
         exclude=dataset.exclude,

@@ -46,6 +46,7 @@ class ResolvedSource:
         data_files: paths, globs and directories as they were written.
         type: format of all files, or None: by the extension of each.
         max_record_bytes: a longer record is a bad record.
+        max_expansion: how many times its stored bytes a compressed file may unfold to; changes no result.
         splits: (split, fraction of the documents), sorted by split; the fractions sum to 1.
         exclude: Parquet file of documents to leave out, or None.
         num_rows: read at most so many records, good or bad, in the order of the listing; None for all.
@@ -73,6 +74,7 @@ class ResolvedSource:
     subset: str | None = None
     split: str = "train"
     delimiter: str | None = None
+    max_expansion: float = 1000.0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

@@ -8,7 +8,6 @@ A YAML file says where a secret is, not what it is::
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, cast
 
@@ -24,21 +23,16 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tokenlake.config.explain import problem
+from tokenlake.config.references import CREDENTIAL, HIDDEN, remember
 from tokenlake.config.section import Section
 from tokenlake.config.values import Text, VariableName
 
-REDACTED: Final = "**********"
+REDACTED: Final = HIDDEN
 """What stands in a dump where a literal secret was."""
 
 LITERALS_REFUSED: Final = "literal_secrets_refused"
 """Key of the validation context under which a file or an override may not spell out a secret."""
 
-# Options of fsspec, the Hub and the clouds whose values are credentials; `pad_token` is not one of them.
-_CREDENTIAL: Final = re.compile(
-    r"secret|passw|credential|connection_string|signature|(^|_)key($|_)"
-    r"|^(hf_|api_|access_|auth_|use_auth_|session_|refresh_|sas_|bearer_)?token$",
-    re.IGNORECASE,
-)
 _HOW: Final = "write {env: NAME} or {block: NAME}, which name where the secret is kept"
 
 
@@ -121,7 +115,7 @@ def _guarded(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
 
 def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
     """Return the option with credentials wrapped; below a credential's key everything is one."""
-    secret = secret or _CREDENTIAL.search(key) is not None
+    secret = secret or CREDENTIAL.search(key) is not None
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
         if set(entries) in ({"env"}, {"block"}):
@@ -182,6 +176,20 @@ def literal_secrets(value: object, path: str = "") -> list[str]:
     return [found for key, item in items for found in literal_secrets(item, f"{path}.{key}".lstrip("."))]
 
 
+def referenced_blocks(value: object) -> list[str]:
+    """Return the names of all Prefect blocks that a configuration refers to, each once."""
+    if isinstance(value, BlockSecret):
+        return [value.block]
+    items: Iterable[Any] = ()
+    if isinstance(value, Section):
+        items = (item for _, item in value)
+    elif isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).values()
+    elif isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+    return list(dict.fromkeys(name for item in items for name in referenced_blocks(item)))
+
+
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as JSON: references as a file has them (``{"env": NAME}``), literal secrets spelled out.
 
@@ -192,6 +200,7 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, SecretStr):
+        remember([value.get_secret_value()])
         return value.get_secret_value()
     if isinstance(value, Section):
         return value.model_dump()

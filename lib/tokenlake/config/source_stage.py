@@ -6,7 +6,7 @@ from typing import Literal
 
 from tokenlake.config.section import Section
 from tokenlake.config.sizes import MIB
-from tokenlake.config.values import Count, Fraction, Size, Splits
+from tokenlake.config.values import Count, Fraction, Positive, Size, Splits
 
 BadRecordPolicy = Literal["fail", "quarantine"]
 
@@ -19,6 +19,9 @@ class SourceStageConfig(Section):
 
     max_record_bytes: Size = 256 * MIB
     """A longer record is a bad record."""
+
+    max_expansion: Positive = 1000.0
+    """A compressed file that unfolds to more than 256 MiB and to more than so many times its own bytes is damaged."""
 
     on_bad_record: BadRecordPolicy = "fail"
     """fail: the first bad record ends the build. quarantine: set it aside and count it."""

@@ -19,9 +19,11 @@ class InputBytes(ABC):
 
     Attributes:
         file: what was planned.
+        max_expansion: how many times its stored bytes a compressed input may unfold to.
     """
 
     file: InputFile
+    max_expansion: float = 1000.0
 
     @abstractmethod
     def read_into(self, view: memoryview, offset: int) -> int:

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources.hashcache import HashCache
-from tokenlake.sources.hub import list_hub
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.local import Enough, list_local
 from tokenlake.sources.meter import OnProgress
-from tokenlake.sources.patterns import is_url
-from tokenlake.sources.remotelisting import list_remote
+from tokenlake.sources.patterns import is_hub_url, is_url
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -51,7 +49,7 @@ def list_inputs(
             source=source.name,
         )
     if source.type == "hub":
-        return _first(list_hub(source), enough)
+        return _first(_on_hub(source), enough)
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
         return list_local(
@@ -69,7 +67,7 @@ def list_inputs(
             "make them two sources",
             source=source.name,
         )
-    return _first(list_remote(source), enough)
+    return _first(_on_hub(source) if all(map(is_hub_url, urls)) else _elsewhere(source), enough)
 
 
 def _first(files: list[InputFile], enough: Enough | None) -> list[InputFile]:
@@ -78,3 +76,18 @@ def _first(files: list[InputFile], enough: Enough | None) -> list[InputFile]:
         return files
     end = next((index for index, file in enumerate(files, 1) if enough(file)), len(files))
     return files[:end]
+
+
+# What lists URLs takes time to import, and a worker, which lists nothing, needs none of it.
+
+
+def _on_hub(source: ResolvedSource) -> list[InputFile]:
+    from tokenlake.sources.hub import list_hub, list_hub_urls
+
+    return list_hub(source) if source.type == "hub" else list_hub_urls(source)
+
+
+def _elsewhere(source: ResolvedSource) -> list[InputFile]:
+    from tokenlake.sources.remotelisting import list_remote
+
+    return list_remote(source)

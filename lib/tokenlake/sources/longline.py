@@ -7,6 +7,7 @@ the strict parser; the lifted ones are decoded piece by piece.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,17 +16,13 @@ import pyarrow as pa
 
 from tokenlake.sources.arrays import text_over
 from tokenlake.sources.blocks import LongLine
+from tokenlake.sources.json_rows import Judged, judge_row, parsed_rows
+from tokenlake.sources.jsonpath import keys_of
+from tokenlake.sources.jsonspans import Spans
 from tokenlake.sources.lineindex import BOM
-from tokenlake.sources.parsed import BadLine, Parsed
-from tokenlake.sources.strict import (
-    Fault,
-    at_the_end,
-    load_object,
-    members,
-    syntax_fault,
-    text_of,
-    too_long,
-)
+from tokenlake.sources.parsed import Parsed
+from tokenlake.sources.strict import Fault, load_object, members, syntax_fault, text_of, too_long
+from tokenlake.sources.want import Want
 
 _LONG_STRING: Final = 64 << 10  # longer ones are lifted out
 _PIECE: Final = 1 << 20
@@ -33,27 +30,38 @@ _MAX_SKELETON: Final = 16 << 20  # bytes beside long strings; parsed, they can t
 _LONGEST_UNIT: Final = 12  # bytes of the longest thing a piece must not be cut in: a surrogate pair
 
 
-def parse_long(line: LongLine, field: str, max_record_bytes: int) -> Parsed:
+def parse_long(line: LongLine, want: Want) -> Parsed:
     """Parse one long line into a batch of one record, or of none if it is blank or bad."""
     start, stop, crlf, cut = _content(line)
-    bom = int(start > 0)
-    if stop - start > max_record_bytes or line.data is None:
-        found = too_long(stop - start, max_record_bytes)
-    else:
-        found = _parse(line.data, start, stop, field)
-    if cut and isinstance(found, Fault):
-        found = at_the_end(found)
-    bad = [BadLine(line.offset, 0, found, line.head)] if isinstance(found, Fault) else []
-    texts = [found] if isinstance(found, (bytes, bytearray)) else []
-    sizes = [len(text) for text in texts]
-    return Parsed(
-        text=text_over(np.cumsum([0, *sizes]), pa.py_buffer(texts[0] if texts else b"")),
-        positions=np.full(len(texts), line.offset, np.int64),
-        bad=tuple(bad),
-        normalized={"bom": bom, "crlf": crlf, "blank_line": int(found is None)},
-        bytes_read=line.bytes_read,
+    spans = Spans(
+        data=line.head,
+        starts=np.zeros(1, np.int64),
+        stops=np.array([len(line.head)]),
+        positions=np.array([line.offset]),
+        numbers=np.zeros(1, np.int64),
         lines=1,
+        open_end=cut,
+        normalized={"bom": int(start > 0), "crlf": crlf, "blank_line": 0},
+        bytes_read=line.bytes_read,
     )
+    if stop - start > want.max_record_bytes or line.data is None:
+        found = too_long(stop - start, want.max_record_bytes)
+    elif want.text is not None and want.columns == ():
+        found = parse_text(line.data, start, stop, want.text)
+    else:
+        found = parse_row(line.data, start, stop, want)
+    return _parsed(spans, want, found)
+
+
+def _parsed(spans: Spans, want: Want, found: bytes | bytearray | Judged | Fault | None) -> Parsed:
+    """Return the account of the one record of `spans`, in which `found` was found."""
+    if isinstance(found, bytes | bytearray):
+        return spans.parsed([0], (), text=text_over(np.array([0, len(found)]), pa.py_buffer(found)))
+    if found is None:
+        spans = replace(spans, normalized={**spans.normalized, "blank_line": 1})
+    rows = [found] if isinstance(found, tuple) else []
+    bad = (spans.bad(0, found),) if isinstance(found, Fault) else ()
+    return parsed_rows(spans, rows, [0] * len(rows), bad, want)
 
 
 def _content(line: LongLine) -> tuple[int, int, int, bool]:
@@ -67,22 +75,20 @@ def _content(line: LongLine) -> tuple[int, int, int, bool]:
     return start, line.size - 1 - crlf, crlf, False
 
 
-def _parse(data: bytearray, start: int, stop: int, field: str) -> bytes | bytearray | Fault | None:
-    """Return the text as UTF-8, the line's fault, or None if it is blank."""
+def parse_text(data: bytearray, start: int, stop: int, field: str) -> bytes | bytearray | Fault | None:
+    """Return the text as UTF-8, the record's fault, or None if there is nothing but space."""
     # Longer than the field's name, so that a lifted key is never taken for it.
     placeholder = b'"' + b"x" * (len(field) + 1) + b'"'
     skeleton, lifted = _lift(data, start, stop, placeholder)
     if len(skeleton) > _MAX_SKELETON:
-        return Fault(
-            "too_complex",
-            f"the record has {len(skeleton)} bytes beside long strings, at most {_MAX_SKELETON}",
-        )
+        return _too_complex(skeleton)
     if not skeleton.strip(b" \t\r"):
         return None
     record = load_object(skeleton)
     if isinstance(record, Fault):
         return record
-    wanted = [at for key, at in members(skeleton) if key == field]
+    keys = list(keys_of(record, field))
+    wanted = [member.value for member in members(skeleton) if member.path == keys]
     text: bytes | bytearray | None = None
     for at, (a, b) in lifted.items():
         decoded = _decode(data, a, b, keep=at in wanted)
@@ -91,6 +97,20 @@ def _parse(data: bytearray, start: int, stop: int, field: str) -> bytes | bytear
         text = decoded if at in wanted else text
     found = text_of(record, skeleton, field)
     return found if isinstance(found, Fault) else text if text is not None else found.encode()
+
+
+def parse_row(data: bytearray, start: int, stop: int, want: Want) -> Judged | Fault | None:
+    """Return the whole record, its fault, or None if there is nothing but space."""
+    skeleton, _ = _lift(data, start, stop, b'""')
+    if len(skeleton) > _MAX_SKELETON:
+        return _too_complex(skeleton)
+    return judge_row(bytes(data[start:stop]), want) if skeleton.strip(b" \t\r") else None
+
+
+def _too_complex(skeleton: bytes) -> Fault:
+    return Fault(
+        "too_complex", f"the record has {len(skeleton)} bytes beside long strings, at most {_MAX_SKELETON}"
+    )
 
 
 def _lift(

@@ -27,6 +27,11 @@ def is_url(entry: str) -> bool:
     return bool(separator) and scheme != "file"
 
 
+def is_hub_url(entry: str) -> bool:
+    """Say whether an entry names files of a dataset on the Hub."""
+    return entry.startswith("hf://datasets/")
+
+
 def expand(entry: str, wanted: str | None) -> tuple[str, Iterator[str]]:
     """Expand one entry of `data_files`.
 

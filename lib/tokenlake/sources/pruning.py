@@ -1,154 +1,63 @@
-"""From statistics to "it holds nowhere here": sound where it says so, and silent wherever there is a doubt.
+"""Row groups in which a predicate surely holds nowhere, told by the statistics of a Parquet footer.
 
-Only comparisons of a column with constants are judged, and only where the values of the statistics and the
-constant compare in Python exactly as DuckDB compares column and constant. Notably:
-
-- DuckDB counts NaN as the greatest number and statistics leave it out, so that no bound says
-  anything about ``x > 3`` for floats;
-- a float may be of 32 bits, and a constant is then rounded to 32 bits before it is compared;
-- strings compare by their UTF-8 bytes, which is the order of Python's code points.
+Only statistics that order values exactly as DuckDB does are used: integers, booleans, dates and
+strings. NaN is the greatest number to DuckDB and is left out by statistics, so floats have a lower
+bound alone; of decimals, times and binaries nothing but the nulls is used.
 """
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+import datetime
+from typing import Any
 
-from tokenlake.sources.expression import Node
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-_FLIPPED: Final = {"EQUAL": "EQUAL", "LESSTHAN": "GREATERTHAN", "GREATERTHAN": "LESSTHAN"} | {
-    "LESSTHANOREQUALTO": "GREATERTHANOREQUALTO",
-    "GREATERTHANOREQUALTO": "LESSTHANOREQUALTO",
-}
-_MOST_INT: Final = 1 << 63
-_MOST_FLOAT_INT: Final = 1 << 24  # exact in 32 bits
+from tokenlake.sources.where import ColumnRange, Predicate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnRange:
-    """What statistics say of a column in a stretch of records.
-
-    Attributes:
-        low, high: bounds of the values that are not null, None where unknown; they need not be tight.
-        nulls: how many are null, None where unknown.
-        rows: how many records there are.
-    """
-
-    low: Any
-    high: Any
-    nulls: int | None
-    rows: int
+def excluded(predicate: Predicate, meta: pq.FileMetaData, group: int, schema: pa.Schema) -> bool:
+    """Say whether `predicate` surely holds for no row of the row group numbered `group`."""
+    row_group = meta.row_group(group)
+    ranges: dict[str, ColumnRange] = {}
+    for index in range(row_group.num_columns):
+        column = row_group.column(index)
+        name = column.path_in_schema
+        if name in predicate.columns and meta.schema.column(index).path == name and name in schema.names:
+            kind: Any = schema.field(name).type
+            if not pa.types.is_nested(kind):
+                ranges[name] = _range(column.statistics, kind, row_group.num_rows)
+    return bool(ranges) and predicate.excludes(ranges)
 
 
-Ranges = Mapping[str, ColumnRange]
+def _range(statistics: Any, kind: Any, rows: int) -> ColumnRange:
+    if statistics is None:
+        return ColumnRange(low=None, high=None, nulls=None, rows=rows)
+    nulls = statistics.null_count if statistics.has_null_count else None
+    low, high = _bounds(statistics, kind.value_type if pa.types.is_dictionary(kind) else kind)
+    return ColumnRange(low=low, high=high, nulls=nulls, rows=rows)
 
 
-def holds_nowhere(node: Node, ranges: Ranges) -> bool:
-    """Say whether the expression is surely false or null for every record of a stretch."""
-    match node["class"], node["type"]:
-        case "CONJUNCTION", "CONJUNCTION_AND":
-            return any(holds_nowhere(child, ranges) for child in node["children"])
-        case "CONJUNCTION", "CONJUNCTION_OR":
-            return all(holds_nowhere(child, ranges) for child in node["children"])
-        case "COMPARISON", kind:
-            return _comparison(kind.removeprefix("COMPARE_"), node["left"], node["right"], ranges)
-        case "BETWEEN", _:
-            return _between(node, ranges)
-        case "OPERATOR", "COMPARE_IN":
-            column, *values = node["children"]
-            return all(_compared("EQUAL", column, value, ranges) for value in values)
-        case "OPERATOR", "OPERATOR_IS_NULL":
-            found = _range(node["children"][0], ranges)
-            return found is not None and found.nulls == 0
-        case "OPERATOR", "OPERATOR_IS_NOT_NULL":
-            found = _range(node["children"][0], ranges)
-            return found is not None and found.nulls == found.rows
-        case _:
-            return False
-
-
-def _comparison(kind: str, left: Node, right: Node, ranges: Ranges) -> bool:
-    if kind not in _FLIPPED:
-        return False
-    return _compared(kind, left, right, ranges) or _compared(_FLIPPED[kind], right, left, ranges)
-
-
-def _compared(kind: str, column: Node, constant: Node, ranges: Ranges) -> bool:
-    found, value = _range(column, ranges), _constant(constant)
-    if found is None or value is None:
-        return False
-    if found.nulls == found.rows:
-        return True
-    low, high = found.low, found.high
-    if not _comparable(low, value) or not _comparable(high, value):
-        return False
-    if type(low) is float and kind.startswith("GREATER"):
-        return False  # NaN is greater, and no bound tells whether there is one
-    match kind:
-        case "EQUAL":
-            return value < low or value > high
-        case "LESSTHAN":
-            return low >= value
-        case "LESSTHANOREQUALTO":
-            return low > value
-        case "GREATERTHAN":
-            return high <= value
-        case _:
-            return high < value
-
-
-def _between(node: Node, ranges: Ranges) -> bool:
-    found = _range(node["input"], ranges)
-    lower, upper = _constant(node["lower"]), _constant(node["upper"])
-    if found is None or lower is None or upper is None:
-        return False
-    if found.nulls == found.rows:
-        return True
-    bounds = (found.low, found.high)
-    if not all(_comparable(bound, value) for bound in bounds for value in (lower, upper)):
-        return False
-    return found.low > upper or found.high < lower  # NaN is above `upper`
-
-
-def _range(node: Node, ranges: Ranges) -> ColumnRange | None:
-    if node["class"] != "COLUMN_REF" or len(node["column_names"]) != 1:
-        return None
-    return ranges.get(node["column_names"][0])
-
-
-def _constant(node: Node) -> Any:
-    """Return the Python value of a constant that compares exactly, else None."""
-    if node["class"] != "CONSTANT":
-        return None
-    kind, text = node["literal"]["kind"], node["literal"]["text"]
-    match kind:
-        case "STRING":
-            return text
-        case "BOOLEAN":
-            return text.lower() == "true"
-        case "INTEGER":
-            value = int(text)
-            return value if -_MOST_INT <= value < _MOST_INT else None
-        case "NUMERIC":
-            value = float(text)
-            return value if _exact_in_32_bits(value) else None
-        case _:
-            return None
-
-
-def _exact_in_32_bits(value: float) -> bool:
+def _bounds(statistics: Any, kind: Any) -> tuple[Any, Any]:
+    if not statistics.has_min_max:
+        return None, None
     try:
-        return struct.unpack("f", struct.pack("f", value))[0] == value
-    except OverflowError:
-        return False
+        low, high = statistics.min, statistics.max
+    except (UnicodeDecodeError, pa.ArrowException):  # cut inside a character
+        return None, None
+    if pa.types.is_floating(kind):
+        return (low, None) if isinstance(low, float) and low == low else (None, None)
+    expected = _python_type(kind)
+    if expected is None or type(low) is not expected or type(high) is not expected or low > high:
+        return None, None
+    return low, high
 
 
-def _comparable(bound: Any, value: Any) -> bool:
-    """Whether Python compares a bound with a constant as DuckDB compares the column with it."""
-    if type(bound) is float:
-        exact = type(value) is float or (type(value) is int and abs(value) <= _MOST_FLOAT_INT)
-        return exact and not math.isnan(bound)
-    return type(bound) is type(value)
+def _python_type(kind: Any) -> type | None:
+    if pa.types.is_integer(kind):
+        return int
+    if pa.types.is_boolean(kind):
+        return bool
+    if pa.types.is_date32(kind):
+        return datetime.date
+    return str if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None

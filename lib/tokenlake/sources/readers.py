@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tokenlake.sources.arrow_ipc import read_arrow
-from tokenlake.sources.csv import read_csv
+from tokenlake.sources.csv_file import read_csv
 from tokenlake.sources.formats import Format
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.json_array import read_json_array

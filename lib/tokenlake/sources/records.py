@@ -15,6 +15,7 @@ from tokenlake.sources.arrays import no_text, select
 from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, refuse
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.linenumbers import LineNumbers
+from tokenlake.sources.magic import check_plain
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.readers import READERS
@@ -76,6 +77,8 @@ def _read(
 ) -> Iterator[_Taken]:
     done, left = 0, part.rows
     with opened(part.file, source.storage_options) as data:
+        data.max_expansion = source.max_expansion
+        check_plain(data)
         policy = _Policy(part, data, source)
         for parsed in READERS[part.file.format](part, data, want, predicate):
             box = [parsed if left is None else _first(parsed, left, part.weight - done)]

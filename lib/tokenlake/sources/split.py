@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenlake.sources.footer import footer
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.ipc_footer import batch_sizes
 from tokenlake.sources.opening import opened
 
 
@@ -19,7 +20,8 @@ class FileRange:
     Attributes:
         file: the file.
         start, stop: byte offsets for plain line formats (the range owns the lines that START in
-            ``[start, stop)``); row groups for Parquet; 0 and the file's size for everything else.
+            ``[start, stop)``); row groups for Parquet; record batches for Arrow files (not streams); 0 and
+            the file's size for everything else.
         rows: read at most so many records of it, good or bad; None for all.
         weight: how much there is to read: bytes on disk, for Parquet uncompressed bytes of the row groups.
         records: how many there are, where the file says so without being read; None where it does not.
@@ -36,8 +38,8 @@ class FileRange:
 
 def splittable(file: InputFile) -> bool:
     """Say whether parts of `file` can be read without the parts before them."""
-    if file.format == "parquet":
-        return True
+    if file.format in ("parquet", "arrow"):  # an Arrow stream cannot, but only its first bytes tell
+        return file.compression is None
     lines = file.format == "jsonl" or file.text_mode == "lines"
     return lines and file.compression is None
 
@@ -48,15 +50,17 @@ def split_file(
     """Cut `file` into ranges of about `unit_size` bytes; every file has at least one, even an empty one.
 
     Raises:
-        DamagedFileError: a Parquet file whose footer cannot be read.
+        DamagedFileError: a Parquet or Arrow file whose footer cannot be read.
     """
     if file.format == "parquet":
         with opened(file, storage_options) as data:
             meta = footer(data)
         groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
-        return _split_row_groups(
-            file, [(group.total_byte_size, group.num_rows) for group in groups], unit_size
-        )
+        return _split_groups(file, [(group.total_byte_size, group.num_rows) for group in groups], unit_size)
+    if file.format == "arrow":
+        sizes = batch_sizes(file, storage_options)
+        whole = [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
+        return whole if sizes is None else _split_groups(file, [(size, None) for size in sizes], unit_size)
     if not splittable(file):
         return [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
     count = max(1, (file.size + unit_size // 2) // unit_size)
@@ -64,13 +68,13 @@ def split_file(
     return [FileRange(file=file, start=a, stop=b, weight=b - a) for a, b in pairwise(edges)]
 
 
-def _split_row_groups(file: InputFile, groups: list[tuple[int, int]], unit_size: int) -> list[FileRange]:
-    """Join row groups, each of (uncompressed bytes, rows), up to the size of a unit."""
+def _split_groups(file: InputFile, groups: list[tuple[int, int | None]], unit_size: int) -> list[FileRange]:
+    """Join row groups or record batches, each of (bytes, rows if known), up to the size of a unit."""
     ranges: list[FileRange] = []
     start, weight, records = 0, 0, 0
     for index, (size, rows) in enumerate(groups):
         weight += size
-        records += rows
+        records = None if rows is None or records is None else records + rows
         if weight >= unit_size or index == len(groups) - 1:
             part = FileRange(file=file, start=start, stop=index + 1, weight=weight, records=records)
             ranges.append(part)

@@ -1,0 +1,230 @@
+"""``tokenlake inspect``."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from tokenlake.cli.options import AsJson
+from tokenlake.cli.output import note, print_json, print_table, printable, stdout
+from tokenlake.discovery import DatasetIntrospector, Feature, Group, Inspection, TextStatistics
+from tokenlake.discovery.kinds import NAMES
+from tokenlake.report import numbers
+from tokenlake.report.table import Table, label
+
+_INDENT = 2
+_VALUE_LINES = 2  # of a sample's value on the terminal
+_PLAIN_CHARACTERS = 300  # of one elsewhere
+_FINDINGS = 20
+
+
+def inspect(
+    source: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="SOURCE", negative="", help="File, directory, glob or URL, or a Hub id with --type hf."
+        ),
+    ],
+    /,
+    *,
+    type: Annotated[
+        str | None,
+        Parameter(help="What the files hold, where their names do not say.", show_default=False),
+    ] = None,
+    subset: Annotated[
+        str | None, Parameter(help="Subset of a dataset on the Hub.", show_default=False)
+    ] = None,
+    split: Annotated[
+        str | None,
+        Parameter(help="Split on the Hub; of files, those named after that split.", show_default=False),
+    ] = None,
+    rows: Annotated[int, Parameter(metavar="N", help="Sample records to show.")] = 3,
+    tokenizer: Annotated[
+        str | None, Parameter(metavar="NAME", help="Tokenizer for the proposal.", show_default=False)
+    ] = None,
+    storage_options: Annotated[
+        str | None,
+        Parameter(
+            metavar="JSON",
+            help='Options of the file system, credentials by reference: {"key": {"env": "NAME"}}.',
+            show_default=False,
+        ),
+    ] = None,
+    yaml: Annotated[
+        bool | None,
+        Parameter(
+            help="Print the proposed configuration alone. Default: unless stdout is a terminal.",
+            show_default=False,
+        ),
+    ] = None,
+    json: AsJson = False,
+) -> int:
+    """Look into raw data without reading it through, and propose a configuration for it.
+
+    On a terminal, print what was found; into a file or pipe, the proposal alone, so that
+    `tokenlake inspect data/ --tokenizer NAME > books.yaml` and then `tokenlake run books.yaml` build it.
+
+    At most 8 files are opened and at most 4 MiB of each is read. Ends with 1 if nothing can be proposed.
+    """
+    overrides = () if storage_options is None else (f"storage_options={storage_options}",)
+    found = DatasetIntrospector(
+        source, type=type, subset=subset, split=split, overrides=overrides, rows=rows, tokenizer=tokenizer
+    ).inspect()
+    if json:
+        print_json(found.to_json())
+    elif (not sys.stdout.isatty()) if yaml is None else yaml:
+        sys.stdout.write(found.proposal)
+    else:
+        _print_page(found, stdout())
+        return 0
+    _note(found, tokenizer)
+    return 0 if found.runnable or json else 1
+
+
+def _note(found: Inspection, tokenizer: str | None) -> None:
+    """What somebody who redirects stdout must know."""
+    fatal = sum(finding.fatal for finding in found.findings)
+    if fatal:
+        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; see the comments")
+    if not found.runnable:
+        note("note: nothing here can be built by this release; the comments say why")
+    elif tokenizer is None:
+        note("note: the proposal names no tokenizer: add one to it, or use --tokenizer NAME")
+
+
+def _print_page(found: Inspection, console: Console) -> None:
+    console.print(Text(printable(" ".join(found.source)), style="bold"))
+    console.print(Text(_summary(found)))
+    _print_splits(found, console)
+    for group in found.groups:
+        console.print()
+        _print_group(group, console)
+    _print_findings(found, console)
+    console.print()
+    console.print(Text("Proposed configuration", style="bold"), Text("(--yaml prints it alone)", style="dim"))
+    for line in found.proposal.splitlines():
+        style = "dim" if line.lstrip().startswith("#") else ""
+        console.print(Text(f"{'':{_INDENT}}{line}" if line else "", style=style), soft_wrap=True)
+
+
+def _summary(found: Inspection) -> str:
+    return (
+        f"{numbers.plural(found.files, 'file')}, {numbers.size(found.bytes)}; looked into "
+        f"{numbers.count(found.looked_into)}, read {numbers.size(found.bytes_read)}"
+    )
+
+
+def _print_splits(found: Inspection, console: Console) -> None:
+    if found.configs:
+        console.print(Text(printable(f"subsets: {', '.join(found.configs)}")))
+    if found.splits:
+        told = [
+            f"{s.name} ({numbers.plural(s.files, 'file')}, {numbers.size(s.bytes)})" for s in found.splits
+        ]
+        console.print(Text(printable(f"splits: {', '.join(told)}")))
+
+
+def _print_group(group: Group, console: Console) -> None:
+    formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
+    console.print(Text(printable(group.name), style="bold"), Text(NAMES[group.kind], style="cyan"))
+    size = f"{numbers.plural(group.files, 'file')} ({formats}), {numbers.size(group.bytes)}, {_rows(group)}"
+    console.print(Text(size))
+    if group.text is not None:
+        console.print(Text(printable(_about_texts(group, group.text))))
+    if group.features and group.has_columns:
+        console.print()
+        print_table(_columns(group), console)
+    for index, record in enumerate(group.sample):
+        console.print()
+        _print_record(index, record, console)
+
+
+def _about_texts(group: Group, text: TextStatistics) -> str:
+    where = f" in {text.column}" if group.has_columns else ""
+    return (
+        f"texts{where}: {numbers.count(round(text.mean_characters))} characters on average, "
+        f"{numbers.percent(text.ascii_share, 1.0, 1)} ASCII ({numbers.plural(text.records, 'record')})"
+    )
+
+
+def _rows(group: Group) -> str:
+    if group.rows is None:
+        return "unknown number of records"
+    if group.rows_exact:
+        return numbers.plural(group.rows, "record")
+    return f"about {numbers.short(group.rows)} records (estimated)"
+
+
+def _columns(group: Group) -> Table:
+    columns = (label("name", "column"), label("type"), label("nulls"), label("role", "taken for"))
+    return Table.of(columns, [_column(group, feature) for feature in group.features])
+
+
+def _column(group: Group, feature: Feature) -> dict[str, Any]:
+    found = next((each for each in group.mapping.mapped if each.column == feature.name), None)
+    how = ""
+    if found is not None:
+        close = f" {found.score:.2f}" if found.how == "fuzzy" else ""
+        how = (
+            found.role
+            if found.how == "exact" and found.role == feature.name
+            else f"{found.role} ({found.how}{close})"
+        )
+    return {
+        "name": feature.name,
+        "type": feature.type,
+        "nulls": "possible" if feature.nullable else "no",
+        "role": how,
+    }
+
+
+def _print_record(index: int, record: Mapping[str, Any], console: Console) -> None:
+    console.print(Text(f"record {index + 1}", style="dim"))
+    names = [printable(name) for name in record]
+    width = min(max(map(len, names), default=0), console.width // 3)
+    room = max(20, console.width - _INDENT - width - 2)
+    for name, value in zip(names, record.values(), strict=True):
+        shown = _value(value, _VALUE_LINES * room - 8 if console.is_terminal else _PLAIN_CHARACTERS)
+        lines = textwrap.wrap(shown, room, break_on_hyphens=False) if console.is_terminal else [shown]
+        for at, line in enumerate(lines or [""]):
+            head = (name if at == 0 else "")[:width].ljust(width)
+            console.print(Text(f"{'':{_INDENT}}{head}  ", style="dim").append(line.rstrip(), style="not dim"))
+
+
+def _value(value: object, limit: int) -> str:
+    """A value on one line; line ends are shown as such."""
+    written = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
+    flat = printable(written.replace("\n", "\u21b5").replace("\t", " "))
+    return flat if len(flat) <= limit else f"{flat[: limit - 3]}..."
+
+
+def _print_findings(found: Inspection, console: Console) -> None:
+    if not found.findings:
+        return
+    console.print()
+    console.print(Text("Findings", style="bold"))
+    for finding in found.findings[:_FINDINGS]:
+        text = Text(printable(finding.file), style="red" if finding.fatal else "yellow")
+        what = (": " if finding.file else "") + finding.what
+        _print_indented(text.append(printable(what), style="default"), console)
+    more = len(found.findings) - _FINDINGS
+    if more > 0:
+        _print_indented(Text(f"and {more:,} more (--json lists them all)"), console)
+
+
+def _stripped(line: Text) -> Text:
+    line.rstrip()
+    return line
+
+
+def _print_indented(text: Text, console: Console) -> None:
+    lines = text.wrap(console, console.width - 2 * _INDENT) if console.is_terminal else [text]
+    for at, line in enumerate(lines):
+        console.print(Text(" " * (_INDENT if at == 0 else 2 * _INDENT)).append_text(_stripped(line)))

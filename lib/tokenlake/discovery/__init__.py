@@ -1,0 +1,24 @@
+"""Finding out what a source holds, and how to build from it, without reading it through.
+
+Like a customs officer: :class:`DatasetIntrospector` opens a few of the parcels and lifts a corner, writes
+down what is in them, and fills in the form. :class:`ColumnMapper` knows what things are called elsewhere.
+"""
+
+from tokenlake.discovery.inspection import Feature, Finding, Group, Inspection, Split, TextStatistics
+from tokenlake.discovery.introspector import DatasetIntrospector
+from tokenlake.discovery.mapping import Candidate, ColumnMapper, ColumnMapping, MappedColumn, UnmappedRole
+
+__all__ = [
+    "Candidate",
+    "ColumnMapper",
+    "ColumnMapping",
+    "DatasetIntrospector",
+    "Feature",
+    "Finding",
+    "Group",
+    "Inspection",
+    "MappedColumn",
+    "Split",
+    "TextStatistics",
+    "UnmappedRole",
+]

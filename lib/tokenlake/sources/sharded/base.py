@@ -1,0 +1,221 @@
+"""The contract of every source of rows, and the source that a function makes of another."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
+from tokenlake.sources.sharded.fields import Row, Transform, dropping, keeping, renaming, selecting
+from tokenlake.sources.sharded.info import ShardInfo, beyond, check_row, index_of
+
+Numbered = Iterator[tuple[int, Row]]
+
+
+class ShardedDataSource(ABC):
+    """Rows (dicts) in named shards, each of which can be opened at any of its rows.
+
+    A row's number is its place in its shard as it is stored, from 0 on. All records count, also bad ones
+    that were set aside and those that a filter or `where` leaves out, so a number stays what it is whatever
+    is done with the rows, and a seek reads nothing of what is before. To resume exactly, keep the number of
+    the last row consumed (:meth:`open_shard_numbered` gives it) and open the shard at the next one.
+
+    A source of your own defines `shard_names` and `open_shard`; where seeking can be better than reading
+    from the start, or where rows are left out, also `open_shard_numbered` and `every_row`.
+    """
+
+    @property
+    @abstractmethod
+    def shard_names(self) -> Sequence[str]:
+        """Names of the shards, no two the same, in a fixed order."""
+
+    @abstractmethod
+    def open_shard(self, shard_name: str) -> Iterator[Row]:
+        """Return the rows of a shard.
+
+        Raises:
+            ConfigError: no shard has that name.
+            SourceError: a record is bad and the policy is ``fail``, or a file cannot be used; raised
+                when the iteration comes there.
+        """
+
+    @property
+    def every_row(self) -> bool:
+        """Whether every row comes out, so that numbers have no gaps."""
+        return True
+
+    def num_shards(self) -> int:
+        """Return how many shards there are."""
+        return len(self.shard_names)
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        """Return (row number, row) for the rows of a shard from number `row` on.
+
+        Raises:
+            ConfigError: no shard has that name, or `row` is negative; as soon as a row is asked for,
+                if `row` is beyond the end (the number of rows itself is not: nothing comes).
+            SourceError: as :meth:`open_shard`.
+        """
+        check_row(row)
+        return _dropping(shard_name, self.open_shard(shard_name), row)
+
+    def open_shard_at_row(self, shard_name: str, row: int) -> Iterator[Row]:
+        """Return the rows of a shard from number `row` on; raises as :meth:`open_shard_numbered`."""
+        return without_numbers(self.open_shard_numbered(shard_name, row))
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        """Return what is known of a shard without reading it; ConfigError if there is no such shard."""
+        return ShardInfo(name=shard_name, index=index_of(shard_name, self.shard_names))
+
+    def iter_shards(
+        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
+    ) -> Iterator[Row]:
+        """Return the rows of several shards, one after the other.
+
+        Args:
+            shard_indices: places in `shard_names`, in the order wanted; None for all.
+            start_shard: place in `shard_indices` (or of all) to begin at.
+            start_row: number of the row in that shard to begin at.
+
+        Raises:
+            ConfigError: there is no such shard, or `start_row` is beyond its end.
+        """
+        names = self.shard_names
+        indices = range(len(names)) if shard_indices is None else shard_indices
+        for index in indices:
+            _check_place("shard_indices", index, len(names) - 1)
+        _check_place("start_shard", start_shard, len(indices))
+        check_row(start_row)
+        return self._rows_of([names[index] for index in indices][start_shard:], start_row)
+
+    def _rows_of(self, names: list[str], row: int) -> Iterator[Row]:
+        for position, name in enumerate(names):
+            yield from self.open_shard_at_row(name, 0 if position else row)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self.iter_shards()
+
+    def __len__(self) -> int:
+        """Return how many rows come out, exactly; TypeError where only reading them all would tell."""
+        total = 0
+        for name in self.shard_names if self.every_row else ():
+            rows = self.get_shard_info(name).rows
+            if rows is None:
+                raise _unknown_length(self, f"shard {name!r} does not say how many rows it has")
+            total += rows
+        if not self.every_row:
+            raise _unknown_length(self, "rows may be left out (a filter, `where` or bad records)")
+        return total
+
+    def __bool__(self) -> bool:
+        return True  # `if source:` must not ask for a length that may be unknown
+
+    def map(self, fn: Callable[[Row], Row]) -> TransformedShardedSource:
+        """Return a source of ``fn(row)`` for every row."""
+        return TransformedShardedSource(self, fn, drops=False)
+
+    def filter(self, fn: Callable[[Row], object]) -> TransformedShardedSource:
+        """Return a source of the rows for which ``fn(row)`` is true; they keep their numbers."""
+        return TransformedShardedSource(self, keeping(fn))
+
+    def transform(self, transform: Transform) -> TransformedShardedSource:
+        """Return a source of ``transform(row)`` for every row; None leaves the row out."""
+        return TransformedShardedSource(self, transform)
+
+    def rename_fields(self, mapping: Mapping[str, str]) -> TransformedShardedSource:
+        """Return a source with fields renamed, {old: new}; others stay, and so does the order.
+
+        A row without one of the old fields, or where a new name is another field's, is an error.
+        """
+        return TransformedShardedSource(self, renaming(mapping), drops=False)
+
+    def select_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
+        """Return a source with these fields alone, in this order; a row that lacks one is an error."""
+        return TransformedShardedSource(self, selecting(fields), drops=False)
+
+    def drop_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
+        """Return a source without these fields; a row that lacks one is fine."""
+        return TransformedShardedSource(self, dropping(fields), drops=False)
+
+    def apply_chat_template(
+        self, tokenizer: Any, messages_field: str = "messages", output_field: str = "text", **options: Any
+    ) -> TransformedShardedSource:
+        """Return a source with messages rendered as text; not in this release."""
+        raise NotAvailableError(
+            "apply_chat_template: chat templates are not available yet; they come with the release part "
+            "'Transforms and text'. Today: render the messages in a function and give it to `map`."
+        )
+
+
+@final
+class TransformedShardedSource(ShardedDataSource):
+    """Another source's shards with every row transformed; rows keep their numbers, so seeking is the same."""
+
+    def __init__(self, source: ShardedDataSource, transform: Transform, *, drops: bool = True) -> None:
+        """Apply `transform` to the rows of `source`; `drops`: it may return None, which leaves the row out."""
+        if not callable(transform):
+            raise ConfigError(f"transform: got {transform!r}, must be a function of a row")
+        self._source, self._transform, self._drops = source, transform, drops
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._source.shard_names
+
+    @property
+    def every_row(self) -> bool:
+        return self._source.every_row and not self._drops
+
+    def open_shard(self, shard_name: str) -> Iterator[Row]:
+        return without_numbers(self.open_shard_numbered(shard_name))
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        return self._transformed(shard_name, self._source.open_shard_numbered(shard_name, row))
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        return self._source.get_shard_info(shard_name)
+
+    def _transformed(self, name: str, rows: Numbered) -> Numbered:
+        for number, row in rows:
+            try:
+                result = self._transform(row)
+            except BadRecordError as error:
+                place = f"shard {name!r}, row {number}"
+                raise BadRecordError(f"{place}: {error}", **error.details, shard=name, row=number) from error
+            except Exception as error:
+                error.add_note(f"raised by a transform of shard {name!r}, row {number}")
+                raise
+            if isinstance(result, dict):
+                yield number, result
+            elif result is not None or not self._drops:
+                hint = " or None, which leaves the row out" if self._drops else "; `filter` leaves rows out"
+                raise ConfigError(
+                    f"shard {name!r}, row {number}: a transform returned {type(result).__name__}, must be a "
+                    f"dict{hint}",
+                    shard=name,
+                    row=number,
+                )
+
+
+def without_numbers(rows: Numbered) -> Iterator[Row]:
+    """Return the rows alone."""
+    return (row for _, row in rows)
+
+
+def _dropping(name: str, rows: Iterator[Row], first: int) -> Numbered:
+    count = 0
+    for count, row in enumerate(rows, start=1):
+        if count > first:
+            yield count - 1, row
+    if first > count:
+        raise beyond(name, first, count)
+
+
+def _check_place(what: str, value: int, largest: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= largest:
+        allowed = f"must be from 0 to {largest}" if largest >= 0 else "there are no shards"
+        raise ConfigError(f"{what}: got {value!r}, {allowed}", got=repr(value))
+
+
+def _unknown_length(source: ShardedDataSource, why: str) -> TypeError:
+    return TypeError(f"the length of this {type(source).__name__} is unknown: {why}; count its rows")

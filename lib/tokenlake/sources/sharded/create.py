@@ -1,0 +1,91 @@
+"""From a dataset's configuration to its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tokenlake import config as configuration
+from tokenlake.config.resolve import resolve_dataset
+from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.sharded.filebacked import (
+    ArrowShardedSource,
+    CsvShardedSource,
+    FileBacked,
+    FilesShardedSource,
+    HuggingFaceShardedSource,
+    JsonShardedSource,
+    ParquetShardedSource,
+    TextShardedSource,
+)
+from tokenlake.sources.sharded.files import FileShards
+
+if TYPE_CHECKING:
+    from tokenlake.config.dataset import DatasetConfig
+
+_CLASSES: Final[dict[str, type[FileBacked]]] = {
+    "jsonl": JsonShardedSource,
+    "json": JsonShardedSource,
+    "parquet": ParquetShardedSource,
+    "arrow": ArrowShardedSource,
+    "csv": CsvShardedSource,
+    "tsv": CsvShardedSource,
+    "text": TextShardedSource,
+}
+# What a build does with documents; rows that come out as they are would not show it.
+_FOR_BUILDS: Final = ("splits", "exclude", "max_bad_fraction")
+
+
+def create_source(config: DatasetConfig | Mapping[str, Any]) -> FileBacked:
+    """Return the rows of a dataset as it is configured.
+
+    Its class is that of the files' format, :class:`FilesShardedSource` where they have several. Text files
+    put their text in `content_field`. What concerns the tokenizer is not a source's matter.
+
+    Args:
+        config: a DatasetConfig, or a mapping of its keys.
+
+    Raises:
+        ConfigError: a key or value is not allowed.
+        NotAvailableError: an option that rows do not follow in this release.
+        SourceNotFoundError: an entry of `data_files` matches nothing.
+    """
+    dataset = _checked(config)
+    source = resolve_dataset(dataset)
+    files = list_inputs(source, hashed=False)
+    kind = HuggingFaceShardedSource if source.type == "hub" else _class_of(files)
+    return kind.over(FileShards(source, files))
+
+
+def _checked(config: DatasetConfig | Mapping[str, Any]) -> DatasetConfig:
+    dataset = configuration.DatasetConfig
+    if isinstance(config, Mapping):
+        try:
+            config = dataset.model_validate(config)
+        except ValueError as error:  # pydantic's, whose messages are in our words
+            raise ConfigError(f"create_source: {_told(error)}") from None
+    elif not isinstance(config, dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(
+            f"create_source: got a {type(config).__name__}, must be a DatasetConfig or a mapping of its keys"
+        )
+    written = [field for field in _FOR_BUILDS if field in config.model_fields_set and getattr(config, field)]
+    if written:
+        raise NotAvailableError(
+            f"create_source: {', '.join(written)}: acts in builds, not on a source of rows; leave it out, "
+            "and filter the rows instead"
+        )
+    return config
+
+
+def _told(error: Any) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, line['loc']))}: {line['msg']}" if line["loc"] else line["msg"]
+        for line in error.errors(include_url=False)
+    )
+
+
+def _class_of(files: list[InputFile]) -> type[FileBacked]:
+    kinds = {_CLASSES[file.format] for file in files}
+    return kinds.pop() if len(kinds) == 1 else FilesShardedSource

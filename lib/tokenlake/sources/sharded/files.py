@@ -1,0 +1,116 @@
+"""Files as shards: which there are, what is known of each, and their rows from any one on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, final
+
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.rowindex import is_lines
+from tokenlake.sources.rowindexes import RowIndexes
+from tokenlake.sources.seek import line_rows, rows_without_reading, seek
+from tokenlake.sources.sharded.info import ShardInfo, check_row, index_of
+from tokenlake.sources.sharded.rows import Numbered, Reading, counted, numbered_rows
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedSource
+
+_END: Final = (1 << 63) - 1
+
+
+@final
+class FileShards:
+    """The files of a source; a shard is a file, its name the path below the root of the listing.
+
+    Attributes:
+        source: what was asked for; `num_rows` counts records, good or bad, in the order of the files.
+        files: as they were listed.
+        names: of the shards, in order.
+    """
+
+    def __init__(
+        self, source: ResolvedSource, files: Sequence[InputFile], columns: Sequence[str] | None = None
+    ) -> None:
+        self.source, self.files = source, tuple(files)
+        self.names = tuple(file.path for file in self.files)
+        self._columns = None if columns is None else tuple(dict.fromkeys(columns))
+        self._indexes = RowIndexes()
+        self._told: dict[int, int | None] = {}  # what metadata say of a shard's rows
+        self._counted: dict[int, int] = {}  # what reading found
+
+    @property
+    def every_row(self) -> bool:
+        """Whether nothing is left out."""
+        return self.source.on_bad_record == "fail" and self.source.where is None
+
+    def info(self, name: str) -> ShardInfo:
+        """Return what is known of a shard."""
+        index = index_of(name, self.names)
+        file = self.files[index]
+        return ShardInfo(
+            name=name,
+            index=index,
+            url=file.url,
+            format=file.format,
+            compression=file.compression,
+            bytes=file.size,
+            rows=self._known_rows(index),
+        )
+
+    def rows(self, name: str, row: int) -> Numbered:
+        """Return (number, row) from number `row` on."""
+        check_row(row)
+        return self._rows(index_of(name, self.names), row)
+
+    def count(self, name: str) -> int:
+        """Return how many rows a shard has, good or bad; reads the file where nothing else tells."""
+        return self._count(index_of(name, self.names))
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        file, stop = self.files[index], self._stop(index)
+        reading = Reading(source=self.source, columns=self._columns, shard=self.names[index], stop=stop)
+        start = seek(file, row, self._indexes, self.source.storage_options)
+        rows = yield from numbered_rows(file, reading, start, row)
+        if rows != stop:  # the end of the file
+            self._counted[index] = rows
+
+    def _stop(self, index: int) -> int | None:
+        """Return the number of the first row of a shard that `num_rows` leaves out."""
+        left = self.source.num_rows
+        if left is None:
+            return None
+        for before in range(index):
+            left -= self._count(before, left) if left else 0
+        return left
+
+    def _count(self, index: int, enough: int = _END) -> int:
+        """Return how many rows a shard has, or `enough`, if it has so many."""
+        rows = self._tell(index)
+        rows = self._counted.get(index) if rows is None else rows
+        if rows is None:
+            rows = self._read_count(index, enough)
+            if rows < enough:
+                self._counted[index] = rows
+        return min(rows, enough)
+
+    def _read_count(self, index: int, enough: int) -> int:
+        file = self.files[index]
+        if is_lines(file):
+            return line_rows(file, enough, self._indexes, self.source.storage_options)
+        return counted(file, self.source, enough)
+
+    def _tell(self, index: int) -> int | None:
+        if index not in self._told:
+            self._told[index] = rows_without_reading(self.files[index], self.source.storage_options)
+        return self._told[index]
+
+    def _known_rows(self, index: int) -> int | None:
+        rows, left = self._tell(index), self.source.num_rows
+        if rows is None or left is None:
+            return rows
+        for before in range(index):
+            told = self._tell(before)
+            if told is None:
+                return None
+            left = max(left - told, 0)
+        return min(rows, left)

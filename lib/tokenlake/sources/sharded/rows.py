@@ -1,0 +1,153 @@
+"""The rows of one file from a given one on, each with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.errors import BadRecordError
+from tokenlake.sources.arrays import Int64s
+from tokenlake.sources.batch import BadRecord, RowBatch, refuse
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.records import read_rows
+from tokenlake.sources.seek import Seek, whole
+from tokenlake.sources.sharded.info import beyond
+from tokenlake.sources.where import Predicate
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedSource
+
+Numbered = Iterator[tuple[int, dict[str, Any]]]
+
+_SLICE_BYTES: Final = 256 << 10  # of columns that become Python objects at a time: the first row comes soon
+_SLICE_ROWS: Final = 1024
+_END: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the rows of a file are wanted.
+
+    Attributes:
+        source: its policy, predicate and limits count; its `content_field` names the only field of text.
+        columns: fields to read, None for all.
+        shard: name for messages.
+        stop: number of the first row not to be read, None for the end.
+    """
+
+    source: ResolvedSource
+    columns: tuple[str, ...] | None
+    shard: str
+    stop: int | None = None
+
+
+def numbered_rows(
+    file: InputFile, reading: Reading, start: Seek, row: int
+) -> Generator[tuple[int, dict[str, Any]], None, int]:
+    """Yield (number, row) from number `row` on; return how many rows there are, at most `reading.stop`.
+
+    Raises:
+        BadRecordError: a record from `row` on is bad and the policy is ``fail``; rows before it have come.
+        ConfigError: `row` is beyond the end.
+        DamagedFileError, InputChangedError: as :func:`tokenlake.sources.records.read_rows`.
+    """
+    number, stop = start.number, _END if reading.stop is None else reading.stop
+    for batch in _batches(file, reading, start) if row < stop else ():
+        kept, bad, number = _numbers(file, batch, number)
+        yield from _judged(reading, batch, kept, bad, row)
+        if number >= stop:
+            break
+    number = min(number, stop) if row < stop else stop
+    if row > number:
+        raise beyond(reading.shard, row, number)
+    return number
+
+
+def counted(file: InputFile, source: ResolvedSource, enough: int) -> int:
+    """Return how many rows a file has, good or bad, by reading it; some number from `enough` on, if so many."""
+    reading = Reading(source=replace(source, where=None), columns=None, shard=file.path)
+    count = 0
+    for batch in _batches(file, reading, whole(file)):
+        count += batch.rows_read
+        if count >= enough:
+            break
+    return count
+
+
+def _batches(file: InputFile, reading: Reading, start: Seek) -> Iterator[RowBatch]:
+    # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
+    source = replace(reading.source, on_bad_record="quarantine")
+    if not _positions_are_numbers(
+        file
+    ):  # `where` is applied here, or the numbers would be lost, or the field's name
+        source = replace(source, where=None)
+    for part in start.parts:
+        yield from read_rows(part, source, reading.columns)
+
+
+def _positions_are_numbers(file: InputFile) -> bool:
+    return file.format not in ("jsonl", "text")
+
+
+def _numbers(file: InputFile, batch: RowBatch, number: int) -> tuple[Int64s, Int64s, int]:
+    """Return the numbers of the batch's rows and of its bad records, and the number after the batch."""
+    bad = np.array([record.position for record in batch.bad], np.int64)
+    after = number + batch.rows_read + sum(batch.skipped.values())
+    if _positions_are_numbers(file):
+        return batch.positions, bad, after
+    places = np.sort(np.concatenate([batch.positions, bad]))
+    return number + np.searchsorted(places, batch.positions), number + np.searchsorted(places, bad), after
+
+
+def _judged(reading: Reading, batch: RowBatch, kept: Int64s, bad: Int64s, row: int) -> Numbered:
+    stop = _END if reading.stop is None else reading.stop
+    judged = np.flatnonzero((bad >= row) & (bad < stop)) if reading.source.on_bad_record == "fail" else []
+    first_bad = int(judged[0]) if len(judged) else None
+    if first_bad is not None:
+        stop = int(bad[first_bad])
+    at, end = np.searchsorted(kept, [row, stop]).tolist()
+    yield from _dicts(reading, batch, kept, range(at, end))
+    if first_bad is not None:
+        raise _refused(reading, batch.bad[first_bad], batch.file, stop)
+
+
+def _refused(reading: Reading, record: BadRecord, file: InputFile, number: int) -> BadRecordError:
+    error = refuse(record, file.url)
+    told = f"shard {reading.shard!r}, row {number}: {error}"
+    return BadRecordError(told, **error.details, shard=reading.shard, row=number)
+
+
+def _dicts(reading: Reading, batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
+    """Yield (number, row) for the rows at `places` of a batch, some at a time."""
+    rows = _named(reading, batch)
+    chosen = _chosen(reading, batch, rows, places)
+    if batch.objects is not None:
+        for place in chosen.tolist():
+            yield int(numbers[place]), batch.objects[place]
+        return
+    step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * max(len(rows), 1) // max(rows.nbytes, 1)))
+    for first in range(0, len(chosen), step):
+        some = chosen[first : first + step]
+        near = rows.slice(int(some[0]), int(some[-1]) + 1 - int(some[0]))
+        if len(near) > len(some):
+            near = near.take(pa.array(some - some[0]))
+        yield from zip(numbers[some].tolist(), near.to_pylist(), strict=True)
+
+
+def _chosen(reading: Reading, batch: RowBatch, rows: pa.RecordBatch, places: range) -> Int64s:
+    if not reading.source.where or _positions_are_numbers(batch.file) or not len(places):
+        return np.arange(places.start, places.stop)
+    json = batch.file.format == "jsonl"
+    part = rows.slice(places.start, len(places))
+    mask = Predicate(reading.source.where).mask(part, missing_is_null=json)
+    return places.start + np.flatnonzero(mask)
+
+
+def _named(reading: Reading, batch: RowBatch) -> pa.RecordBatch:
+    if batch.file.format == "text" and batch.rows.num_columns == 1:
+        return batch.rows.rename_columns([reading.source.content_field])
+    return batch.rows
