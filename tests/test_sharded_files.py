@@ -286,6 +286,13 @@ def test_quarantined_records_are_left_out_and_keep_their_numbers(damaged_lines):
         len(source)
 
 
+def test_a_bad_record_far_into_a_file_still_has_its_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("tokenlake.sources.linenumbers._COUNTED_BYTES", 100)
+    path = put(tmp_path / "a.jsonl", b'{"id":"0"}\n\n' * 20_000 + b"[]\n")
+    with pytest.raises(BadRecordError, match=r"row 20000: .*:40001: not_an_object at byte offset 240000"):
+        list(JsonShardedSource(path).open_shard_at_row("a.jsonl", 19_999))
+
+
 def test_a_predicate_and_bad_records_together_keep_the_numbers(damaged_lines):
     source = JsonShardedSource(damaged_lines, on_bad_record="quarantine", where="id <> '2'")
     assert numbered(source, source.shard_names[0]) == [(0, {"id": "0"}), (5, {"id": "5"})]
@@ -353,6 +360,19 @@ def test_parquet_columns_are_read_in_the_order_asked_for(tmp_path):
     assert numbered(chosen, "a.parquet") == [(4, {"text": ROWS[4]["text"]})]
     with pytest.raises(DamagedFileError, match="no column 'x'"):
         list(ParquetShardedSource(path, columns=["x"]))
+
+
+@pytest.mark.parametrize("kept", [range(2), range(4, 5), range(7, 9), range(3, 8), range(0)])
+def test_row_groups_that_a_predicate_excludes_keep_the_numbers_of_the_others(tmp_path, kept):
+    pq.write_table(pa.table({"id": range(9)}), tmp_path / "a.parquet", row_group_size=2)
+    where = f"id >= {kept.start} and id < {kept.stop}"
+    source = ParquetShardedSource(tmp_path, where=where)
+    for row in range(10):
+        assert numbered(source, "a.parquet", row) == [
+            (place, {"id": place}) for place in kept if place >= row
+        ]
+    with pytest.raises(ConfigError, match="it has 9 rows"):
+        list(source.open_shard_at_row("a.parquet", 10))
 
 
 def test_only_the_row_group_that_holds_the_row_is_decoded(tmp_path):
