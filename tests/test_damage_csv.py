@@ -150,11 +150,7 @@ def test_many_bad_rows_of_a_block_have_their_lines(tmp_path: Path) -> None:
     assert texts(batches) == ["a\nb"] * 20
 
 
-@pytest.mark.parametrize("block_bytes", [16, 1 << 20])
-def test_a_row_over_the_limit_is_set_aside_in_bounded_memory(
-    tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tokenlake.sources.csvblocks.BLOCK_BYTES", block_bytes)
+def test_a_row_over_the_limit_is_set_aside(tmp_path: Path) -> None:
     path = _written(tmp_path, HEAD + b"1,a\n2," + b"x" * 500 + b'\r\n3,"c\n"\n4\n')
     batches = read(path, max_record_bytes=99)
     bad = [record for batch in batches for record in batch.bad]

@@ -135,8 +135,10 @@ class DatasetIntrospector:
         )
         counted, in_footers, footer_bytes = self._count(parts)
         remarks = () if self._request.hub is None else self._request.hub.remarks
+        local = () if self._request.is_hub else passed_over(self._request.given, self._request.source.type)
         found = [
             *remarks,
+            *local,
             *_empty(self._files),
             *(each for part in parts for each in findings(part)),
             *in_footers,

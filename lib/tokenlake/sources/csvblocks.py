@@ -59,7 +59,7 @@ class CsvBlock:
     size: int
     ends: Int64s
     lasts: Int64s
-    doubled: Int64s
+    doubled: Int64s | None
     stray: Int64s
     line: int
     bom: bool

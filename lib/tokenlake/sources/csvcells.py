@@ -14,6 +14,7 @@ from tokenlake.sources.csvmarks import NEWLINE, QUOTE, RETURN
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.strict import Fault
 
+_PIECE: Final = 1 << 20
 _BARE_RETURN: Final = Fault("bare_return", "a carriage return without a newline stands outside of quotes")
 _STRAY_QUOTE: Final = Fault(
     "stray_quote", 'a quote stands inside a cell; expected a quoted cell and "" in it'
@@ -93,7 +94,9 @@ def spans(records: Records, index: int) -> tuple[Int64s, Int64s]:
     return starts, np.where(records.cells == index + 1, records.stops, ends[at])
 
 
-def _texts(data: bytes | bytearray, starts: Int64s, stops: Int64s, doubled: Int64s) -> pa.LargeStringArray:
+def _texts(data: bytearray, starts: Int64s, stops: Int64s, doubled: Int64s | None) -> pa.LargeStringArray:
+    if doubled is None:
+        return _one_by_one(data, starts.tolist(), stops.tolist())
     sizes = stops - starts
     cuts = np.zeros(0, np.int64)
     if len(doubled) and len(starts):
@@ -105,7 +108,22 @@ def _texts(data: bytes | bytearray, starts: Int64s, stops: Int64s, doubled: Int6
     return text_over(offsets, _pieces(data, starts, stops, cuts))
 
 
-def _pieces(data: bytes | bytearray, starts: Int64s, stops: Int64s, cuts: Int64s) -> pa.Buffer:
+def _one_by_one(data: bytearray, starts: list[int], stops: list[int]) -> pa.LargeStringArray:
+    joined, offsets = bytearray(), np.zeros(len(starts) + 1, np.int64)
+    for index, (at, stop) in enumerate(zip(starts, stops, strict=True)):
+        while at < stop:  # in pieces, for a cell can be as large as all else together
+            end = min(at + _PIECE, stop)
+            piece = data[at:end]
+            if (len(piece) - len(piece.rstrip(b'"'))) % 2:  # never between two quotes that stand for one
+                end += 1
+                piece += b'"'
+            joined += piece.replace(b'""', b'"')
+            at = end
+        offsets[index + 1] = len(joined)
+    return text_over(offsets, pa.py_buffer(joined))
+
+
+def _pieces(data: bytearray, starts: Int64s, stops: Int64s, cuts: Int64s) -> pa.Buffer:
     """Return the bytes between every start and stop, laid end to end, without those at `cuts`."""
     # Seen as byte strings, what is wanted and what is not take turns; Arrow copies every other one.
     if len(cuts):

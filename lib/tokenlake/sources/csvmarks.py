@@ -40,7 +40,7 @@ class Marks:
 
     Attributes:
         ends: int64, where cells end: every delimiter and newline that is not in quotes.
-        doubled: int64, the second quote of every two that stand for one.
+        doubled: int64, the second quote of every two that stand for one; None if they were not looked for.
         stray: int64, quotes where none may stand.
         unclosed: the quote that is still open at the end, or was closed on a later line where no cell can
             end; None if there is none.
@@ -48,7 +48,7 @@ class Marks:
     """
 
     ends: Int64s
-    doubled: Int64s
+    doubled: Int64s | None
     stray: Int64s
     unclosed: int | None
     newlines: int

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError
+from tokenlake.sources.bounds import ColumnRange, holds_nowhere
 from tokenlake.sources.duck import engine
 from tokenlake.sources.expression import Path, parse
-from tokenlake.sources.bounds import ColumnRange, holds_nowhere
 
 __all__ = ["ColumnRange", "Predicate"]
 
