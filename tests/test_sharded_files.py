@@ -23,7 +23,6 @@ from tokenlake.errors import (
     BadRecordError,
     ConfigError,
     DamagedFileError,
-    NotAvailableError,
     SourceNotFoundError,
 )
 from tokenlake.sources.sharded import (
@@ -383,6 +382,9 @@ def test_lines_of_text_go_into_the_field_asked_for(tmp_path):
     whole = TextShardedSource(path, text_mode="document")
     assert numbered(whole, "a.txt") == [(0, {"text": "one\r\n\n  \ntwo"})]
     assert len(whole) == 1
+    chosen = TextShardedSource(path, text_field="body", text_mode="document", where="body like 'one%'")
+    assert numbered(chosen, "a.txt", 0) == [(0, {"body": "one\r\n\n  \ntwo"})]
+    assert numbered(chosen, "a.txt", 1) == []
 
 
 def test_the_limit_of_the_seeds_works_on_files(tmp_path):
@@ -444,7 +446,6 @@ def test_a_mistyped_path_names_the_near_match_and_is_no_dataset_id(tmp_path):
         create_source({"data_files": str(tmp_path / "trian.jsonl")})
 
 
-@pytest.mark.parametrize("options", [{"streaming": False}, {"cache_dir": "/tmp/x"}])
-def test_what_the_hub_source_does_not_do_yet_is_an_error(options):
-    with pytest.raises(NotAvailableError, match=next(iter(options))):
-        HuggingFaceShardedSource("org/data", **options)
+def test_a_cache_that_would_not_be_used_is_an_error():
+    with pytest.raises(ConfigError, match="cache_dir: got '/tmp/x', but nothing is kept"):
+        HuggingFaceShardedSource("org/data", cache_dir="/tmp/x")

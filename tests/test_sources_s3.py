@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.s3.models import s3_backends
 
 from tests.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
 from tests.servers.base import Fault
@@ -124,9 +125,9 @@ class TestListing:
         assert found == ["c.txt", "er/b.parquet"]
 
     def test_more_objects_than_a_page_cost_a_request_a_page(self, server: S3Server) -> None:
-        client = server.client()
+        inside = s3_backends["123456789012"]["aws"]  # moto runs in this process: no 1,205 requests
         for index in range(1205):
-            client.put_object(Bucket="many", Key=f"in/{index:05d}.jsonl", Body=b"")
+            inside.put_object("many", f"in/{index:05d}.jsonl", b"")
         files = listed("s3://many/in", storage_options=server.options())
         assert [file.path for file in files] == [f"{index:05d}.jsonl" for index in range(1205)]
         assert len(server.requests("GET", "list-type=2")) == 2

@@ -126,7 +126,7 @@ class _Interface(Handler):
     def _upload(self, path: str, query: dict[str, str], body: bytes, fault: Fault | None) -> None:
         bucket = path.split("/b/")[1].split("/")[0]
         kind = query.get("uploadType")
-        if self.command == "PUT":
+        if "upload_id" in query:
             self._chunk(query["upload_id"], body, fault)
         elif kind == "resumable":
             number = f"upload-{len(self.owner.uploads)}"
@@ -212,4 +212,7 @@ class GcsServer(Server):
 
     def options(self) -> dict[str, Any]:
         """Return storage_options for the server."""
-        return {"endpoint_url": self.url, "token": {"env": "LAKE_TOKEN"} if self.token else "anon"}
+        options: dict[str, Any] = {"endpoint_url": self.url, "token": "anon"}
+        if self.token:  # gcsfs asks Google about an access token that it is given as `token`
+            options["session_kwargs"] = {"headers": {"Authorization": {"env": "LAKE_TOKEN"}}}
+        return options

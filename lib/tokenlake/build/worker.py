@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.workbench import Workbench
-from tokenlake.config.references import provide_blocks, scrub
+from tokenlake.config.references import hide, provide_blocks
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
 
 
@@ -66,13 +66,19 @@ def _answer(workbench: Workbench, job: dict[str, Any], answers: BinaryIO) -> Non
     try:
         outcome = {"result": _perform(workbench, job, progress)}
     except TokenlakeError as error:
-        outcome = {"error": to_json(error)}
+        outcome = {"error": _hidden(to_json(error))}
     except BaseException:
-        trace = scrub(traceback.format_exc())
-        outcome = {
-            "error": to_json(WorkerError(f"unexpected error in a worker process; this is a bug:\n{trace}"))
-        }
+        wrong = WorkerError(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
+        outcome = {"error": _hidden(to_json(wrong))}
     _send(answers, outcome | {"rss": _resident()})
+
+
+def _hidden(error: dict[str, Any]) -> dict[str, Any]:
+    """Return an error without secrets: a message may quote another library's, and is logged and stored."""
+    details = {
+        key: hide(value) if isinstance(value, str) else value for key, value in error["details"].items()
+    }
+    return {**error, "message": hide(error["message"]), "details": details}
 
 
 def _perform(workbench: Workbench, job: dict[str, Any], progress: Any) -> dict[str, Any]:

@@ -61,11 +61,16 @@ def remember(secrets: Iterable[str]) -> None:
     _KNOWN.update(secret for secret in secrets if len(secret) >= _SHORTEST)
 
 
-def scrub(message: str) -> str:
-    """Return `message` without the secrets that are known here, queries of URLs and passwords in URLs."""
+def hide(message: str) -> str:
+    """Return `message` without the secrets that are known here."""
     for secret in sorted(_KNOWN, key=len, reverse=True):
         message = message.replace(secret, HIDDEN)
-    return _PASSWORD.sub(rf"\1:{HIDDEN}@", _QUERY.sub(r"\1?...", message))
+    return message
+
+
+def scrub(message: str) -> str:
+    """Return the message of another library without known secrets, queries of URLs and passwords in URLs."""
+    return _PASSWORD.sub(rf"\1:{HIDDEN}@", _QUERY.sub(r"\1?...", hide(message)))
 
 
 def _resolved(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, final
 
 from tokenlake.sources.objects import Found, Objects, Page, Sink
@@ -94,5 +94,17 @@ def _token(info: Mapping[str, Any]) -> str:
     for kind, names in _KINDS:
         for name in names:
             if value := info.get(name):
-                return f"{kind}:{value.isoformat() if isinstance(value, datetime) else str(value).strip(chr(34))}"
+                return f"{kind}:{_moment(value) if kind in ('modified', 'created') else str(value).strip(chr(34))}"
     return ""
+
+
+def _moment(value: Any) -> str:
+    """Return a time in one spelling: a listing may have it as a number and a single answer as a text."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    return str(round(value * 1_000_000)) if isinstance(value, int | float) else str(value)

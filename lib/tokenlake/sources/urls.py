@@ -56,10 +56,12 @@ def parse_url(text: str) -> Url:
             "with one scheme (file systems cannot be chained with ::)"
         )
     scheme = _ALIASES.get(scheme, scheme)
-    host, _, path = rest.partition("/")
     if scheme in ("http", "https"):
-        host, path = host.partition("?")[0], path.partition("#")[0]
-    url = Url(scheme, f"{scheme}://{host}", path)
+        rest = re.sub(r"^([^/?#]*)\?", r"\1/?", rest).partition("#")[0]
+    host, _, path = rest.partition("/")
+    if scheme == "memory":  # has no hosts
+        host, path = "", rest.lstrip("/")
+    url = Url(scheme, f"{scheme}://{host}" if host else f"{scheme}:/", path)
     _refuse_password(url, host)
     _refuse_signature(url)
     if not host and scheme in ("s3", "gs", "http", "https"):

@@ -81,14 +81,16 @@ def counted(file: InputFile, source: ResolvedSource, enough: int) -> int:
 def _batches(file: InputFile, reading: Reading, start: Seek) -> Iterator[RowBatch]:
     # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
     source = replace(reading.source, on_bad_record="quarantine")
-    if not _positions_are_numbers(file):  # `where` is applied here, or the numbers would be lost
+    if not _positions_are_numbers(
+        file
+    ):  # `where` is applied here, or the numbers would be lost, or the field's name
         source = replace(source, where=None)
     for part in start.parts:
         yield from read_rows(part, source, reading.columns)
 
 
 def _positions_are_numbers(file: InputFile) -> bool:
-    return file.format != "jsonl" and (file.format != "text" or file.text_mode == "document")
+    return file.format not in ("jsonl", "text")
 
 
 def _numbers(file: InputFile, batch: RowBatch, number: int) -> tuple[Int64s, Int64s, int]:
