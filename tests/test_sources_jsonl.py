@@ -18,7 +18,8 @@ from tokenlake.errors import BadRecordError
 from tokenlake.sources import FileRange, read_range
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
 from tokenlake.sources.fastjson import fast_texts
-from tokenlake.sources.jsonl import parse_block, read_records, read_texts_of, spans_of, without_space
+from tokenlake.sources.json_texts import read_texts_of
+from tokenlake.sources.jsonl import parse_block, read_records, spans_of, without_space
 from tokenlake.sources.jsonspans import Spans
 from tokenlake.sources.lineindex import index_lines
 from tokenlake.sources.longline import parse_long

@@ -12,17 +12,16 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.sources.arrays import text_of_strings
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
 from tokenlake.sources.fastjson import fast_texts, is_plain
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.json_rows import read_rows_of
+from tokenlake.sources.json_texts import read_texts_of
 from tokenlake.sources.jsonspans import Spans
 from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.longline import parse_long
 from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.split import FileRange
-from tokenlake.sources.strict import Fault, parse_line, too_long
 from tokenlake.sources.want import Want
 from tokenlake.sources.where import Predicate
 
@@ -97,16 +96,3 @@ def spans_of(block: Block, lines: LineIndex) -> Spans:
         normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": lines.blank},
         bytes_read=block.bytes_read,
     )
-
-
-def read_texts_of(spans: Spans, field: str, max_record_bytes: int) -> Iterator[Parsed]:
-    """Read records strictly, one by one, for their texts alone."""
-
-    def judge(index: int, line: bytes) -> str | Fault:
-        if len(line) > max_record_bytes:
-            return too_long(len(line), max_record_bytes)
-        return parse_line(line, field)
-
-    for piece in spans.pieces():
-        texts, good, bad = piece.judged(judge)
-        yield piece.parsed(good, bad, text=text_of_strings(texts))
