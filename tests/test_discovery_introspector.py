@@ -337,6 +337,35 @@ def test_damaged_files_are_findings_and_left_out(tmp_path: Path) -> None:
     ]
 
 
+def test_empty_files_change_nothing_and_others_are_told(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
+    (tmp_path / "b.jsonl").touch()
+    for name in ("c.jsonl.bz2", "README.md", "_SUCCESS", ".hidden.doc"):
+        (tmp_path / name).write_text("x")
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert (group.files, group.rows, group.entry["data_files"]) == (2, 1, str(tmp_path))
+    assert told(found) == {
+        "": "files that are not read, because of their names: .jsonl.bz2 1, .md 1",
+        "b.jsonl": "it is empty",
+    }
+    assert not any(finding.fatal for finding in found.findings)
+    (tmp_path / "a.jsonl").unlink()
+    (group,) = inspect(tmp_path).groups
+    assert (group.kind, group.rows, group.entry) == ("empty", 0, None)
+
+
+def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user sees it; whoever runs the tests may be allowed everything."""
+    write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
+
+    def refused(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sampling, "opened", refused)
+    assert told(inspect(tmp_path)) == {"a.jsonl": "it cannot be read (Permission denied)"}
+
+
 def test_a_flipped_page_is_found(tmp_path: Path) -> None:
     path = write_parquet(
         tmp_path / "a.parquet", {"text": prose(60)}, write_page_checksum=True, compression="none"
