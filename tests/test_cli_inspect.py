@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from tests.test_discovery_introspector import CHAT, prose, write_lines, write_parquet
 from tokenlake.cli.app import main
@@ -30,31 +32,13 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def on_terminal(columns: int, *arguments: str) -> str:
+def page(columns: int, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """What the command prints on a terminal of that width, without colours."""
-    import fcntl
-    import pty
-    import struct
-    import termios
-
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    env = os.environ | {"TERM": "xterm", "COLUMNS": str(columns)}
-    command = [sys.executable, "-m", "tokenlake", *arguments]
-    with subprocess.Popen(command, stdout=slave, stderr=subprocess.DEVNULL, env=env) as process:
-        os.close(slave)
-        out = b""
-        while True:
-            try:
-                part = os.read(master, 65536)
-            except OSError:  # Linux says so at the end of a terminal
-                break
-            if not part:
-                break
-            out += part
-        assert process.wait(60) == 0
-    os.close(master)
-    return re.sub(r"\x1b\[[0-9;]*m", "", out.decode()).replace("\r\n", "\n")
+    written = io.StringIO()
+    console = Console(file=written, width=columns, force_terminal=True, highlight=False, emoji=False)
+    monkeypatch.setattr("tokenlake.cli.inspect.stdout", lambda: console)
+    assert main(["inspect", *arguments, "--no-yaml"]) == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
 
 
 # -- into a file
@@ -159,25 +143,37 @@ def test_errors_end_as_those_of_other_commands(
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_page_fits_the_terminal(data: Path, columns: int) -> None:
-    write_lines(
-        data / "wide.jsonl",
-        [
-            {
-                "a_rather_long_name_of_a_column" * 2: "x " * 500,
-                "esc": "\x1b[2J",
-                "deep": [{"k": {"l": ["m"] * 50}}],
-            }
-        ],
-    )
-    page = on_terminal(columns, "inspect", str(data))
-    assert max(len(line.rstrip()) for line in page.splitlines() if str(data) not in line) <= columns
-    assert "web raw text" in page
-    assert "chat chats" in page
-    assert "content  string  no     text (synonym)" in page
-    assert "\x1b" not in page
-    assert "\\x1b[2J" in page
-    assert "Proposed configuration" in page
+def test_the_page_fits_the_terminal(data: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {
+        "a_rather_long_name_of_a_column": "x " * 500,
+        "esc": "\x1b[2J",
+        "deep": [{"k": {"l": ["m"] * 50}}],
+    }
+    write_lines(data / "wide.jsonl", [record])
+    shown = page(columns, monkeypatch, str(data))
+    assert max(len(line.rstrip()) for line in shown.splitlines() if str(data) not in line) <= columns
+    assert "web raw text" in shown
+    assert "chat chats" in shown
+    assert "content  string  no     text (synonym)" in shown
+    assert "\x1b" not in shown
+    assert "\\x1b[2J" in shown
+    assert "Proposed configuration" in shown
+
+
+def test_a_terminal_gets_the_page_without_being_asked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real command on a real terminal."""
+    import pty
+
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "tokenlake", "inspect", str(data), "--rows", "0"]
+    with subprocess.Popen(command, stdout=slave, stderr=subprocess.DEVNULL) as process:
+        os.close(slave)
+        out = b""
+        while b"seq_length" not in out and (part := os.read(master, 65536)):
+            out += part
+    os.close(master)
+    assert process.returncode == 0
+    assert b"taken for" in out
 
 
 def test_the_page_can_be_had_in_a_pipe_and_is_not_wrapped(data: Path, capsys: Output) -> None:

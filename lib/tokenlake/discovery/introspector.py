@@ -35,6 +35,7 @@ from tokenlake.discovery.proposal import entry_of, proposal
 from tokenlake.discovery.request import Request, SourceLike
 from tokenlake.discovery.sampling import Looked, footer_rows, look
 from tokenlake.discovery.splits import split_of
+from tokenlake.discovery.unlisted import passed_over
 from tokenlake.errors import ConfigError
 from tokenlake.report import numbers
 from tokenlake.sources.inputs import InputFile
