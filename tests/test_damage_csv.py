@@ -174,3 +174,12 @@ def _written(folder: Path, data: bytes, name: str = "in.csv") -> Path:
     path = folder / name
     path.write_bytes(data)
     return path
+
+
+def test_a_row_of_a_million_cells_is_set_aside_without_noting_each(tmp_path: Path) -> None:
+    path = _written(tmp_path, HEAD + b"1,a\n" + b"x" * (5 << 20) + b"," * 2_300_000 + b"\n3,c\n")
+    batches = read(path)
+    (bad,) = [record for batch in batches for record in batch.bad]
+    assert (bad.position, bad.reason, len(bad.raw)) == (1, "ragged_row", 64 << 10)
+    assert bad.detail == "the row has more than 1048576 cells (line 3)"
+    assert texts(batches) == ["a", "c"]

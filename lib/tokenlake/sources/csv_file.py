@@ -18,7 +18,7 @@ import pyarrow as pa
 from tokenlake.errors import ConfigError
 from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.batch import RAW_LIMIT
-from tokenlake.sources.csvblocks import Layout, LongRecord, read_records
+from tokenlake.sources.csvblocks import MOST_CELLS, Layout, LongRecord, read_records
 from tokenlake.sources.csvcells import Records, column, faults, index_records, record_too_long
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.inputs import InputFile, damaged
@@ -51,7 +51,7 @@ def parse_csv(file: InputFile, stream: ByteStream, want: Want, layout: Layout) -
     row = 0
     for block in read_records(file, stream, layout):
         if isinstance(block, LongRecord):
-            fault = record_too_long(block.size, layout.max_record_bytes)
+            fault = _too_much(block, layout)
             if header is None:
                 raise damaged(file, f"its header cannot be used: {fault.detail}", line=block.line + 1)
             yield _long(block, fault, row)
@@ -155,6 +155,12 @@ def _long(record: LongRecord, fault: Fault, row: int) -> Parsed:
         normalized={"crlf": int(record.crlf)},
         bytes_read=record.bytes_read,
     )
+
+
+def _too_much(record: LongRecord, layout: Layout) -> Fault:
+    if record.size > layout.max_record_bytes:
+        return record_too_long(record.size, layout.max_record_bytes)
+    return Fault("ragged_row", f"the row has more than {MOST_CELLS} cells")
 
 
 def _at_line(fault: Fault, line: int) -> Fault:

@@ -22,6 +22,7 @@ from tokenlake.sources.textcheck import check_marks
 BLOCK_BYTES: Final = 4 << 20  # the index of bare delimiters takes 25 times as much
 _STEP_BYTES: Final = 1 << 20
 _HEAD: Final = 4  # bytes that tell an encoding
+MOST_CELLS: Final = 1 << 20  # of a record that is longer than a block: each takes 50 bytes to note
 _FRAME: Final = 2  # carriage return and newline are not part of a record
 
 
@@ -81,7 +82,7 @@ class CsvBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongRecord:
-    """A record over the limit.
+    """A record over the limit, of bytes or of cells.
 
     Attributes:
         head: its first 64 KiB.
@@ -210,7 +211,7 @@ def _gather(
         if end >= 0 or final:
             break
         seen = len(scan.ends)
-        if dropped or len(data) > limit + _FRAME:
+        if dropped or len(data) > limit + _FRAME or len(scan.ends) > MOST_CELLS:
             drop, seen = scan.forget(), 0
             dropped, newlines = dropped + drop, newlines + data.count(b"\n", 0, drop)
             del data[:drop]
