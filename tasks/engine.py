@@ -11,13 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import astuple
 from types import TracebackType
 from typing import Final, Self, final
 
 from tasks.grouping import group_name, group_units
 from tasks.progress import Log, ProgressLog
 from tokenlake.account import Account
-from tokenlake.build.events import Event, UnitProgress, UnitRetried, Watcher, ignore
+from tokenlake.build.events import Event, Planning, UnitProgress, UnitRetried, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, available_cpus, result_of, worth_a_retry
 from tokenlake.build.session import BuildSession
@@ -26,9 +27,12 @@ from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.manifest import UnitRecord
+from tokenlake.report.planning import planning_line
 
 #: Task runs of one flow run, at most: a few hundred are readable, and each costs some 20 kB.
 MAX_GROUPS: Final = 256
+
+_PLAN_LINE_EVERY: Final = 5.0  # seconds between two lines about the plan, after the first
 
 _CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
 
@@ -53,6 +57,7 @@ class LocalEngine:
         self._began = time.monotonic()
         self._on_event = on_event
         self._cancelled = False
+        self._planning: Planning | None = None
         self._progress: dict[int, ProgressLog] = {}
         self._failed: dict[int, TokenlakeError] = {}
         self._records: dict[int, UnitRecord] = {}
@@ -78,6 +83,17 @@ class LocalEngine:
             TokenlakeError: what planning raised, or CancelledError.
         """
         return self._opening.result()
+
+    def planned(self, log: Log) -> BuildSession:
+        """:meth:`session`, with a line in the log now and then for a plan that takes a while."""
+        wait = 1.0
+        while not self._opening.done():
+            with suppress(TimeoutError):
+                self._opening.exception(wait)
+            if self._planning is not None and not self._opening.done():
+                log(f"planning: {planning_line(*astuple(self._planning))}")
+                wait = _PLAN_LINE_EVERY
+        return self.session()
 
     def groups(self) -> list[tuple[int, ...]]:
         """The units still to do, in order, in at most :data:`MAX_GROUPS` groups of neighbours."""
@@ -181,4 +197,6 @@ class LocalEngine:
     def _tell(self, event: Event) -> None:
         if isinstance(event, UnitProgress) and (progress := self._progress.get(event.unit)):
             progress.add(event)
+        elif isinstance(event, Planning):
+            self._planning = event
         self._on_event(event)

@@ -18,7 +18,7 @@ def plan_build(engine: LocalEngine) -> dict[str, Any]:
     """Wait for the plan and say what it comes to."""
     if engine.blocks:
         engine.provide(load_blocks(engine.blocks))
-    session = engine.session()
+    session = engine.planned(get_run_logger().info)
     total = sum(unit.bytes for unit in session.plan.units)
     plan = {
         "dataset": session.dataset,

@@ -337,6 +337,35 @@ def test_damaged_files_are_findings_and_left_out(tmp_path: Path) -> None:
     ]
 
 
+def test_empty_files_change_nothing_and_others_are_told(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
+    (tmp_path / "b.jsonl").touch()
+    for name in ("c.jsonl.bz2", "README.md", "_SUCCESS", ".hidden.doc"):
+        (tmp_path / name).write_text("x")
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert (group.files, group.rows, group.entry["data_files"]) == (2, 1, str(tmp_path))
+    assert told(found) == {
+        "": "files that are not read, because of their names: .jsonl.bz2 1, .md 1",
+        "b.jsonl": "it is empty",
+    }
+    assert not any(finding.fatal for finding in found.findings)
+    (tmp_path / "a.jsonl").unlink()
+    (group,) = inspect(tmp_path).groups
+    assert (group.kind, group.rows, group.entry) == ("empty", 0, None)
+
+
+def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user sees it; whoever runs the tests may be allowed everything."""
+    write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
+
+    def refused(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sampling, "opened", refused)
+    assert told(inspect(tmp_path)) == {"a.jsonl": "it cannot be read (Permission denied)"}
+
+
 def test_a_flipped_page_is_found(tmp_path: Path) -> None:
     path = write_parquet(
         tmp_path / "a.parquet", {"text": prose(60)}, write_page_checksum=True, compression="none"
@@ -428,11 +457,11 @@ def test_a_look_reads_at_most_a_few_megabytes_of_a_few_files(tmp_path: Path, cou
     assert len(opened) <= LOOKED_INTO
 
 
-def test_ten_thousand_files_are_listed_and_eight_opened(tmp_path: Path, counted: Counted) -> None:
-    for i in range(10_000):
+def test_three_thousand_files_are_listed_and_eight_opened(tmp_path: Path, counted: Counted) -> None:
+    for i in range(3000):
         (tmp_path / f"{chr(97 + i % 26)}{i}.txt").write_text("tiny")
     found = inspect(tmp_path)
-    assert (found.files, found.groups[0].rows, found.groups[0].rows_exact) == (10_000, 10_000, True)
+    assert (found.files, found.groups[0].rows, found.groups[0].rows_exact) == (3000, 3000, True)
     assert len(counted.bytes) == LOOKED_INTO
     assert found.groups[0].entry["data_files"] == str(tmp_path)
 

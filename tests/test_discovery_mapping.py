@@ -189,6 +189,7 @@ _WANTED = st.lists(_NAMES, max_size=8, unique=True)
 _SHAPES = st.sampled_from([STRING, NUMBER, CHAT, Shape("null", nullable=True)])
 
 
+@settings(max_examples=60)
 @given(_WANTED, st.dictionaries(_NAMES, _SHAPES, max_size=10), st.randoms(use_true_random=False))
 def test_the_order_of_the_columns_never_counts(
     wanted: list[str], columns: dict[str, Shape], randomness: random.Random
@@ -203,6 +204,7 @@ def test_the_order_of_the_columns_never_counts(
     assert ColumnMapper(0.5).map(wanted, names) == ColumnMapper(0.5).map(wanted, list(columns))
 
 
+@settings(max_examples=60)
 @given(_WANTED, st.dictionaries(_NAMES, _SHAPES, max_size=10))
 def test_a_column_is_used_once_and_every_wanted_name_is_answered(
     wanted: list[str], columns: dict[str, Shape]
@@ -217,7 +219,7 @@ def test_a_column_is_used_once_and_every_wanted_name_is_answered(
         assert not {candidate.column for candidate in entry.candidates} & set(used)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(_WANTED, _COLUMNS, st.floats(0.05, 1.0), st.floats(0.05, 1.0))
 def test_a_higher_threshold_only_takes_mappings_away(
     wanted: list[str], columns: list[str], one: float, other: float

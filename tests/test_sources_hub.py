@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -13,10 +14,18 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import HfApi, HfFileSystem
+from huggingface_hub import constants as hub_constants
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.servers.hub import TOKEN, Fault, HubServer, blob_id, hub
 from tests.sources_support import Source, inputs, texts
+from tokenlake.build.plan import make_plan
 from tokenlake.build.runner import build_dataset
+from tokenlake.config import load_config
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
     ConfigError,
     DamagedFileError,
@@ -25,24 +34,20 @@ from tokenlake.errors import (
     SourceNotFoundError,
 )
 from tokenlake.sources import InputFile, hubhttp, list_inputs, read_range, split_file
-from tokenlake.sources.hub import hub_commits, hub_source, select_hub
-from tokenlake.sources.hubapi import HubId, parse_id, parse_url
+from tokenlake.sources.hub import select_hub
+from tokenlake.sources.hubapi import HubId, hub_commits, parse_id, parse_url
 from tokenlake.sources.hubcache import downloaded
-from tokenlake.sources.hubfiles import card_configs, split_patterns
+from tokenlake.sources.hubfiles import card_configs, layout_of
 from tokenlake.sources.hubhttp import HubClient
-
-pytest.importorskip("huggingface_hub")
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     """A Hub on loopback, for a user who is not logged in."""
-    import huggingface_hub.constants as constants
-
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # read when the package was imported
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)  # read when the package was imported
+    monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr(hubhttp, "_FIRST_WAIT", 0.01)
     with hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
@@ -125,14 +130,80 @@ def test_without_a_card_the_names_of_the_files_tell_the_splits(
         paths("org/name", split="nothing_like_it")
 
 
-@pytest.mark.parametrize("names", [names for names, _ in NAMES], ids=lambda value: str(sorted(value))[:60])
-def test_the_names_mean_what_the_datasets_library_takes_them_for(tmp_path: Path, names: set[str]) -> None:
-    data_files = pytest.importorskip("datasets.data_files")
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
-    theirs = data_files.get_data_patterns(str(tmp_path))
-    assert list(split_patterns(sorted(names))) == list(theirs)
+FOLDERS = ["", "data/", "train/", "my-test/x/", "a/b/", "a/validation 1/", ".hidden/", "__special__/"]
+STEMS = [
+    "train",
+    "test-1",
+    "Train",
+    "dev",
+    "x.eval",
+    "trainer",
+    "contest",
+    "x",
+    "my_training",
+    "1test",
+    ".train",
+]
+SHARDS = [
+    "data/train-00000-of-00001",
+    "data/odd-00001-of-00002-abc",
+    "data/test-0-of-1",
+    "x/train-00000-of-00001",
+]
+
+
+NAMED = st.sets(st.builds(str.__add__, st.sampled_from(FOLDERS), st.sampled_from(STEMS)), max_size=4)
+SHARDED = st.sampled_from([set[str](), set[str](), set[str](), *({shard} for shard in SHARDS)])
+
+
+@settings(max_examples=40)
+@given(st.builds(set.union, NAMED, SHARDED))
+def test_names_mean_what_the_datasets_library_takes_them_for(stems: set[str]) -> None:
+    theirs = pytest.importorskip("datasets.data_files")
+    names = sorted(f"{stem}.csv" for stem in stems)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / name).write_text("x")
+        try:
+            patterns = theirs.get_data_patterns(folder)
+        except theirs.EmptyDatasetError:
+            patterns = {}
+        found = theirs.DataFilesDict.from_patterns(patterns, base_path=folder)
+        expected = {s: sorted({Path(p).relative_to(folder).as_posix() for p in found[s]}) for s in found}
+    layout = layout_of(names, None, "org/name")
+    assert (dict(layout.subsets["default"]) if layout else {}) == expected
+
+
+def test_the_real_client_sees_the_same_hub(server: HubServer, tmp_path: Path) -> None:
+    data = {
+        "README.md": b"# x\n",
+        "data/train-00000-of-00001.parquet": parquet("a", "b"),
+        "a/b.csv": b"text\n",
+    }
+    repo = server.repo("org/name", data)
+    repo.commit(data, "v1", tag=True)
+    server.page_size = 2
+    api = HfApi(endpoint=server.endpoint, token=False)
+    assert api.dataset_info("org/name", revision="v1").sha == repo.refs["v1"]
+    assert sorted(api.list_repo_files("org/name", repo_type="dataset")) == sorted(data)
+    assert [tag.name for tag in api.list_repo_refs("org/name", repo_type="dataset").tags] == ["v1"]
+    got = api.hf_hub_download("org/name", "a/b.csv", repo_type="dataset", cache_dir=tmp_path)
+    assert Path(got).read_bytes() == b"text\n"
+    files = HfFileSystem(endpoint=server.endpoint, token=False, skip_instance_cache=True)
+    (planned,) = listed("org/name")
+    path = planned.url.removeprefix("hf://")
+    info = files.info(path)
+    assert (info["size"], f"sha256:{info['lfs'].sha256}") == (planned.size, planned.token)
+    assert files.cat_file(path, 4, 40) == data["data/train-00000-of-00001.parquet"][4:40]
+    assert files.glob(f"{path.partition('/data/')[0]}/data/*.parquet") == [path]
+    server.repo("org/gated", data, gated=True)
+    with pytest.raises(GatedRepoError):
+        api.auth_check("org/gated", repo_type="dataset")
+    with pytest.raises(RepositoryNotFoundError):
+        api.dataset_info("org/nothing")
+    with pytest.raises(RevisionNotFoundError):
+        api.dataset_info("org/name", revision="v2")
 
 
 def test_the_card_says_what_files_mean(server: HubServer) -> None:
@@ -453,13 +524,6 @@ def test_a_local_path_is_never_taken_for_an_id(
     assert read_all("data/web") == ["of the Hub"]
 
 
-def test_a_source_of_rows_can_be_made_from_a_name_alone(server: HubServer) -> None:
-    readme = card("- config_name: en\n  data_files: [{split: test, path: a.csv}]\n")
-    server.repo("org/name", {"README.md": readme, "a.csv": "text\n"})
-    (file,) = list_inputs(hub_source("org/name", split="test", subset="en"))
-    assert (file.source, file.path, file.format) == ("name", "a.csv", "csv")
-
-
 # What is refused
 
 
@@ -506,7 +570,7 @@ def test_a_token_that_is_not_accepted_is_named_by_where_it_is(
     with pytest.raises(SourceError, match=r"does not accept the token that was given") as got:
         listed("org/name")
     assert "hf_expired" not in str(got.value)
-    with pytest.raises(ConfigError, match=r"environment variable NOT_SET is not set"):
+    with pytest.raises(ConfigError, match=r"NOT_SET\} names an environment variable that is not set"):
         listed("org/name", storage_options={"token": {"env": "NOT_SET"}})
     with pytest.raises(ConfigError, match=r"characters that no token has") as got:
         listed("org/name", storage_options={"token": "hf_a\nb"})
@@ -613,10 +677,10 @@ def test_a_server_that_is_not_the_hub_is_an_error(server: HubServer) -> None:
 
 
 def test_a_large_file_is_read_in_few_requests_and_only_what_is_needed(server: HubServer) -> None:
-    rows = [f"row {n} " + "x" * 200 for n in range(50_000)]
+    rows = [f"row {n} " + "x" * 200 for n in range(20_000)]
     sink = io.BytesIO()
-    table = pa.table({"text": rows, "other": [f"{n} " * 100 for n in range(50_000)]})
-    pq.write_table(table, sink, row_group_size=10_000, compression="none")
+    table = pa.table({"text": rows, "other": [f"{n} " * 100 for n in range(20_000)]})
+    pq.write_table(table, sink, row_group_size=4000, compression="none")
     server.repo(
         "org/name", {"train.parquet": sink.getvalue(), "test.jsonl.gz": gzip.compress(lines(*rows), 1)}
     )
@@ -679,6 +743,9 @@ def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
     first = build_dataset(build, workers=1)
     assert first.manifest.account.documents == 300
     assert [entry.path for entry in first.manifest.inputs] == sorted(files)[1:]
+    commit = repo.refs["main"]
+    (run,) = (tmp_path / "store").glob("set/v1/runs/*.json")
+    assert json.loads(run.read_text())["hub_commits"] == {"s": {"org/name": commit}}
     everything = "".join(
         p.read_text() for p in (tmp_path / "store").rglob("*") if p.suffix in (".json", ".yaml", ".md")
     )
@@ -686,6 +753,10 @@ def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
     repo.commit(files | {"README.md": "# Now with a card"})
     again = build_dataset(build, workers=1)
     assert again.manifest == first.manifest
+    (note,) = make_plan(resolve(load_config(build))).notes
+    assert note == (
+        f"s: dataset 'org/name', subset 'default', split 'train': 2 files of commit {repo.refs['main']} (main)"
+    )
 
 
 def test_files_of_other_sources_have_no_commits(tmp_path: Path) -> None:

@@ -17,14 +17,10 @@ from tests.sources_support import Source, faults, normalized, one, positions, re
 from tokenlake.errors import BadRecordError
 from tokenlake.sources import FileRange, read_range
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
-from tokenlake.sources.jsonl import (
-    fast_texts,
-    parse_block,
-    read_records,
-    read_texts_of,
-    spans_of,
-    without_space,
-)
+from tokenlake.sources.fastjson import fast_texts
+from tokenlake.sources.json_texts import read_texts_of
+from tokenlake.sources.jsonl import parse_block, read_records, spans_of, without_space
+from tokenlake.sources.jsonspans import Spans
 from tokenlake.sources.lineindex import index_lines
 from tokenlake.sources.longline import parse_long
 from tokenlake.sources.opening import opened
@@ -240,9 +236,12 @@ def _block(data: bytes) -> Block:
     return Block(data=data, size=len(data), offset=0, bytes_read=len(data))
 
 
+def _spans(block: Block) -> Spans:
+    return spans_of(block, without_space(block, index_lines(block)))
+
+
 def _strictly(block: Block) -> Parsed:
-    lines = without_space(block, index_lines(block))
-    (parsed,) = read_texts_of(spans_of(block, lines), "text", 1 << 20)
+    (parsed,) = read_texts_of(_spans(block), "text", 1 << 20)
     return parsed
 
 
@@ -253,8 +252,7 @@ def _strictly(block: Block) -> Parsed:
 @example(b'{"x":{\n},"text":"a"}\n{"text":"b"} {"text":"c"}', b"\n")
 def test_where_the_fast_reader_is_content_the_strict_one_agrees(data: bytes, ending: bytes) -> None:
     block = _block(data + ending)
-    lines = without_space(block, index_lines(block))
-    text = fast_texts(block, lines, "text", 1 << 20)
+    text = fast_texts(_spans(block), block.data, "text", 1 << 20)
     if text is not None:
         text.validate(full=True)
         strict = _strictly(block)

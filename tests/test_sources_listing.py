@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import sqlite3
@@ -11,15 +12,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources_support import Source, inputs, one, renamed
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
-from tokenlake.sources import HashCache, list_inputs, split_file, splittable
+from tokenlake.sources import HashCache, InputFile, list_inputs, split_file, splittable
 from tokenlake.sources.hashcache import default_path
 from tokenlake.sources.meter import Progress
+from tokenlake.sources.patterns import expand
+from tokenlake.sources.threads import in_order
 
 NAMES = ["a.jsonl", "b/c.jsonl.gz", "b/d.txt", "b/e/f.ndjson", "b/e/g.txt.zst", "z.JSONL"]
 OTHERS = [".hidden.jsonl", "_part.jsonl", ".git/x.jsonl", "_tmp/x.jsonl", "README.md", "b/x.bin"]
@@ -101,6 +104,68 @@ def test_a_name_that_looks_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> N
 def test_a_link_back_to_a_folder_above_is_not_followed_for_ever(tree: Path) -> None:
     (tree / "b" / "loop").symlink_to(tree)
     assert [file.path for file in inputs(tree)] == sorted(NAMES)
+
+
+_PARTS = st.sampled_from(
+    ["*", "**", "?", "a*", "[ab]", "[!a]", "a", "b", ".*", ".h", "*.x", "[.]h", "a?", "**a"]
+)
+
+
+@pytest.fixture(scope="module")
+def many_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("globs")
+    folders = [root / name for name in ("a/b", "a/a.x", "b/.h", ".h/a", "ab/a/b", "")]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    for path in [folder / name for folder in folders for name in ("b", "a.x", ".h", "ba")]:
+        if not path.exists():
+            path.write_text("")
+    return root
+
+
+@settings(max_examples=150)
+@given(st.lists(_PARTS, min_size=1, max_size=5))
+def test_globs_find_what_pythons_glob_finds(many_names: Path, parts: list[str]) -> None:
+    pattern = str(many_names / Path(*parts))
+    hits = glob.glob(pattern, recursive=True)  # noqa: PTH207
+    # for Python `x/**` is also the file x, as "x/"; here it is what is below x
+    expected = {hit for hit in hits if Path(hit).is_file() and not hit.endswith("/")}
+    if not expected:
+        with pytest.raises(SourceNotFoundError):
+            list(expand(pattern, None)[1])
+    else:
+        assert set(expand(pattern, None)[1]) == {str(Path(hit)) for hit in expected}
+
+
+def test_a_glob_does_not_go_round_where_a_link_leads_back(tree: Path) -> None:
+    (tree / "b" / "loop").symlink_to(tree)
+    found = [file.path for file in inputs(tree / "**" / "[a-d]*.[jt]*")]
+    assert "b/d.txt" in found
+    assert not any("loop/b/loop" in path for path in found)
+
+
+def test_a_link_to_nothing_is_an_error_and_not_a_file_less(tree: Path) -> None:
+    (tree / "b" / "gone.jsonl").symlink_to(tree / "nowhere")
+    for entry in (tree, tree / "b" / "*.jsonl*", tree / "**" / "*.jsonl"):
+        with pytest.raises(SourceNotFoundError, match=r"b/gone\.jsonl: cannot be looked at \(No such file"):
+            inputs(entry)
+
+
+def test_files_that_are_only_looked_at_are_not_read(tree: Path) -> None:
+    (file,) = list_inputs(Source(data_files=(str(tree / "a.jsonl"),)), hashed=False)  # type: ignore[arg-type]
+    stat = (tree / "a.jsonl").stat()
+    assert file.token == f"stat:{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_ctime_ns}"
+
+
+def test_a_listing_ends_where_it_is_enough(tree: Path) -> None:
+    seen: list[str] = []
+
+    def second(file: InputFile) -> bool:
+        seen.append(file.path)
+        return len(seen) == 2
+
+    files = list_inputs(Source(data_files=(str(tree),)), enough=second)  # type: ignore[arg-type]
+    assert [file.path for file in files] == seen == sorted(NAMES)[:2]
 
 
 def test_an_explicit_type_names_the_format_of_every_file(tree: Path) -> None:
@@ -241,6 +306,40 @@ def test_a_locked_cache_is_no_error(tmp_path: Path) -> None:
         other.execute("BEGIN EXCLUSIVE")
         assert cache.get(data.stat()) is None
         other.close()
+
+
+def test_what_is_put_together_is_found_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = []
+    for number in range(3):
+        (tmp_path / f"{number}").write_text("x")
+        stats.append(_old(tmp_path / f"{number}"))
+    now = max(stat.st_ctime_ns for stat in stats) + 3_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    with HashCache(tmp_path / "x.sqlite") as cache:
+        cache.put(stats[0], "0" * 64)
+        cache.put(stats[2], "2" * 64)
+        assert cache.get_many(stats) == ["0" * 64, None, "2" * 64]
+        cache.put(stats[1], "1" * 64)  # still waiting when the cache is closed
+    with HashCache(tmp_path / "x.sqlite") as cache:
+        assert cache.get_many(stats) == ["0" * 64, "1" * 64, "2" * 64]
+
+
+def test_an_error_in_one_thread_ends_the_others(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 3:
+            raise ValueError("three")
+        time.sleep(0.01)
+        return number
+
+    found: list[int] = []
+    with pytest.raises(ValueError, match="three"):
+        found.extend(in_order(work, range(2000), 2))
+    assert list(in_order(work, range(4, 50), 3)) == list(range(4, 50))
+    assert list(in_order(work, [], 3)) == []
+    assert len(begun) < 2000
 
 
 def test_where_the_cache_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

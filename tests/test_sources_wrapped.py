@@ -93,8 +93,9 @@ def test_names_come_from_the_caller_or_the_split() -> None:
 def test_several_shards_can_be_read_from_a_row_of_one_of_them_on() -> None:
     source = wrap_hf_dataset(made(10), num_shards=5)
     assert [row["id"] for row in source.iter_shards([4, 0, 2], start_shard=1, start_row=1)] == [1, 4, 5]
-    with pytest.raises(ConfigError, match=r"start_shard: got 3, must be from 0 to 2"):
-        list(source.iter_shards([4, 0, 2], start_shard=3))
+    assert list(source.iter_shards([4, 0, 2], start_shard=3)) == []
+    with pytest.raises(ConfigError, match=r"start_shard: got 4, must be from 0 to 3"):
+        list(source.iter_shards([4, 0, 2], start_shard=4))
 
 
 def test_a_seek_converts_only_what_is_near() -> None:
@@ -118,7 +119,7 @@ def test_an_iterable_is_read_in_its_order_and_has_no_length() -> None:
     assert list(source) == rows(100)
     assert list(source) == rows(100)  # and again
     assert source.get_shard_info("stream").rows is None
-    with pytest.raises(TypeError, match="length of an IterableDataset is unknown"):
+    with pytest.raises(TypeError, match=r"length of .* is unknown"):
         len(source)
     assert source
     two = [source.open_shard("stream"), source.open_shard_at_row("stream", 50)]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CompositeShardedSource,
         CsvShardedSource,
         FilesShardedSource,
+        HFDatasetShardedSource,
         HuggingFaceShardedSource,
         JsonShardedSource,
         LimitedShardedSource,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         TransformedShardedSource,
         create_source,
         expand_data_files,
+        wrap_hf_dataset,
     )
 
 _HOME: Final = {
@@ -48,6 +50,7 @@ _HOME: Final = {
     "CompositeShardedSource": "tokenlake.sources.sharded",
     "CsvShardedSource": "tokenlake.sources.sharded",
     "FilesShardedSource": "tokenlake.sources.sharded",
+    "HFDatasetShardedSource": "tokenlake.sources.sharded",
     "HuggingFaceShardedSource": "tokenlake.sources.sharded",
     "JsonShardedSource": "tokenlake.sources.sharded",
     "LimitedShardedSource": "tokenlake.sources.sharded",
@@ -58,6 +61,7 @@ _HOME: Final = {
     "TransformedShardedSource": "tokenlake.sources.sharded",
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
+    "wrap_hf_dataset": "tokenlake.sources.sharded",
 }
 
 __all__ = [
@@ -69,6 +73,7 @@ __all__ = [
     "CsvShardedSource",
     "DatasetIntrospector",
     "FilesShardedSource",
+    "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
     "LimitedShardedSource",
@@ -85,6 +90,7 @@ __all__ = [
     "create_source",
     "expand_data_files",
     "load_config",
+    "wrap_hf_dataset",
 ]
 
 

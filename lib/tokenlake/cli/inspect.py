@@ -10,12 +10,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from tokenlake.cli.options import AsJson
 from tokenlake.cli.output import note, print_json, print_table, printable, stdout
-from tokenlake.discovery import DatasetIntrospector, Feature, Group, Inspection
+from tokenlake.discovery import DatasetIntrospector, Feature, Group, Inspection, TextStatistics
 from tokenlake.discovery.kinds import NAMES
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
@@ -111,9 +110,8 @@ def _print_page(found: Inspection, console: Console) -> None:
     console.print()
     console.print(Text("Proposed configuration", style="bold"), Text("(--yaml prints it alone)", style="dim"))
     for line in found.proposal.splitlines():
-        console.print(
-            Padding(Text(line, style="dim" if line.lstrip().startswith("#") else ""), (0, 0, 0, _INDENT))
-        )
+        style = "dim" if line.lstrip().startswith("#") else ""
+        console.print(Text(f"{'':{_INDENT}}{line}" if line else "", style=style), soft_wrap=True)
 
 
 def _summary(found: Inspection) -> str:
@@ -139,19 +137,21 @@ def _print_group(group: Group, console: Console) -> None:
     size = f"{numbers.plural(group.files, 'file')} ({formats}), {numbers.size(group.bytes)}, {_rows(group)}"
     console.print(Text(size))
     if group.text is not None:
-        text = group.text
-        share = numbers.percent(text.ascii_share, 1.0, 1)
-        told = (
-            f"texts in {text.column}: {numbers.count(round(text.mean_characters))} characters on average, "
-            f"{share} ASCII ({numbers.plural(text.records, 'record')})"
-        )
-        console.print(Text(printable(told)))
-    if group.features:
+        console.print(Text(printable(_about_texts(group, group.text))))
+    if group.features and group.has_columns:
         console.print()
         print_table(_columns(group), console)
     for index, record in enumerate(group.sample):
         console.print()
         _print_record(index, record, console)
+
+
+def _about_texts(group: Group, text: TextStatistics) -> str:
+    where = f" in {text.column}" if group.has_columns else ""
+    return (
+        f"texts{where}: {numbers.count(round(text.mean_characters))} characters on average, "
+        f"{numbers.percent(text.ascii_share, 1.0, 1)} ASCII ({numbers.plural(text.records, 'record')})"
+    )
 
 
 def _rows(group: Group) -> str:
@@ -195,7 +195,7 @@ def _print_record(index: int, record: Mapping[str, Any], console: Console) -> No
         lines = textwrap.wrap(shown, room, break_on_hyphens=False) if console.is_terminal else [shown]
         for at, line in enumerate(lines or [""]):
             head = (name if at == 0 else "")[:width].ljust(width)
-            console.print(Text(f"{'':{_INDENT}}{head}  ", style="dim").append(line, style="not dim"))
+            console.print(Text(f"{'':{_INDENT}}{head}  ", style="dim").append(line.rstrip(), style="not dim"))
 
 
 def _value(value: object, limit: int) -> str:
@@ -212,14 +212,19 @@ def _print_findings(found: Inspection, console: Console) -> None:
     console.print(Text("Findings", style="bold"))
     for finding in found.findings[:_FINDINGS]:
         text = Text(printable(finding.file), style="red" if finding.fatal else "yellow")
-        console.print(
-            Padding(
-                text.append(": " if finding.file else "").append(
-                    Text(printable(finding.what), style="default")
-                ),
-                (0, 0, 0, _INDENT),
-            )
-        )
+        what = (": " if finding.file else "") + finding.what
+        _print_indented(text.append(printable(what), style="default"), console)
     more = len(found.findings) - _FINDINGS
     if more > 0:
-        console.print(Padding(Text(f"and {more:,} more (--json lists them all)"), (0, 0, 0, _INDENT)))
+        _print_indented(Text(f"and {more:,} more (--json lists them all)"), console)
+
+
+def _stripped(line: Text) -> Text:
+    line.rstrip()
+    return line
+
+
+def _print_indented(text: Text, console: Console) -> None:
+    lines = text.wrap(console, console.width - 2 * _INDENT) if console.is_terminal else [text]
+    for at, line in enumerate(lines):
+        console.print(Text(" " * (_INDENT if at == 0 else 2 * _INDENT)).append_text(_stripped(line)))

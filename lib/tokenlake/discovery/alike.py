@@ -100,14 +100,30 @@ def alike(
     looks = tuple(looks)
     columns = merged_columns(look.columns for look in looks if look.columns)
     mapping = mapped(mapper, columns, [row for look in looks for row in look.rows], explicit)
-    return Alike(files=tuple(files), looks=looks, columns=columns, mapping=mapping, kind=kind_of(mapping))
+    return Alike(
+        files=tuple(files),
+        looks=looks,
+        columns=columns,
+        mapping=mapping,
+        kind=kind_of(mapping) if columns else _without_columns(looks),
+    )
+
+
+def _without_columns(looks: tuple[Looked, ...]) -> Kind:
+    if any(look.damage is None and look.remark is not None for look in looks):
+        return "unknown"
+    return "damaged" if any(look.damage is not None and look.file.size for look in looks) else "empty"
 
 
 def joined(parts: Iterable[Alike], mapper: ColumnMapper, explicit: Mapping[str, str]) -> list[Alike]:
     """Join files that can be one entry of a configuration; the most bytes first."""
     found: dict[tuple[object, ...], list[Alike]] = {}
+    parts = list(parts)
     for part in parts:
-        found.setdefault(part.key, []).append(part)
+        if part.kind != "empty":
+            found.setdefault(part.key, []).append(part)
+    first = next(iter(found.values())) if found else found.setdefault((), [])
+    first += [part for part in parts if part.kind == "empty"]  # empty files fit in anywhere
     whole = [_join(same, mapper, explicit) for same in found.values()]
     return sorted(whole, key=lambda part: (-sum(file.size for file in part.files), part.files[0].path))
 
@@ -134,6 +150,8 @@ def row_count(part: Alike, counted: Mapping[str, int]) -> tuple[int | None, bool
     Args:
         counted: path to records of files whose footers were read.
     """
+    if not part.good:
+        return None, False
     if part.format == "text" and part.text_mode is None:
         return len(part.files), True
     known = {**counted, **{look.file.path: look.total for look in part.good if look.total is not None}}
@@ -191,10 +209,12 @@ def _stem(path: str) -> str:
 
 
 def findings(part: Alike) -> list[Finding]:
-    """What is wrong with the files that were looked into, and with their texts."""
+    """What is wrong with the files that were looked into, and with their texts; empty ones left out."""
     found: list[Finding] = []
     for look in part.looks:
         path = look.file.path
+        if not look.file.size:
+            continue
         if look.damage is not None:
             found.append(Finding(file=path, what=look.damage, fatal=True))
         elif look.remark is not None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from tokenlake.discovery.prefixes import common_prefix
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.patterns import expand
 
 _LISTED: Final = 20  # files that are named one by one rather than by a pattern that is only guessed
 _MANY: Final = 1000  # more are never named one by one
@@ -74,7 +75,6 @@ def _lists(pattern: str, wanted: Sequence[InputFile], listing: Sequence[InputFil
     """Say whether a pattern stands for the wanted files and no others, on disk or in the listing."""
     urls = {file.url for file in wanted}
     if wanted[0].is_local:
-        hits = {os.path.abspath(hit) for hit in glob.iglob(pattern, recursive=True) if Path(hit).is_file()}  # noqa: PTH100, PTH207
-        return hits == urls
+        return set(expand(pattern, None)[1]) == urls
     # The store is not asked again: few files are better named one by one.
     return len(wanted) > _LISTED and {f.url for f in listing if fnmatch.fnmatchcase(f.url, pattern)} == urls

@@ -107,6 +107,11 @@ class Group:
     sample: tuple[Mapping[str, Any], ...]
     entry: Mapping[str, Any] | None
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether there are columns to speak of: plain text has none."""
+        return any(not name.startswith("text") for name in self.formats)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from tokenlake.discovery.proposal import entry_of, proposal
 from tokenlake.discovery.request import Request, SourceLike
 from tokenlake.discovery.sampling import Looked, footer_rows, look
 from tokenlake.discovery.splits import split_of
+from tokenlake.discovery.unlisted import passed_over
 from tokenlake.errors import ConfigError
 from tokenlake.report import numbers
 from tokenlake.sources.inputs import InputFile
@@ -135,8 +136,10 @@ class DatasetIntrospector:
         )
         counted, in_footers, footer_bytes = self._count(parts)
         remarks = () if self._request.hub is None else self._request.hub.remarks
+        local = () if self._request.is_hub else passed_over(self._request.given, self._request.source.type)
         found = [
             *remarks,
+            *local,
             *_empty(self._files),
             *(each for part in parts for each in findings(part)),
             *in_footers,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from tokenlake.discovery.mapping import ColumnMapper, ColumnMapping, MappedColumn
 from tokenlake.discovery.shapes import Shape
 from tokenlake.discovery.synonyms import ROLES, rank_of, role_of
 
-Kind = Literal["text", "instruction", "chat", "preference", "unknown"]
+Kind = Literal["text", "instruction", "chat", "preference", "unknown", "empty", "damaged"]
 
 NAMES: dict[Kind, str] = {
     "text": "raw text",
@@ -17,19 +17,22 @@ NAMES: dict[Kind, str] = {
     "chat": "chats",
     "preference": "preferences",
     "unknown": "no text found",
+    "empty": "no records",
+    "damaged": "damaged",
 }
 
 
 def mapped(
     mapper: ColumnMapper,
     columns: Mapping[str, Shape],
-    rows: Iterable[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
     explicit: Mapping[str, str],
 ) -> ColumnMapping:
     """Find the columns of every role; a text that is no top-level column is looked for inside of objects.
 
     Such a text is named by its path: ``data.text``.
     """
+    columns = _leaning(columns, rows)
     lengths = {name: mean_length(rows, name) for name, shape in columns.items() if shape.is_text}
     direct = {role: name for role, name in explicit.items() if name in columns or "." not in name}
     found = mapper.map(ROLES, columns, explicit=direct, lengths=lengths)
@@ -37,6 +40,16 @@ def mapped(
         return _with_text(found, MappedColumn("text", explicit["text"], "explicit", 1.0))
     inner = None if found.get("text") is not None or kind_of(found) != "unknown" else _inner_text(columns)
     return found if inner is None else _with_text(found, MappedColumn("text", inner, "synonym", 1.0))
+
+
+def _leaning(columns: Mapping[str, Shape], rows: Iterable[Mapping[str, Any]]) -> dict[str, Shape]:
+    """Take a column of several types for strings where most values are: the others are bad records."""
+    found = dict(columns)
+    for name, shape in columns.items():
+        values = [row[name] for row in rows if row.get(name) is not None] if shape.kind == "mixed" else []
+        if values and 2 * sum(isinstance(value, str) for value in values) >= len(values):
+            found[name] = Shape("string", nullable=shape.nullable)
+    return found
 
 
 def _with_text(mapping: ColumnMapping, text: MappedColumn) -> ColumnMapping:

@@ -70,7 +70,9 @@ def _text(lines: Iterable[str]) -> str:
 
 def _dataset(group: Group) -> list[str]:
     entry = dict(group.entry or {})
-    lines = [*_comment(_what(group) + ".", "  "), *_comment(f"Columns: {_columns(group)}.", "  ")]
+    lines = _comment(_what(group) + ".", "  ")
+    if group.has_columns:
+        lines += _comment(f"Columns: {_columns(group)}.", "  ")
     body: list[str] = []
     for name, value in entry.items():
         if name == "content_field":
@@ -129,8 +131,10 @@ def _reason(group: Group) -> str:
 
 
 def _why(group: Group) -> str:
-    if not group.features:
+    if group.kind == "damaged":
         return "None of the files that were looked into can be read."
+    if not group.features:
+        return "No record was found in the files that were looked into."
     return _NOT_YET.get(group.kind, "")
 
 

@@ -112,7 +112,7 @@ class Request:
         """The type that all files' first bytes show, None where one is named otherwise or shows nothing."""
         if any(map(is_url, self.given)):
             return None
-        paths = [path for entry in self.given for path in expand(entry, None)[1]]
+        paths = [Path(path) for entry in self.given for path in expand(entry, None)[1]]
         if any(format_of(path.name) or compression_of(path.name) for path in paths):
             return None
         kinds = {_kind_of_bytes(path) for path in paths[:8]}

@@ -79,15 +79,25 @@ def look(file: InputFile, delimiter: str | None, storage_options: Mapping[str, A
     Raises:
         SourceError: the storage cannot be reached.
     """
-    with opened(file, storage_options) as data:
-        bounded = BoundedBytes(data)
-        try:
-            found = _LOOKS.get(file.format, _look_into_records)(file, bounded, delimiter)
-        except DamagedFileError as error:
-            found = Looked(file=file, columns={}, damage=_what(file, error))
-        except BoundReached:
-            found = Looked(file=file, columns={}, remark=f"not looked into: that takes over {_MIB} MiB")
-    return replace(found, bytes_read=bounded.bytes_read)
+    read = _LOOKS.get(file.format, _look_into_records)
+    return _looked(file, storage_options, lambda data: read(file, data, delimiter))
+
+
+def _looked(
+    file: InputFile, storage_options: Mapping[str, Any] | None, read: Callable[[BoundedBytes], Looked]
+) -> Looked:
+    try:
+        with opened(file, storage_options) as data:
+            bounded = BoundedBytes(data)
+            try:
+                found = read(bounded)
+            except DamagedFileError as error:
+                found = Looked(file=file, columns={}, damage=_what(file, error))
+            except BoundReached:
+                found = Looked(file=file, columns={}, remark=f"not looked into: that takes over {_MIB} MiB")
+            return replace(found, bytes_read=bounded.bytes_read)
+    except OSError as error:  # such as a file that may not be read
+        return Looked(file=file, columns={}, damage=f"it cannot be read ({error.strerror or error})")
 
 
 _MIB: Final = FILE_BYTES >> 20
@@ -124,15 +134,9 @@ def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | No
 
 def footer_rows(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> Looked:
     """Count the records of a Parquet file by its footer; otherwise like :func:`look`."""
-    with opened(file, storage_options) as data:
-        bounded = BoundedBytes(data)
-        try:
-            found = Looked(file=file, columns={}, total=footer(bounded).num_rows)
-        except DamagedFileError as error:
-            found = Looked(file=file, columns={}, damage=_what(file, error))
-        except BoundReached:
-            found = Looked(file=file, columns={})
-    return replace(found, bytes_read=bounded.bytes_read)
+    return _looked(
+        file, storage_options, lambda data: Looked(file=file, columns={}, total=footer(data).num_rows)
+    )
 
 
 def _first_group(meta: pq.FileMetaData) -> int | None:

@@ -18,6 +18,7 @@ from tokenlake.sources.stream import ByteStream
 
 BLOCK_BYTES: Final = 16 << 20
 _SCAN_BYTES: Final = 1 << 20
+_TAIL_BYTES: Final = 64 << 10  # most lines end within
 _FRAME: Final = 5  # byte order mark, carriage return and newline are not part of a record
 
 
@@ -101,7 +102,8 @@ def _plain(part: FileRange, source: InputBytes, limit: int, block_bytes: int) ->
     at, mark = _line_start(source, part.start, size), part.start
     end = _line_start(source, part.stop, size)
     while at < end:
-        data = _read_exactly(part, source, min(block_bytes, end - at), at)
+        whole = _whole_lines(part, source, min(block_bytes, end - at), at, end)
+        data = _read_exactly(part, source, whole, at)
         cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
         if cut:
             after = min(at + cut, part.stop)
@@ -118,6 +120,16 @@ def _plain(part: FileRange, source: InputBytes, limit: int, block_bytes: int) ->
                 bytes_read=after - mark,
             )
         at, mark = at + cut, after
+
+
+def _whole_lines(part: FileRange, source: InputBytes, size: int, at: int, end: int) -> int:
+    # A block that ends with a line is parsed where it lies. To look for that end first costs a local
+    # file nothing, but an object another request.
+    if not part.file.is_local or at + size == end:
+        return size
+    tail = min(_TAIL_BYTES, size)
+    newline = source.pread(tail, at + size - tail).rfind(b"\n") + 1
+    return size - tail + newline if newline else size
 
 
 def _read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:

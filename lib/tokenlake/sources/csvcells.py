@@ -14,6 +14,7 @@ from tokenlake.sources.csvmarks import NEWLINE, QUOTE, RETURN
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.strict import Fault
 
+_PIECE: Final = 1 << 20
 _BARE_RETURN: Final = Fault("bare_return", "a carriage return without a newline stands outside of quotes")
 _STRAY_QUOTE: Final = Fault(
     "stray_quote", 'a quote stands inside a cell; expected a quoted cell and "" in it'
@@ -93,7 +94,9 @@ def spans(records: Records, index: int) -> tuple[Int64s, Int64s]:
     return starts, np.where(records.cells == index + 1, records.stops, ends[at])
 
 
-def _texts(data: bytes | bytearray, starts: Int64s, stops: Int64s, doubled: Int64s) -> pa.LargeStringArray:
+def _texts(data: bytearray, starts: Int64s, stops: Int64s, doubled: Int64s | None) -> pa.LargeStringArray:
+    if doubled is None:
+        return _one_by_one(data, starts.tolist(), stops.tolist())
     sizes = stops - starts
     cuts = np.zeros(0, np.int64)
     if len(doubled) and len(starts):
@@ -105,20 +108,33 @@ def _texts(data: bytes | bytearray, starts: Int64s, stops: Int64s, doubled: Int6
     return text_over(offsets, _pieces(data, starts, stops, cuts))
 
 
-def _pieces(data: bytes | bytearray, starts: Int64s, stops: Int64s, cuts: Int64s) -> pa.Buffer:
+def _one_by_one(data: bytearray, starts: list[int], stops: list[int]) -> pa.LargeStringArray:
+    joined, offsets = bytearray(), np.zeros(len(starts) + 1, np.int64)
+    for index, (at, stop) in enumerate(zip(starts, stops, strict=True)):
+        while at < stop:  # in pieces, for a cell can be as large as all else together
+            end = min(at + _PIECE, stop)
+            piece = data[at:end]
+            if (len(piece) - len(piece.rstrip(b'"'))) % 2:  # never between two quotes that stand for one
+                end += 1
+                piece += b'"'
+            joined += piece.replace(b'""', b'"')
+            at = end
+        offsets[index + 1] = len(joined)
+    return text_over(offsets, pa.py_buffer(joined))
+
+
+def _pieces(data: bytearray, starts: Int64s, stops: Int64s, cuts: Int64s) -> pa.Buffer:
     """Return the bytes between every start and stop, laid end to end, without those at `cuts`."""
     # Seen as byte strings, what is wanted and what is not take turns; Arrow copies every other one.
     if len(cuts):
-        starts = np.sort(np.concatenate([starts, cuts + 1]), kind="stable")
+        starts = np.sort(np.concatenate([starts, cuts + 1]), kind="stable")  # merges two runs
         stops = np.sort(np.concatenate([stops, cuts]), kind="stable")
     if not len(starts):
         return pa.py_buffer(b"")
     edges = np.empty(2 * len(starts), np.int64)
     edges[0::2], edges[1::2] = starts, stops
-    wanted = np.zeros(len(edges) - 1, np.bool_)
-    wanted[::2] = True
-    pieces: Any = binary_over(edges, pa.py_buffer(data)).filter(pa.array(wanted))
-    return pieces.buffers()[2] or pa.py_buffer(b"")
+    pieces: Any = binary_over(edges, pa.py_buffer(data))
+    return pieces.take(pa.array(np.arange(0, len(edges), 2))).buffers()[2] or pa.py_buffer(b"")
 
 
 def faults(file: InputFile, records: Records, columns: int, max_record_bytes: int) -> dict[int, Fault]:

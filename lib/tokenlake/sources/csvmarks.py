@@ -20,7 +20,7 @@ from tokenlake.sources.arrays import Int64s
 QUOTE: Final = 34
 NEWLINE: Final = 10
 RETURN: Final = 13
-_CHUNK: Final = 1 << 17  # bytes compared at a time: what is made of them stays in the processor's cache
+_CHUNK: Final = 1 << 19  # bytes compared at a time: what is made of them stays in the processor's cache
 _WORD: Final = np.dtype("<u8")
 _ONE: Final = np.uint64(1)
 _TOP: Final = np.uint64(63)
@@ -40,7 +40,7 @@ class Marks:
 
     Attributes:
         ends: int64, where cells end: every delimiter and newline that is not in quotes.
-        doubled: int64, the second quote of every two that stand for one.
+        doubled: int64, the second quote of every two that stand for one; None if they were not looked for.
         stray: int64, quotes where none may stand.
         unclosed: the quote that is still open at the end, or was closed on a later line where no cell can
             end; None if there is none.
@@ -48,7 +48,7 @@ class Marks:
     """
 
     ends: Int64s
-    doubled: Int64s
+    doubled: Int64s | None
     stray: Int64s
     unclosed: int | None
     newlines: int
@@ -68,15 +68,15 @@ def mark(data: bytearray, size: int, delimiter: int) -> Marks | None:
     if data.find(b'"', 0, size) >= 0:
         quotes = _equal(view, QUOTE)
         inside = _prefix_xor(quotes)
-        ends &= ~inside
-        opening, closing = quotes & inside, quotes & ~inside
-        after = _next(closing)
-        followed = ends | opening if data.find(b"\r", 0, size) < 0 else ends | opening | _crlf(view)
-        if _any(opening & ~(_next(ends) | after | _first(ends))) or _any(
-            closing & ~(_before(followed) | _last(ends, size))
-        ):
+        opening = quotes & inside
+        ends &= np.invert(inside, out=inside)
+        after = _next(quotes ^ opening)  # what follows closing quotes
+        fine = ends | opening
+        if data.find(b"\r", 0, size) >= 0:
+            fine |= _crlf(view)
+        if _beyond(after, fine, size) or _beyond(opening, _next(ends) | after, 0):
             return None
-        doubled = _positions(opening & after, size)
+        doubled = _positions(np.bitwise_and(opening, after, out=opening), size)
     return Marks(ends=_positions(ends, size), doubled=doubled, stray=none, unclosed=None, newlines=newlines)
 
 
@@ -115,14 +115,21 @@ def _pack(mask: npt.NDArray[np.bool_], packed: Bytes, at: int) -> None:
 
 def _prefix_xor(bits: Bits) -> Bits:
     """Return for every bit the parity of all up to and with it: 1 from an opening quote to before its end."""
-    found = bits.copy()
+    found, moved = bits.copy(), np.empty_like(bits)
     for shift in _SHIFTS:
-        found ^= found << shift
-    odd = found >> _TOP
-    carry = np.zeros_like(odd)
-    np.bitwise_xor.accumulate(odd[:-1], out=carry[1:])
-    found ^= ~carry + _ONE  # all ones where an odd number of quotes came before the word
+        found ^= np.left_shift(found, shift, out=moved)
+    np.right_shift(found, _TOP, out=moved)
+    carry = np.zeros_like(bits)
+    np.bitwise_xor.accumulate(moved[:-1], out=carry[1:])
+    found ^= np.negative(carry, out=carry)  # all ones where an odd number of quotes came before the word
     return found
+
+
+def _beyond(bits: Bits, allowed: Bits, but: int) -> bool:
+    """Say whether any bit is set that is not allowed; bit `but` always is. Overwrites `allowed`."""
+    if but < 64 * len(allowed):
+        allowed[but // 64] |= np.uint64(1 << but % 64)
+    return bool(np.bitwise_and(bits, np.invert(allowed, out=allowed), out=allowed).any())
 
 
 def _next(bits: Bits) -> Bits:
@@ -132,34 +139,14 @@ def _next(bits: Bits) -> Bits:
     return moved
 
 
-def _before(bits: Bits) -> Bits:
-    """Return the bits moved to the byte before."""
-    moved = bits >> _ONE
-    moved[:-1] |= bits[1:] << _TOP
-    return moved
-
-
 def _crlf(view: Bytes) -> Bits:
     """Return the carriage returns before a newline, or at the end: a newline may follow."""
-    return _equal(view, RETURN) & (
-        _before(_equal(view, NEWLINE)) | _last(_room(len(view)).view(_WORD), len(view))
-    )
-
-
-def _first(like: Bits) -> Bits:
-    bits = np.zeros_like(like)
-    bits[0] = 1
-    return bits
-
-
-def _last(like: Bits, size: int) -> Bits:
-    bits = np.zeros_like(like)
-    bits[(size - 1) // 64] = np.uint64(1 << (size - 1) % 64)
-    return bits
-
-
-def _any(bits: Bits) -> bool:
-    return bool(bits.any())
+    newlines = _equal(view, NEWLINE)
+    before = newlines >> _ONE
+    before[:-1] |= newlines[1:] << _TOP
+    last = len(view) - 1
+    before[last // 64] |= np.uint64(1 << last % 64)
+    return np.bitwise_and(_equal(view, RETURN), before, out=before)
 
 
 def _positions(bits: Bits, size: int) -> Int64s:

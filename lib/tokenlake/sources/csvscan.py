@@ -10,6 +10,7 @@ import numpy as np
 from tokenlake.sources.csvmarks import NEWLINE, QUOTE, Marks
 
 NOT_CLOSED: Final = "is never closed"
+_CONTENT: Final = re.compile(rb'(?:[^"]++|"")*+')
 _LINE_END: Final = (b"\r\n", b"\r")  # the latter at the end of the file: a fault, but none of the quote
 
 
@@ -23,13 +24,12 @@ class Scan:
     quote counts as unclosed.
 
     Attributes:
-        ends, doubled, stray, unclosed: as in :class:`tokenlake.sources.csvmarks.Marks`.
+        ends, stray, unclosed: as in :class:`tokenlake.sources.csvmarks.Marks`.
         reason: what is wrong with the quote at `unclosed`.
     """
 
     def __init__(self, delimiter: int, max_cell_bytes: int) -> None:
         self.ends: list[int] = []
-        self.doubled: list[int] = []
         self.stray: list[int] = []
         self.unclosed: int | None = None
         self.reason = NOT_CLOSED
@@ -57,7 +57,7 @@ class Scan:
         """Make what is needed no more disappear from the positions; return how many bytes to drop."""
         at_edge = self._quoted or self._at == self._cell
         drop = self._cell if at_edge else self._at - 1  # a carriage return may be needed yet
-        self.ends, self.doubled, self.stray = [], [], []
+        self.ends, self.stray = [], []
         self._at -= drop
         self._cell = 0 if at_edge else -1
         return drop
@@ -66,7 +66,7 @@ class Scan:
         """Return what was found in ``data[:size]``."""
         return Marks(
             ends=np.array(self.ends, np.int64),
-            doubled=np.array(self.doubled, np.int64),
+            doubled=None,
             stray=np.array(self.stray, np.int64),
             unclosed=self.unclosed,
             newlines=data.count(b"\n", 0, size),
@@ -84,19 +84,13 @@ class Scan:
             self._cell = self._at = stop + 1
 
     def _in_quotes(self, data: bytes | bytearray, size: int, *, final: bool) -> bool:
-        """Go to the next quote; False if what is there does not suffice to judge it."""
-        quote = data.find(b'"', self._at, size)
-        if quote < 0:
-            self._at = size
+        """Go to the quote that closes the cell; False if it is not there, or what follows it is not yet."""
+        quote = self._at = _in_cell(data, self._at, size)
+        if quote == size:
             return False
         after = data[quote + 1 : min(quote + 3, size)]
         if not final and (not after or after == b"\r"):
-            self._at = quote
             return False
-        if after[:1] == b'"':
-            self.doubled.append(quote + 1)
-            self._at = quote + 2
-            return True
         self._close(data, quote, allowed=not after or after[0] in self._stops or after in _LINE_END)
         return True
 
@@ -111,3 +105,9 @@ class Scan:
 
     def _give_up(self, reason: str) -> None:
         self.unclosed, self.reason = self._cell, reason
+
+
+def _in_cell(data: bytes | bytearray, start: int, size: int) -> int:
+    """Return where the first quote that is not doubled stands, `size` if there is none."""
+    found = _CONTENT.match(data, start, size)
+    return start if found is None else found.end()

@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -14,6 +13,7 @@ from tokenlake.errors import InputChangedError
 from tokenlake.sources.hashcache import HashCache
 from tokenlake.sources.inputbytes import state
 from tokenlake.sources.meter import Meter, OnProgress
+from tokenlake.sources.threads import in_order
 
 _PIECE: Final = 1 << 20
 # Files that one thread takes at a time: handing over a file costs as much as hashing a tiny one.
@@ -48,15 +48,13 @@ def hash_files(
     def take(indices: list[int]) -> list[str]:
         return [hasher.hash(files[index]) for index in indices]
 
-    pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="tokenlake-hash")
+    taken = list(_takes(unknown, files))
     try:
-        taken = list(_takes(unknown, files))
-        for indices, found in zip(taken, pool.map(take, taken), strict=True):
+        for indices, found in zip(taken, in_order(take, taken, threads), strict=True):
             for index, sha256 in zip(indices, found, strict=True):
                 known[index] = sha256
     finally:
         hasher.stop()
-        pool.shutdown(cancel_futures=True)
     return [sha256 or "" for sha256 in known]
 
 

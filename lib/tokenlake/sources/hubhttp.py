@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, cast, final
 from urllib.parse import quote
 
+from tokenlake.config.references import resolve_options, scrub
 from tokenlake.errors import ConfigError, MissingExtraError, SourceError, TokenlakeError
 
 RETRIES: Final = 4
@@ -66,7 +67,7 @@ class HubClient:
         """Prepare requests, without making one.
 
         Args:
-            options: `storage_options`: ``token`` (a text, ``{"env": NAME}`` or false for none at all) and
+            options: `storage_options`: ``token`` (a text, a reference to one, or false for none at all) and
                 ``endpoint``; without them ``HF_ENDPOINT`` and the chain of `huggingface_hub`.
             retries: how often a request is tried again after a passing fault.
 
@@ -82,7 +83,7 @@ class HubClient:
             raise MissingExtraError(
                 "reading datasets of the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
             ) from error
-        options = options or {}
+        options = resolve_options(options or {})
         unknown = sorted(set(options) - {"token", "endpoint"})
         if unknown:
             raise ConfigError(
@@ -141,7 +142,9 @@ class HubClient:
         except self._offline as error:
             raise offline(what) from error
         except self._faults as error:
-            return None, f"{type(error).__name__}: {error}"
+            return None, scrub(
+                f"{type(error).__name__}: {error}"
+            )  # where storage hosts are, queries are signatures
         return answer, f"status {answer.status}"
 
     def _once(self, path: str, span: tuple[int, int] | None) -> Answer:
@@ -183,7 +186,8 @@ class HubClient:
             )
         except self._faults as error:
             raise SourceError(
-                f"dataset {repo!r}: {path} cannot be downloaded ({type(error).__name__}: {error})", repo=repo
+                f"dataset {repo!r}: {path} cannot be downloaded ({type(error).__name__}: {scrub(str(error))})",
+                repo=repo,
             ) from error
         return Path(found)
 
@@ -209,24 +213,13 @@ def _is_offline() -> bool:
 
 
 def _token(option: object) -> str | bool | None:
-    """Resolve the option `token`; None: the usual chain, False: none."""
-    if option is None or isinstance(option, bool):
+    """Check the option `token`; None: the usual chain, False: none."""
+    if option is None or isinstance(option, bool | str):
         return option
-    if isinstance(option, str):
-        return option
-    reference = cast("Mapping[str, str]", option) if isinstance(option, Mapping) else {}
-    if set(reference) != {"env"}:
-        raise ConfigError(
-            "storage_options.token: expected {env: NAME}, or nothing for HF_TOKEN and the saved login "
-            "(a Prefect block is resolved by the flows)"
-        )
-    value = os.environ.get(reference["env"])
-    if not value:
-        raise ConfigError(
-            f"storage_options.token: the environment variable {reference['env']} is not set; set it, or leave "
-            "the option out to use HF_TOKEN or the saved login"
-        )
-    return value
+    raise ConfigError(
+        f"storage_options.token: got a {type(option).__name__}, must be {{env: NAME}} or {{block: NAME}}; leave it "
+        "out for HF_TOKEN and the saved login"
+    )
 
 
 def _wait(attempt: int, headers: Mapping[str, str]) -> float:

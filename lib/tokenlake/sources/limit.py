@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from tokenlake.sources.blocks import Block, LongLine, read_blocks
+from tokenlake.sources.blocks import BLOCK_BYTES, Block, LongLine, read_blocks
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.lineindex import LineIndex, index_lines
 from tokenlake.sources.meter import OnProgress, Progress
@@ -117,4 +117,5 @@ def _spaces(block: Block, lines: LineIndex) -> int:
 
 
 def _is_blank(line: LongLine) -> bool:
-    return line.data is not None and not line.data.strip(b" \t\r\n")
+    # Of more blanks than a block holds the reader makes a bad record, not a blank line.
+    return line.data is not None and line.size <= BLOCK_BYTES + 2 and not line.data.strip(b" \t\r\n")

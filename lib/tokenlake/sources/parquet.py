@@ -99,6 +99,7 @@ def _picked(group: RowGroup) -> Iterator[pa.LargeStringArray]:
     for batch in group.steps():
         box = [as_text(pick(batch, group.leaves.text))]
         del batch
+        group.count_text(box[0].nbytes)
         yield box.pop()
 
 
@@ -107,6 +108,7 @@ def _rows(group: RowGroup, first: int, max_record_bytes: int) -> Iterator[Parsed
     for batch in group.steps():
         for piece in unfolded(batch, leaves.schema):
             text = as_text(pick(piece, leaves.text)) if leaves.text else None
+            group.count_text(text.nbytes if text is not None else 0)
             rows = piece.select(list(leaves.names))
             done += piece.num_rows
             yield row_records(

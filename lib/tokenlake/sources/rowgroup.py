@@ -40,7 +40,8 @@ class RowGroup:
         self.leaves = leaves
         self._meta = parquet.metadata.row_group(group)
         self._max_page = MAX_PAGE_BYTES + max_record_bytes
-        self._bytes = 0
+        self._plans: list[Steps | RepeatedSteps] = []
+        self._bytes, self._unfolded = 0, 0
 
     @property
     def rows(self) -> int:
@@ -59,12 +60,11 @@ class RowGroup:
         Raises:
             DamagedFileError: a page is corrupt, rows are missing, or little unfolds to far too much.
         """
-        row, size = 0, 0
+        row = 0
         with reading(self._data.file, self._where()):
-            plans = [self._plan(index) for index in self.leaves.indices]
-            for batch in self._decoded(plans):
-                row, size = row + batch.num_rows, size + batch.nbytes
-                check_unfolded(size, sum(plan.stored for plan in plans))
+            self._plans = [self._plan(index) for index in self.leaves.indices]
+            for batch in self._decoded(self._plans):
+                row += batch.num_rows
                 box = [batch]
                 del batch  # a step can hold a text of 200 MB: only its consumer keeps it alive
                 yield box.pop()
@@ -72,6 +72,16 @@ class RowGroup:
             raise damaged(
                 self._data.file, f"row group {self._group} holds {row} rows, its footer counts {self.rows}"
             )
+
+    def count_text(self, size: int) -> None:
+        """Note that the text column unfolded to another `size` bytes.
+
+        Raises:
+            DamagedFileError: that is much more than the pages can account for.
+        """
+        self._unfolded += size
+        with reading(self._data.file, self._where()):
+            check_unfolded(self._unfolded, sum(plan.stored for plan in self._plans))
 
     def _where(self) -> str:
         paths = [self._meta.column(index).path_in_schema for index in self.leaves.indices]

@@ -7,15 +7,15 @@ streams) is read from the start, and the rows before are dropped.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
-from tokenlake.sources.footer import footer
+from tokenlake.sources.footer import row_group_starts
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.ipc_footer import batch_starts, is_file
 from tokenlake.sources.opening import opened
 from tokenlake.sources.rowindex import RowIndex, is_lines, scanned, start_of
 from tokenlake.sources.rowindexes import RowIndexes
@@ -32,13 +32,12 @@ class Seek:
 
     Attributes:
         parts: ranges to read one after the other, up to the end of the file.
-        number: of the first record of the first range; `row - number` records are to be dropped.
-        rows: rows of the file, where that is known without reading the records.
+        number: of the first record of the first range; `row - number` records are to be dropped. The
+            number of rows, where there is nothing to read.
     """
 
     parts: Iterable[FileRange]
     number: int
-    rows: int | None = None
 
 
 def seek(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None) -> Seek:
@@ -52,23 +51,23 @@ def seek(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, A
         DamagedFileError: the footer cannot be read.
         InputChangedError: the file is not, or does not stay, what was listed.
     """
-    if file.format == "parquet":
-        return _in_blocks(file, row, _row_group_rows(file, options))
     if is_lines(file):
         return _in_lines(file, row, indexes, options)
-    return whole(file)
+    starts = _block_starts(file, options)
+    return whole(file) if starts is None else _in_blocks(file, row, starts)
 
 
 def whole(file: InputFile) -> Seek:
-    """Return where to read a file from its first byte, which no Parquet file begins with a row at."""
+    """Return how to read a file that has no blocks from its start."""
     return Seek(parts=[FileRange(file=file, start=0, stop=file.size, weight=file.size)], number=0)
 
 
 def rows_without_reading(file: InputFile, options: Mapping[str, Any] | None = None) -> int | None:
     """Return how many rows a file has, good or bad, where its metadata tell; else None."""
-    if file.format == "parquet":
-        return sum(_row_group_rows(file, options))
-    return 1 if file.format == "text" and file.text_mode == "document" else None
+    if file.format == "text" and file.text_mode == "document":
+        return 1
+    starts = _block_starts(file, options)
+    return None if starts is None else starts[-1]
 
 
 def line_rows(
@@ -79,19 +78,25 @@ def line_rows(
         return _extended(enough - 1, indexes, data).count
 
 
-def _row_group_rows(file: InputFile, options: Mapping[str, Any] | None) -> list[int]:
+def _block_starts(file: InputFile, options: Mapping[str, Any] | None) -> list[int] | None:
+    """Return the numbers of the first rows of row groups or record batches, and behind them that of rows.
+
+    None for a file without such blocks.
+    """
+    if file.format not in ("parquet", "arrow"):
+        return None
     with opened(file, options) as data:
-        meta = footer(data)
-    return [meta.row_group(index).num_rows for index in range(meta.num_row_groups)]
+        if file.format == "parquet":
+            return row_group_starts(data)
+        return batch_starts(data) if is_file(data) else None
 
 
-def _in_blocks(file: InputFile, row: int, counts: list[int]) -> Seek:
-    firsts = np.cumsum([0, *counts])
-    block = int(np.searchsorted(firsts, row, side="right")) - 1
-    if block >= len(counts):
-        return Seek(parts=[], number=int(firsts[-1]), rows=int(firsts[-1]))
-    part = FileRange(file=file, start=block, stop=len(counts), weight=0)
-    return Seek(parts=[part], number=int(firsts[block]), rows=int(firsts[-1]))
+def _in_blocks(file: InputFile, row: int, starts: list[int]) -> Seek:
+    block, count = bisect_right(starts, row) - 1, len(starts) - 1
+    if block >= count:
+        return Seek(parts=[], number=starts[-1])
+    part = FileRange(file=file, start=block, stop=count, weight=0)
+    return Seek(parts=[part], number=starts[block])
 
 
 def _in_lines(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None) -> Seek:
@@ -100,7 +105,7 @@ def _in_lines(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[s
     with opened(file, options) as data:
         index = _extended(row, indexes, data)
         if row >= index.count:
-            return Seek(parts=[], number=index.count, rows=index.count)
+            return Seek(parts=[], number=index.count)
         return Seek(parts=_growing(file, start_of(index, data, row)), number=row)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.meter import Meter, OnProgress
 from tokenlake.sources.split import FileRange, split_file
+from tokenlake.sources.threads import in_order
 
 _TAKE: Final = 64  # files that one thread takes at a time
 _WITH_FOOTER: Final = frozenset({"parquet", "arrow"})
@@ -37,19 +37,10 @@ def split_files(
         meter.add(len(indices), sum(files[index].size for index in indices))
         return found
 
-    pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="tokenlake-footer")
-    try:
-        taken = list(_takes(footers))
-        for indices, found in zip(taken, pool.map(take, taken), strict=True):
-            for index, parts in zip(indices, found, strict=True):
-                ranges[index] = parts
-    finally:
-        pool.shutdown(cancel_futures=True)
+    taken = [footers[start : start + _TAKE] for start in range(0, len(footers), _TAKE)]
+    for indices, found in zip(taken, in_order(take, taken, threads), strict=True):
+        for index, parts in zip(indices, found, strict=True):
+            ranges[index] = parts
     for index, file in enumerate(files):
         ranges[index] = ranges[index] or split_file(file, unit_size, storage_options)
     return ranges
-
-
-def _takes(indices: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(indices), _TAKE):
-        yield indices[start : start + _TAKE]

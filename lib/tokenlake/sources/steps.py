@@ -15,7 +15,7 @@ from tokenlake.sources.pages import DELTA_BYTE_ARRAY, Page
 
 STEP_BYTES: Final = 8 << 20  # aimed at
 STEP_ROWS: Final = 1 << 16
-_RARELY: Final = 32  # hardly ever is every row the largest it can be; a step then takes so many times more
+_RARELY: Final = 16  # hardly ever is every row the largest it can be; a step then takes so many times more
 MAX_PAGE_BYTES: Final = 512 << 20  # beyond the largest record there may be
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
 _UNFOLDED_TIMES: Final = 100

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.errors import NotAvailableError
 from tokenlake.sources.arrays import is_utf8, select, text_over
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
@@ -17,19 +18,33 @@ from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.split import FileRange
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.strict import Fault, too_long
+from tokenlake.sources.textcheck import COLUMN, check_column, check_text
 from tokenlake.sources.want import Want
 from tokenlake.sources.where import Predicate
 
-_CHUNK = 1 << 20
+_CHUNK: Final = 1 << 20
+_RECORD_BATCH: Final[Any] = pa.RecordBatch  # its stub knows no schema
 
 
 def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None) -> Iterator[Parsed]:
-    """Read a file as one document, or its lines, as its `text_mode` says."""
-    if want.columns != ():
-        raise NotAvailableError(f"{part.file.url}: columns of text are not available in this release")
+    """Read a file as one document, or its lines, as its `text_mode` says; its one column is ``text``.
+
+    Raises:
+        DamagedFileError: it is no text in UTF-8, or a column other than ``text`` is wanted.
+    """
+    check_column(part.file, want)
+    check_text(data)
     if part.file.text_mode == "lines":
-        return read_lines(read_blocks(part, data, want.max_record_bytes), want.max_record_bytes)
-    return iter([read_document(part, data, want.max_record_bytes)])
+        blocks = read_lines(read_blocks(part, data, want.max_record_bytes), want.max_record_bytes)
+    else:
+        blocks = iter([read_document(part, data, want.max_record_bytes)])
+    return blocks if want.columns == () else (_with_column(block, want) for block in blocks)
+
+
+def _with_column(parsed: Parsed, want: Want) -> Parsed:
+    schema = pa.schema([(COLUMN, pa.large_string())])
+    rows = _RECORD_BATCH.from_arrays([parsed.text], schema=schema)
+    return replace(parsed, rows=rows, text=None if want.text is None else parsed.text)
 
 
 def read_document(part: FileRange, source: InputBytes, max_record_bytes: int) -> Parsed:
@@ -40,7 +55,7 @@ def read_document(part: FileRange, source: InputBytes, max_record_bytes: int) ->
     too_big = Fault(
         "document_too_long", f"the file has more than max_record_bytes = {max_record_bytes} bytes"
     )
-    fault = too_big if len(data) > max_record_bytes else _utf8_fault(text, "file")
+    fault = too_big if len(data) > max_record_bytes else _fault(text, "file", nul=b"\0" in data)
     return Parsed(
         text=text[:0] if fault else text,
         positions=np.zeros(0 if fault else 1, np.int64),
@@ -80,7 +95,8 @@ def _lines(block: Block, max_record_bytes: int) -> Parsed:
     bad: list[BadLine] = []
     positions = lines.positions(block)
     sizes = lines.stops - lines.starts
-    if (sizes > max_record_bytes).any() or _utf8_fault(text, "block"):
+    nul = block.data.find(b"\0", 0, block.size) >= 0
+    if nul or (sizes > max_record_bytes).any() or not is_utf8(text):
         bad = _bad_lines(block, lines, text, max_record_bytes)
         keep = ~np.isin(positions, [line.position for line in bad])
         text, positions = select(text, keep), positions[keep]
@@ -111,7 +127,7 @@ def _bad_lines(
     positions = lines.positions(block)
     for index in range(len(text)):
         start, stop = int(lines.starts[index]), int(lines.stops[index])
-        fault = _utf8_fault(text[index : index + 1], "line")
+        fault = _fault(text[index : index + 1], "line", nul=block.data.find(b"\0", start, stop) >= 0)
         if stop - start > max_record_bytes:
             fault = too_long(stop - start, max_record_bytes)
         if fault:
@@ -127,7 +143,7 @@ def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
     size = line.size - skip - int(data.endswith(b"\n")) - crlf
     text = text_over(np.array([0, min(size, len(data) - skip)]), pa.py_buffer(data).slice(skip))
     too_big = line.data is None or size > max_record_bytes
-    fault = too_long(size, max_record_bytes) if too_big else _utf8_fault(text, "line")
+    fault = too_long(size, max_record_bytes) if too_big else _fault(text, "line", nul=b"\0" in data)
     kept = int(fault is None and size > 0)
     return Parsed(
         text=text[:kept],
@@ -139,5 +155,7 @@ def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
     )
 
 
-def _utf8_fault(text: pa.LargeStringArray, whole: str) -> Fault | None:
-    return None if is_utf8(text) else Fault("invalid_utf8", f"the {whole} is not valid UTF-8")
+def _fault(text: pa.LargeStringArray, whole: str, *, nul: bool) -> Fault | None:
+    if not is_utf8(text):
+        return Fault("invalid_utf8", f"the {whole} is not valid UTF-8")
+    return Fault("nul_byte", f"the {whole} holds a NUL byte, which is in no text") if nul else None

@@ -11,7 +11,8 @@ from typing import Any, Final, final
 from tokenlake.sources.inputbytes import InputBytes
 
 WINDOW_BYTES: Final = 4 << 20
-_KEPT: Final = 32 << 20  # bytes of windows that are kept
+_KEPT: Final = 48 << 20  # bytes of windows that are kept
+_AHEAD: Final = 4  # windows of a column between what is looked at and what is decoded
 _SMALL: Final = 256 << 10
 _GAP: Final = 64 << 10  # not worth a request of its own
 
@@ -23,8 +24,7 @@ class Windows:
     def __init__(self, data: InputBytes, columns: int = 1) -> None:
         """Read `data`, of which so many columns are read side by side."""
         self._data, self._stretches = data, [(0, 0)]
-        self._size = max(_SMALL, min(WINDOW_BYTES, _KEPT // max(columns, 1)))
-        self._count = max(2, columns * 2)
+        self._size = max(_SMALL, min(WINDOW_BYTES, _KEPT // (_AHEAD * max(columns, 1))))
         self._windows: OrderedDict[int, bytes] = OrderedDict()
 
     def expect(self, stretches: Iterable[tuple[int, int]]) -> None:
@@ -55,10 +55,11 @@ class Windows:
     def _fetched(self, size: int, offset: int) -> bytes:
         _, stop = self._stretches[max(bisect_right(self._stretches, (offset, 1 << 63)) - 1, 0)]
         wanted = max(size, min(self._size, max(stop - offset, _GAP)))
-        window = self._data.pread(min(wanted, max(self._data.file.size - offset, 0)), offset)
+        held = min((start for start in self._windows if start > offset), default=self._data.file.size)
+        window = self._data.pread(min(wanted, max(held - offset, 0)), offset)
         if len(window) <= self._size:
             self._windows[offset] = window
-            while len(self._windows) > self._count:
+            while len(self._windows) > 1 and sum(map(len, self._windows.values())) > _KEPT:
                 self._windows.popitem(last=False)
         return window[:size]
 

@@ -116,8 +116,8 @@ class HFDatasetShardedSource:
         """Return the rows of several shards, one after the other, from a row of one of them on."""
         indices = range(self.num_shards()) if shard_indices is None else shard_indices
         names = [self._names[index] for index in indices]
-        if not 0 <= start_shard < max(1, len(names)):
-            raise ConfigError(f"start_shard: got {start_shard!r}, must be from 0 to {len(names) - 1}")
+        if not 0 <= start_shard <= len(names):
+            raise ConfigError(f"start_shard: got {start_shard!r}, must be from 0 to {len(names)}")
         _check_row(start_row)
         for place, name in enumerate(names[start_shard:]):
             yield from self.open_shard_at_row(name, 0 if place else start_row)

@@ -20,12 +20,14 @@ from tokenlake.sources.sharded.filebacked import (
 )
 from tokenlake.sources.sharded.info import ShardInfo
 from tokenlake.sources.sharded.limited import LimitedShardedSource
+from tokenlake.sources.sharded.wrapped import HFDatasetShardedSource, wrap_hf_dataset
 
 __all__ = [
     "ArrowShardedSource",
     "CompositeShardedSource",
     "CsvShardedSource",
     "FilesShardedSource",
+    "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
     "LimitedShardedSource",
@@ -36,4 +38,5 @@ __all__ = [
     "TransformedShardedSource",
     "create_source",
     "expand_data_files",
+    "wrap_hf_dataset",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, Unpack, final
 
-from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.errors import ConfigError
 from tokenlake.sources.formats import inner_extension
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
@@ -163,16 +163,21 @@ class HuggingFaceShardedSource(FileBacked):
         cache_dir: str | None = None,
         **options: Unpack[ReadOptions],
     ) -> None:
-        """List the files of one split; they are read over the network, and nothing is stored."""
-        if not streaming or cache_dir is not None:
-            what = "streaming: False" if not streaming else f"cache_dir: {cache_dir!r}"
-            raise NotAvailableError(
-                f"{what} is not available yet; today: streaming=True, which reads over the network without "
-                "a copy on disk, or a copy of the files and the source of their format"
+        """List the files of one split.
+
+        Args:
+            streaming: read over the network, and store nothing; else download the files first.
+            cache_dir: where downloaded files are kept; None for the cache of `huggingface_hub`.
+        """
+        if streaming and cache_dir is not None:
+            raise ConfigError(
+                f"cache_dir: got {cache_dir!r}, but nothing is kept with streaming=True; set streaming=False "
+                "to download the files first, or leave cache_dir out"
             )
         source = wanted_source("hub", dataset_name, None, **options)
         source = replace(source, split=split, subset=subset)
-        self._shards = FileShards(source, list_inputs(source, hashed=False))
+        files = list_inputs(source, hashed=False)
+        self._shards = FileShards(source, files if streaming else _downloaded(files, cache_dir))
 
 
 @final
@@ -193,3 +198,9 @@ class FilesShardedSource(FileBacked):
 def _by_name(file: InputFile) -> InputFile:
     lines = inner_extension(file.path) in (".jsonl", ".ndjson")
     return replace(file, format="jsonl") if lines else file
+
+
+def _downloaded(files: list[InputFile], cache_dir: str | None) -> list[InputFile]:
+    from tokenlake.sources.hubcache import downloaded  # other sources start without the Hub's parts
+
+    return downloaded(files, None, cache_dir)
