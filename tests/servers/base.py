@@ -45,6 +45,12 @@ class Fault:
     applies: Callable[[Request], bool] = field(default=lambda request: request.method == "GET")
 
 
+def large(request: Request) -> bool:
+    """Say whether a request is for more than 200 kB, which no look at the head of a file is."""
+    span = request.range
+    return request.method == "GET" and span is not None and span[1] - span[0] > 200_000
+
+
 class Server:
     """A server in a thread. `handler` answers; `log` and `faults` are for tests."""
 
