@@ -102,6 +102,14 @@ def test_a_small_file_is_counted_and_compressed_ones_are_read(tmp_path: Path) ->
     ]
 
 
+def test_a_compressed_file_is_estimated_whatever_the_decompressor_reads_ahead(tmp_path: Path) -> None:
+    numbers = [os.urandom(40).hex() for _ in range(20_000)]
+    write_lines(tmp_path / "a.jsonl.gz", [{"text": text} for text in numbers])
+    (group,) = inspect(tmp_path).groups
+    assert not group.rows_exact
+    assert group.rows == pytest.approx(20_000, rel=0.1)
+
+
 def test_types_that_change_between_records_are_called_mixed(tmp_path: Path) -> None:
     records = [{"text": "a", "x": 1, "y": 1}, {"text": "b", "x": "one", "y": 1.5}, {"text": "c", "y": None}]
     write_lines(tmp_path / "a.jsonl", records)
