@@ -499,3 +499,18 @@ def test_columns_too_large_for_a_look_are_left_out_of_the_sample(tmp_path: Path,
     assert group.sample[0]["text"] == columns["text"][0]
     assert "columns not sampled, too large" in told(found)["a.parquet"]
     assert group.entry["content_field"] == "text"
+
+
+# -- real data
+
+
+@pytest.mark.corpora
+def test_real_corpora_are_told_apart(shared_data: Path) -> None:
+    found = inspect(shared_data / "corpora")
+    groups = {group.kind: (group.files, group.rows, group.rows_exact) for group in found.groups}
+    assert groups["text"] == (10, 3403, True)
+    assert groups["chat"][1] == pytest.approx(3736, rel=0.1)
+    assert groups["instruction"][1] == pytest.approx(7472, rel=0.1)
+    (entry,) = (group.entry for group in found.groups if group.entry)
+    assert entry["data_files"].endswith("corpora/*.parquet")
+    assert found.findings == ()
