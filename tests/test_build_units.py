@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.build.assign import kept, split_indices, splitmix64
+from tokenlake.build.notes import notes_on
 from tokenlake.build.units import group_ranges
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.split import split_file
@@ -63,6 +68,34 @@ def test_an_added_file_changes_only_the_groups_around_it():
     assert len(before) > 100
     assert len(before - after) <= 4
     assert len(after - before) <= 4
+
+
+def test_many_tiny_files_are_several_units():
+    """However small files are, a unit has at most about 4,096 of them."""
+    groups = _groups({f"{i:05d}": 10 for i in range(20_000)}, unit_size=1 << 27)
+    assert 5 <= len(groups) <= 30
+    assert max(map(len, groups)) <= 4096
+
+
+def test_a_file_without_ranges_is_in_no_unit():
+    assert list(group_ranges([[], split_file(_file("a", 5), 1000), []], 1000)) == [
+        tuple(split_file(_file("a", 5), 1000))
+    ]
+
+
+def test_notes_name_what_one_worker_must_read_alone():
+    source: Any = SimpleNamespace(name="web")
+    small = [_file(f"{i}.jsonl.gz", 5) for i in range(3)]
+    assert notes_on(source, [replace(file, compression="gzip") for file in small], 100) == []
+    files = [replace(_file(f"{i}.jsonl.gz", 1000 + i), compression="gzip") for i in range(7)]
+    notes = notes_on(source, files, 100)
+    assert notes[0].startswith("web: 6.jsonl.gz (1006 B) cannot be split: gzip is read from its beginning")
+    assert notes[5] == "web: 2 more such files, 1.95 KiB"
+    assert notes[6] == "web: no file of it can be split, so that at most 7 workers can work on it at a time"
+    (note,) = notes_on(source, [replace(_file("a.txt", 1000), format="text"), *small], 100)
+    assert "the file is one document" in note
+    assert "text_mode: lines" in note
+    assert notes_on(source, [_file("a.jsonl", 1000)], 100) == []
 
 
 def test_splitmix64_is_the_published_function():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from tokenlake.build.events import (
     EngineCondemned,
     Event,
     Planned,
+    Planning,
     UnitFinished,
     UnitProgress,
     UnitRetried,
@@ -97,6 +99,26 @@ def test_lines_without_a_terminal() -> None:
         "engine gigatoken for gpt2: equal to the reference",
         "unit 2 (code) again, after: worker died",
         "engine gigatoken is not exact; its units are built again: differs on 'x\\x1b[2J'",
+    ]
+
+
+def test_a_plan_that_takes_a_while_says_so_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        told = {100.2: 0, 100.6: 1200, 101.0: 1300, 105.5: 2500, 105.7: 3000, 111.0: 9000}
+        for clock[0], files in told.items():
+            progress(Planning("web", "hashing", files, 10_000, files << 10, 10_000 << 10))
+        progress(Planning("web", "listing", 1, 0, 0, 0))
+        clock[0] = 120.0
+        progress(Planning("web", "counting", 3, 0, 512, 0))
+    assert out.getvalue().splitlines() == [
+        "planning",
+        "planning: web: hashing, 1,200 of 10,000 files, 1.17 MiB of 9.77 MiB",
+        "planning: web: hashing, 3,000 of 10,000 files, 2.93 MiB of 9.77 MiB",
+        "planning: web: hashing, 9,000 of 10,000 files, 8.79 MiB of 9.77 MiB",
+        "planning: web: counting records, 3 files, 512 B",
     ]
 
 

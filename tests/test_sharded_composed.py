@@ -59,7 +59,7 @@ def sources(sizes: list[int], kept: set[int]) -> list[ShardedDataSource]:
 
 
 @given(SIZES, st.integers(0, 20), st.sets(st.integers(0, 16)), st.randoms())
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_a_limit_is_the_first_rows_whatever_is_opened_first(sizes, limit, kept, random):
     for source in sources(sizes, kept):
         every = [(name, *pair) for name in source.shard_names for pair in numbered(source, name)]
@@ -77,7 +77,7 @@ def test_a_limit_is_the_first_rows_whatever_is_opened_first(sizes, limit, kept, 
 
 
 @given(SIZES, st.integers(0, 20))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_the_length_of_a_limited_source_is_exact(sizes, limit):
     source = Known(counted(**{f"s{place}": size for place, size in enumerate(sizes)}))
     limited = LimitedShardedSource(source, limit)

@@ -58,7 +58,7 @@ def test_a_file_at_a_url_opens_at_every_row(server, kind, name):
     assert source.shard_names == (name,)
     info = source.get_shard_info(name)
     assert (info.url, info.bytes) == (f"{server.url}/set/{name}", len(server.files[f"set/{name}"]))
-    for row in range(10):
+    for row in (0, 1, 5, 8, 9):
         assert numbered(source, name, row) == list(enumerate(ROWS))[row:]
     with pytest.raises(ConfigError, match="it has 9 rows"):
         list(source.open_shard_at_row(name, 10))

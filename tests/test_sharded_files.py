@@ -286,6 +286,36 @@ def test_quarantined_records_are_left_out_and_keep_their_numbers(damaged_lines):
         len(source)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "data", "reason"),
+    [
+        (JsonShardedSource, "a.json", b'[{"id":"0"},3,{"id":"2"},null]', "not_an_object"),
+        (CsvShardedSource, "a.csv", b"id,text\n0,a\n1\n2,c\n3,\xff\n", ""),
+        (CsvShardedSource, "a.tsv", b"id\ttext\n0\ta\n1\n2\tc\n3\t\xff\n", ""),
+        (TextShardedSource, "a.txt", b"0\n\n1\xff\n2\n\xff\n", "invalid_utf8"),
+    ],
+)
+def test_bad_records_of_every_format_keep_their_numbers(tmp_path, kind, name, data, reason):
+    options: dict[str, Any] = {"jsonl": False} if kind is JsonShardedSource else {}
+    path = put(tmp_path / name, data)
+    source = kind(path, on_bad_record="quarantine", **options)
+    for row in range(5):
+        assert [number for number, _ in numbered(source, name, row)] == [n for n in (0, 2) if n >= row]
+    assert source.count_rows(name) == 4
+    strict = kind(path, **options)
+    assert next(strict.open_shard_at_row(name, 2)) == numbered(source, name, 2)[0][1]
+    for row, bad in ((0, 1), (2, 3)):
+        with pytest.raises(BadRecordError, match=f"row {bad}: .*{reason}"):
+            list(strict.open_shard_at_row(name, row))
+
+
+def test_a_bad_record_far_into_a_file_still_has_its_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("tokenlake.sources.linenumbers._COUNTED_BYTES", 100)
+    path = put(tmp_path / "a.jsonl", b'{"id":"0"}\n\n' * 20_000 + b"[]\n")
+    with pytest.raises(BadRecordError, match=r"row 20000: .*:40001: not_an_object at byte offset 240000"):
+        list(JsonShardedSource(path).open_shard_at_row("a.jsonl", 19_999))
+
+
 def test_a_predicate_and_bad_records_together_keep_the_numbers(damaged_lines):
     source = JsonShardedSource(damaged_lines, on_bad_record="quarantine", where="id <> '2'")
     assert numbered(source, source.shard_names[0]) == [(0, {"id": "0"}), (5, {"id": "5"})]
@@ -300,10 +330,12 @@ def test_a_long_record_is_a_bad_one(tmp_path):
         list(JsonShardedSource(path, max_record_bytes="40B"))
 
 
-def test_a_field_that_only_some_records_have_may_be_asked_for(tmp_path):
-    data = b'{"id":"0"}\n{"id":"1","lang":"en"}\n' + b'{"id":"x"}\n' * 20_000
-    source = JsonShardedSource(put(tmp_path / "a.jsonl", data), where="lang = 'en'")
-    assert numbered(source, "a.jsonl") == [(1, {"id": "1", "lang": "en"})]
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_field_that_only_some_records_have_may_be_asked_for(tmp_path, name):
+    records = [b'{"id":"0"}', b'{"id":"1","lang":"en"}', *[b'{"id":"x"}'] * 20_000]
+    data = b"\n".join(records) if name == "a.jsonl" else b"[" + b",".join(records) + b"]"
+    source = JsonShardedSource(put(tmp_path / name, data), where="lang = 'en'", jsonl=False)
+    assert numbered(source, name) == [(1, {"id": "1", "lang": "en"})]
 
 
 def test_a_damaged_file_is_an_error_whatever_the_policy(tmp_path):
@@ -353,6 +385,19 @@ def test_parquet_columns_are_read_in_the_order_asked_for(tmp_path):
     assert numbered(chosen, "a.parquet") == [(4, {"text": ROWS[4]["text"]})]
     with pytest.raises(DamagedFileError, match="no column 'x'"):
         list(ParquetShardedSource(path, columns=["x"]))
+
+
+@pytest.mark.parametrize("kept", [range(2), range(4, 5), range(7, 9), range(3, 8), range(0)])
+def test_row_groups_that_a_predicate_excludes_keep_the_numbers_of_the_others(tmp_path, kept):
+    pq.write_table(pa.table({"id": range(9)}), tmp_path / "a.parquet", row_group_size=2)
+    where = f"id >= {kept.start} and id < {kept.stop}"
+    source = ParquetShardedSource(tmp_path, where=where)
+    for row in range(10):
+        assert numbered(source, "a.parquet", row) == [
+            (place, {"id": place}) for place in kept if place >= row
+        ]
+    with pytest.raises(ConfigError, match="it has 9 rows"):
+        list(source.open_shard_at_row("a.parquet", 10))
 
 
 def test_only_the_row_group_that_holds_the_row_is_decoded(tmp_path):

@@ -22,7 +22,10 @@ from hypothesis import strategies as st
 
 from tests.servers.hub import TOKEN, Fault, HubServer, blob_id, hub
 from tests.sources_support import Source, inputs, texts
+from tokenlake.build.plan import make_plan
 from tokenlake.build.runner import build_dataset
+from tokenlake.config import load_config
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
     ConfigError,
     DamagedFileError,
@@ -31,8 +34,8 @@ from tokenlake.errors import (
     SourceNotFoundError,
 )
 from tokenlake.sources import InputFile, hubhttp, list_inputs, read_range, split_file
-from tokenlake.sources.hub import hub_commits, hub_source, select_hub
-from tokenlake.sources.hubapi import HubId, parse_id, parse_url
+from tokenlake.sources.hub import select_hub
+from tokenlake.sources.hubapi import HubId, hub_commits, parse_id, parse_url
 from tokenlake.sources.hubcache import downloaded
 from tokenlake.sources.hubfiles import card_configs, layout_of
 from tokenlake.sources.hubhttp import HubClient
@@ -521,13 +524,6 @@ def test_a_local_path_is_never_taken_for_an_id(
     assert read_all("data/web") == ["of the Hub"]
 
 
-def test_a_source_of_rows_can_be_made_from_a_name_alone(server: HubServer) -> None:
-    readme = card("- config_name: en\n  data_files: [{split: test, path: a.csv}]\n")
-    server.repo("org/name", {"README.md": readme, "a.csv": "text\n"})
-    (file,) = list_inputs(hub_source("org/name", split="test", subset="en"))
-    assert (file.source, file.path, file.format) == ("name", "a.csv", "csv")
-
-
 # What is refused
 
 
@@ -747,6 +743,9 @@ def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
     first = build_dataset(build, workers=1)
     assert first.manifest.account.documents == 300
     assert [entry.path for entry in first.manifest.inputs] == sorted(files)[1:]
+    commit = repo.refs["main"]
+    (run,) = (tmp_path / "store").glob("set/v1/runs/*.json")
+    assert json.loads(run.read_text())["hub_commits"] == {"s": {"org/name": commit}}
     everything = "".join(
         p.read_text() for p in (tmp_path / "store").rglob("*") if p.suffix in (".json", ".yaml", ".md")
     )
@@ -754,6 +753,10 @@ def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
     repo.commit(files | {"README.md": "# Now with a card"})
     again = build_dataset(build, workers=1)
     assert again.manifest == first.manifest
+    (note,) = make_plan(resolve(load_config(build))).notes
+    assert note == (
+        f"s: dataset 'org/name', subset 'default', split 'train': 2 files of commit {repo.refs['main']} (main)"
+    )
 
 
 def test_files_of_other_sources_have_no_commits(tmp_path: Path) -> None:

@@ -173,6 +173,20 @@ def test_where_filters_after_the_limit(tmp_path: Path) -> None:
     assert (rows, texts) == (20, ["5", "15"])
 
 
+@pytest.mark.parametrize("count", [5, 8, 9, 10, 30])
+def test_records_in_row_groups_that_where_rules_out_count_for_the_limit(tmp_path: Path, count: int) -> None:
+    path = write(tmp_path, "parquet", 0, [f"{index}" for index in range(10)])
+    source: Any = Source(data_files=(str(path),), where="id >= 6")
+    limit = RecordLimit(source, count, 1 << 20)
+    list_inputs(source, enough=limit.take)
+    batches = [batch for ranges in limit.ranges for part in ranges for batch in read_range(part, source)]
+    texts = [text for batch in batches for text in batch.text.to_pylist()]
+    assert texts == [str(index) for index in range(6, min(count, 10))]
+    skipped = sum(sum(batch.skipped.values()) for batch in batches)
+    assert skipped == min(count, 6)
+    assert sum(batch.rows_read for batch in batches) + skipped == min(count, 10)
+
+
 def test_a_bound_holds_for_the_most_compressed_records_there_are(tmp_path: Path) -> None:
     data = b"1\n" * (1 << 20)
     for codec, name in (("zstd", "x.jsonl.zst"), ("gzip", "x.jsonl.gz")):

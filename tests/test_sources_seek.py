@@ -40,7 +40,7 @@ LINES = st.lists(
             b'{"text":"' + b"long" * 20 + b'"}',
             b'{"text":',
             b" " * 90,
-            b"\xff\xfe",
+            b"a\xff",
             b"null",
             b"\xef\xbb\xbf",
             b"\0",

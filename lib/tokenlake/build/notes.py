@@ -13,7 +13,12 @@ _NAMED = 5  # files that are named one by one
 
 
 def notes_on(source: ResolvedSource, files: Sequence[InputFile], unit_size: int) -> list[str]:
-    """Return notes on files that one worker must read alone."""
+    """Return notes on where files come from, and on those that one worker must read alone."""
+    origins = dict.fromkeys(file.origin for file in files if file.origin)
+    return [f"{source.name}: {origin}" for origin in origins] + _on_whole(source, files, unit_size)
+
+
+def _on_whole(source: ResolvedSource, files: Sequence[InputFile], unit_size: int) -> list[str]:
     whole = sorted(
         (file for file in files if file.size > unit_size and not splittable(file)),
         key=lambda file: (-file.size, file.path),

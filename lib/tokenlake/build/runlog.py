@@ -47,8 +47,13 @@ class RunLog:
         }
         self._put(f"{self.run_id}-condemned-{engine}", facts)
 
-    def finish(self, how: Mapping[int, str]) -> None:
-        """Publish the run's facts."""
+    def finish(self, how: Mapping[int, str], commits: Mapping[str, Mapping[str, str]]) -> None:
+        """Publish the run's facts.
+
+        Args:
+            how: unit to what became of it.
+            commits: source to dataset of the Hub to the commit that was read.
+        """
         with self._lock:
             seconds = dict(sorted(self._seconds.items()))
         self._put(
@@ -65,6 +70,7 @@ class RunLog:
                     word: sum(value == word for value in how.values()) for word in sorted(set(how.values()))
                 },
                 "unit_seconds": seconds,
+                "hub_commits": commits,
             },
         )
 

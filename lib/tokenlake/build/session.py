@@ -43,6 +43,7 @@ from tokenlake.config import PipelineConfig, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import EngineMismatchError, StoreError
 from tokenlake.manifest import Manifest, UnitRecord
+from tokenlake.sources.hubapi import hub_commits
 from tokenlake.storage import Layout, Store, open_store
 
 Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
@@ -186,7 +187,7 @@ class BuildSession:
         records = [self._records[unit.index] for unit in self.plan.units]
         self._budget.judge()
         manifest = commit_version(self._store, self.plan, self._layout, records)
-        self._log.finish(self.how)
+        self._log.finish(self.how, hub_commits(self.plan.inputs))
         self.status = "committed"
         self._emit(Committed(self.dataset, self.version))
         return manifest

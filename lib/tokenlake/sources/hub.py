@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tokenlake.config.near import did_you_mean
-from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Format, belongs, compression_of, format_for
@@ -27,19 +27,10 @@ from tokenlake.sources.hubsniff import has_lines
 from tokenlake.sources.inputs import InputFile
 
 if TYPE_CHECKING:
-    from tokenlake.config.resolved import SourceType
+    from tokenlake.config.resolved import ResolvedSource, SourceType
 
 _THREADS: Final = 8
 _MAGIC: Final = re.compile(r"[*?\[]")
-_NO_TOKENIZER: Final = ResolvedTokenizer(
-    name_or_path="",
-    add_special_tokens=True,
-    max_length=0,
-    truncation=False,
-    trust_remote_code=False,
-    special_tokens_in_text="literal",
-    engine="auto",
-)
 
 
 def list_hub(source: ResolvedSource) -> list[InputFile]:
@@ -59,7 +50,8 @@ def list_hub(source: ResolvedSource) -> list[InputFile]:
     for chosen in selections:
         repo = chosen.listing.repo
         before = f"{repo.id.repo}/" if several else ""
-        found += _input_files(source, repo, [(before + file.path, file) for file in chosen.files], None)
+        named = [(before + file.path, file) for file in chosen.files]
+        found += _input_files(source, repo, named, None, origin=str(chosen))
     return sorted(found, key=lambda file: file.path)
 
 
@@ -74,35 +66,6 @@ def select_hub(source: ResolvedSource) -> list[HubSelection]:
             source=source.name,
         )
     return [select(list_repo(client, dataset), source.subset, source.split) for dataset in ids]
-
-
-def hub_source(
-    dataset_name: str,
-    split: str = "train",
-    subset: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> ResolvedSource:
-    """Return a source that is one dataset on the Hub, for reading its rows outside a build.
-
-    Bad records are errors, and there is no tokenizer.
-    """
-    return ResolvedSource(
-        name=dataset_name.rpartition("/")[2] or dataset_name,
-        data_files=(dataset_name,),
-        type="hub",
-        content_field="text",
-        text_mode="document",
-        on_bad_record="fail",
-        max_bad_fraction=0.0,
-        max_record_bytes=256 << 20,
-        splits=(("train", 1.0),),
-        exclude=None,
-        num_rows=None,
-        tokenizer=_NO_TOKENIZER,
-        subset=subset,
-        split=split,
-        storage_options=dict(storage_options or {}),
-    )
 
 
 def _id(entry: str) -> HubId:
@@ -135,7 +98,8 @@ def list_hub_urls(source: ResolvedSource) -> list[InputFile]:
         repo.require_access()
         before = f"{dataset.repo}/" if several else ""
         named = [(before + path, files[path]) for path in chosen]
-        for file in _input_files(source, repo, named, source.type):
+        origin = f"{repo}: {len(named)} files of commit {repo.commit} ({dataset.revision})"
+        for file in _input_files(source, repo, named, source.type, origin=origin):
             if found.setdefault(file.path, file).token != file.token:
                 raise ConfigError(
                     f"source {source.name!r}: data_files name {file.path!r} at two revisions; make them two sources",
@@ -164,7 +128,12 @@ def _expand(repo: HubRepo, files: Mapping[str, HubFile], path: str, wanted: Sour
 
 
 def _input_files(
-    source: ResolvedSource, repo: HubRepo, named: Sequence[tuple[str, HubFile]], wanted: SourceType | None
+    source: ResolvedSource,
+    repo: HubRepo,
+    named: Sequence[tuple[str, HubFile]],
+    wanted: SourceType | None,
+    *,
+    origin: str,
 ) -> list[InputFile]:
     """Return the inputs for (path of identity, file) pairs."""
     formats: dict[str, Format] = {
@@ -174,7 +143,10 @@ def _input_files(
     with ThreadPoolExecutor(_THREADS) as pool:
         for file, lines in zip(doubtful, pool.map(lambda file: has_lines(repo, file), doubtful), strict=True):
             formats[file.path] = "jsonl" if lines else "json"
-    return [_input_file(source, name, repo.url(file.path), file, formats[file.path]) for name, file in named]
+    return [
+        replace(_input_file(source, name, repo.url(file.path), file, formats[file.path]), origin=origin)
+        for name, file in named
+    ]
 
 
 def _input_file(source: ResolvedSource, name: str, url: str, file: HubFile, format_: Format) -> InputFile:
@@ -190,13 +162,3 @@ def _input_file(source: ResolvedSource, name: str, url: str, file: HubFile, form
         file_id=file_id(source.name, name),
         text_mode=source.text_mode,
     )
-
-
-def hub_commits(files: Iterable[InputFile]) -> dict[str, dict[str, str]]:
-    """Return source to dataset to the commit it is read at, for the record of a run; no request is made."""
-    found: dict[str, dict[str, str]] = {}
-    for file in files:
-        if file.url.startswith("hf://datasets/"):
-            dataset, _ = parse_url(file.url)
-            found.setdefault(file.source, {})[dataset.repo] = dataset.revision
-    return found

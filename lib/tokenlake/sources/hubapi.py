@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast, final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from tokenlake.config.near import did_you_mean
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources.hubhttp import HubClient, Refused, quoted
+from tokenlake.sources.inputs import InputFile
 
 PREFIX: Final = "hf://datasets/"
 CONVERTED: Final = "refs/convert/parquet"
@@ -84,6 +85,16 @@ def parse_url(url: str) -> tuple[HubId, str]:
         )
     repo, at, revision, path = found.groups()
     return parse_id(f"{repo}@{unquote(revision)}" if at else repo), path or ""
+
+
+def hub_commits(files: Iterable[InputFile]) -> dict[str, dict[str, str]]:
+    """Return source to dataset to the commit it is read at, for the record of a run; no request is made."""
+    found: dict[str, dict[str, str]] = {}
+    for file in files:
+        if file.url.startswith(PREFIX):
+            dataset, _ = parse_url(file.url)
+            found.setdefault(file.source, {})[dataset.repo] = dataset.revision
+    return found
 
 
 @final

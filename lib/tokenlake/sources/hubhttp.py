@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, cast, final
 from urllib.parse import quote
 
-from tokenlake.config.references import resolve_options
+from tokenlake.config.references import resolve_options, scrub
 from tokenlake.errors import ConfigError, MissingExtraError, SourceError, TokenlakeError
 
 RETRIES: Final = 4
@@ -142,7 +142,9 @@ class HubClient:
         except self._offline as error:
             raise offline(what) from error
         except self._faults as error:
-            return None, f"{type(error).__name__}: {error}"
+            return None, scrub(
+                f"{type(error).__name__}: {error}"
+            )  # where storage hosts are, queries are signatures
         return answer, f"status {answer.status}"
 
     def _once(self, path: str, span: tuple[int, int] | None) -> Answer:
@@ -184,7 +186,8 @@ class HubClient:
             )
         except self._faults as error:
             raise SourceError(
-                f"dataset {repo!r}: {path} cannot be downloaded ({type(error).__name__}: {error})", repo=repo
+                f"dataset {repo!r}: {path} cannot be downloaded ({type(error).__name__}: {scrub(str(error))})",
+                repo=repo,
             ) from error
         return Path(found)
 

@@ -25,6 +25,8 @@ class InputFile:
         compression: how its bytes are compressed as a whole, None for plain files and Parquet.
         file_id: signed 64-bit identity of (source, path), stored as provenance.
         text_mode: for format ``text``: ``document`` (a file is a document) or ``lines``.
+        origin: what a person should know of where it comes from, such as the commit of a dataset on the
+            Hub, or ""; not identity.
     """
 
     source: str
@@ -37,6 +39,7 @@ class InputFile:
     compression: Compression | None
     file_id: int
     text_mode: str = "document"
+    origin: str = ""
 
     @property
     def is_local(self) -> bool:

@@ -59,7 +59,7 @@ def list_local(
         kinds.of(name, root)
     found = [_found(name, os.path.join(root, name)) for name in names]
     if enough:
-        return _until(enough, source, found, kinds, Hasher(cache, Meter("hashing", 0, 0, None)), cache)
+        return _until(enough, source, found, kinds, Hasher(cache, Meter("hashing", 0, 0, on_progress)), cache)
     if hashed:
         tokens = [f"sha256:{sha256}" for sha256 in hash_files(found, hash_threads, cache, on_progress)]
     else:

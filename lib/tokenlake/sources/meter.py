@@ -51,7 +51,8 @@ class Meter:
             self._files += files
             self._bytes += size
             now = time.monotonic()
-            if self._report and (now >= self._next or self._files == self._all_files):
+            last = self._files == self._all_files > 0
+            if self._report and (now >= self._next or last):
                 self._next = now + _EVERY
                 done = Progress(self._step, self._files, self._all_files, self._bytes, self._all_bytes)
                 self._report(done)

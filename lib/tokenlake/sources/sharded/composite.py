@@ -35,6 +35,7 @@ class CompositeShardedSource(ShardedDataSource):
         self._sources = tuple(sources)
         self._homes = [(source, name) for source in sources for name in source.shard_names]
         self._names = _distinct_names(self._sources)
+        self._places = {name: place for place, name in enumerate(self._names)}
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -54,11 +55,11 @@ class CompositeShardedSource(ShardedDataSource):
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         source, name = self._home(shard_name)
-        place = index_of(shard_name, self._names)
-        return replace(source.get_shard_info(name), name=shard_name, index=place)
+        return replace(source.get_shard_info(name), name=shard_name, index=self._places[shard_name])
 
     def _home(self, shard_name: str) -> tuple[ShardedDataSource, str]:
-        return self._homes[index_of(shard_name, self._names)]
+        place = self._places.get(shard_name)
+        return self._homes[index_of(shard_name, self._names) if place is None else place]
 
 
 def _distinct_names(sources: Sequence[ShardedDataSource]) -> tuple[str, ...]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.rowindex import is_lines
 from tokenlake.sources.rowindexes import RowIndexes
 from tokenlake.sources.seek import line_rows, rows_without_reading, seek
-from tokenlake.sources.sharded.info import ShardInfo, check_row, index_of
-from tokenlake.sources.sharded.rows import Numbered, Reading, counted, numbered_rows
+from tokenlake.sources.sharded.info import ShardInfo, beyond, check_row, index_of
+from tokenlake.sources.sharded.rows import END, Numbered, Reading, counted, numbered_rows
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
-
-_END: Final = (1 << 63) - 1
 
 
 @final
@@ -34,7 +32,9 @@ class FileShards:
         self.source, self.files = source, tuple(files)
         self.names = tuple(file.path for file in self.files)
         self._columns = None if columns is None else tuple(dict.fromkeys(columns))
+        self._places = {name: place for place, name in enumerate(self.names)}
         self._indexes = RowIndexes()
+        self._left = [source.num_rows]  # rows that may be read before each shard; grows with what is counted
         self._told: dict[int, int | None] = {}  # what metadata say of a shard's rows
         self._counted: dict[int, int] = {}  # what reading found
 
@@ -45,7 +45,7 @@ class FileShards:
 
     def info(self, name: str) -> ShardInfo:
         """Return what is known of a shard."""
-        index = index_of(name, self.names)
+        index = self._index(name)
         file = self.files[index]
         return ShardInfo(
             name=name,
@@ -60,15 +60,25 @@ class FileShards:
     def rows(self, name: str, row: int) -> Numbered:
         """Return (number, row) from number `row` on."""
         check_row(row)
-        return self._rows(index_of(name, self.names), row)
+        return self._rows(self._index(name), row)
 
     def count(self, name: str) -> int:
         """Return how many rows a shard has, good or bad; reads the file where nothing else tells."""
-        return self._count(index_of(name, self.names))
+        return self._count(self._index(name))
+
+    def _index(self, name: str) -> int:
+        place = self._places.get(name)
+        return index_of(name, self.names) if place is None else place
 
     def _rows(self, index: int, row: int) -> Numbered:
-        file, stop = self.files[index], self._stop(index)
-        reading = Reading(source=self.source, columns=self._columns, shard=self.names[index], stop=stop)
+        file, name, stop = self.files[index], self.names[index], self._stop(index)
+        if stop is not None and row >= stop:
+            if row > stop:
+                raise beyond(name, row, stop)
+            return
+        reading = Reading(
+            source=self.source, columns=self._columns, shard=name, stop=END if stop is None else stop
+        )
         start = seek(file, row, self._indexes, self.source.storage_options)
         rows = yield from numbered_rows(file, reading, start, row)
         if rows != stop:  # the end of the file
@@ -76,14 +86,12 @@ class FileShards:
 
     def _stop(self, index: int) -> int | None:
         """Return the number of the first row of a shard that `num_rows` leaves out."""
-        left = self.source.num_rows
-        if left is None:
-            return None
-        for before in range(index):
-            left -= self._count(before, left) if left else 0
-        return left
+        while len(self._left) <= index:
+            left = self._left[-1]
+            self._left.append(left and left - self._count(len(self._left) - 1, left))
+        return self._left[index]
 
-    def _count(self, index: int, enough: int = _END) -> int:
+    def _count(self, index: int, enough: int = END) -> int:
         """Return how many rows a shard has, or `enough`, if it has so many."""
         rows = self._tell(index)
         rows = self._counted.get(index) if rows is None else rows

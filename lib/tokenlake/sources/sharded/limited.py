@@ -26,7 +26,7 @@ class LimitedShardedSource(ShardedDataSource):
         if isinstance(max_rows, bool) or not hasattr(max_rows, "__index__") or max_rows < 0:
             raise ConfigError(f"max_rows: got {max_rows!r}, must be a whole number from 0 on")
         self._source, self._max_rows = source, max_rows
-        self._given: dict[int, int] = {}  # place of a shard -> rows that come out of it here
+        self._lefts = [max_rows]  # rows that may come out before each shard; grows with what is counted
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -63,14 +63,10 @@ class LimitedShardedSource(ShardedDataSource):
 
     def _left(self, index: int) -> int:
         """Return how many rows may come out of the shard at `index`."""
-        left = self._max_rows
-        for before in range(index):
-            if not left:
-                break
-            if before not in self._given:
-                self._given[before] = self._count(before, left)
-            left -= self._given[before]
-        return left
+        while len(self._lefts) <= index:
+            left = self._lefts[-1]
+            self._lefts.append(left - (self._count(len(self._lefts) - 1, left) if left else 0))
+        return self._lefts[index]
 
     def _count(self, index: int, left: int, before: int | None = None) -> int:
         """Return how many rows come out of a shard, at most `left`; only those numbered below `before`."""

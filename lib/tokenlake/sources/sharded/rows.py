@@ -12,8 +12,11 @@ import pyarrow as pa
 from tokenlake.errors import BadRecordError
 from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
+from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_rows
+from tokenlake.sources.rowindex import is_lines
 from tokenlake.sources.seek import Seek, whole
 from tokenlake.sources.sharded.info import beyond
 from tokenlake.sources.where import Predicate
@@ -25,7 +28,7 @@ Numbered = Iterator[tuple[int, dict[str, Any]]]
 
 _SLICE_BYTES: Final = 256 << 10  # of columns that become Python objects at a time: the first row comes soon
 _SLICE_ROWS: Final = 1024
-_END: Final = (1 << 63) - 1
+END: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +39,13 @@ class Reading:
         source: its policy, predicate and limits count; its `content_field` names the only field of text.
         columns: fields to read, None for all.
         shard: name for messages.
-        stop: number of the first row not to be read, None for the end.
+        stop: number of the first row not to be read, above that of the first one wanted.
     """
 
     source: ResolvedSource
     columns: tuple[str, ...] | None
     shard: str
-    stop: int | None = None
+    stop: int = END
 
 
 def numbered_rows(
@@ -55,13 +58,12 @@ def numbered_rows(
         ConfigError: `row` is beyond the end.
         DamagedFileError, InputChangedError: as :func:`tokenlake.sources.records.read_rows`.
     """
-    number, stop = start.number, _END if reading.stop is None else reading.stop
-    for batch in _batches(file, reading, start) if row < stop else ():
+    number = start.number
+    for batch in _batches(file, reading, start):
         kept, bad, number = _numbers(file, batch, number)
         yield from _judged(reading, batch, kept, bad, row)
-        if number >= stop:
-            break
-    number = min(number, stop) if row < stop else stop
+        if number >= reading.stop:
+            return reading.stop
     if row > number:
         raise beyond(reading.shard, row, number)
     return number
@@ -104,7 +106,7 @@ def _numbers(file: InputFile, batch: RowBatch, number: int) -> tuple[Int64s, Int
 
 
 def _judged(reading: Reading, batch: RowBatch, kept: Int64s, bad: Int64s, row: int) -> Numbered:
-    stop = _END if reading.stop is None else reading.stop
+    stop = reading.stop
     judged = np.flatnonzero((bad >= row) & (bad < stop)) if reading.source.on_bad_record == "fail" else []
     first_bad = int(judged[0]) if len(judged) else None
     if first_bad is not None:
@@ -116,9 +118,17 @@ def _judged(reading: Reading, batch: RowBatch, kept: Int64s, bad: Int64s, row: i
 
 
 def _refused(reading: Reading, record: BadRecord, file: InputFile, number: int) -> BadRecordError:
-    error = refuse(record, file.url)
+    error = refuse(replace(record, line=_line(reading, record, file)), file.url)
     told = f"shard {reading.shard!r}, row {number}: {error}"
     return BadRecordError(told, **error.details, shard=reading.shard, row=number)
+
+
+def _line(reading: Reading, record: BadRecord, file: InputFile) -> int | None:
+    """Return the line of a bad record; far into a local file it was not counted yet."""
+    if record.line is not None or not is_lines(file) or not file.is_local:
+        return record.line
+    with opened(file, reading.source.storage_options) as data:
+        return count_lines(data, record.position) + 1
 
 
 def _dicts(reading: Reading, batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
