@@ -102,6 +102,14 @@ def test_a_small_file_is_counted_and_compressed_ones_are_read(tmp_path: Path) ->
     ]
 
 
+def test_a_compressed_file_is_estimated_whatever_the_decompressor_reads_ahead(tmp_path: Path) -> None:
+    numbers = [os.urandom(40).hex() for _ in range(20_000)]
+    write_lines(tmp_path / "a.jsonl.gz", [{"text": text} for text in numbers])
+    (group,) = inspect(tmp_path).groups
+    assert not group.rows_exact
+    assert group.rows == pytest.approx(20_000, rel=0.1)
+
+
 def test_types_that_change_between_records_are_called_mixed(tmp_path: Path) -> None:
     records = [{"text": "a", "x": 1, "y": 1}, {"text": "b", "x": "one", "y": 1.5}, {"text": "c", "y": None}]
     write_lines(tmp_path / "a.jsonl", records)
@@ -491,3 +499,18 @@ def test_columns_too_large_for_a_look_are_left_out_of_the_sample(tmp_path: Path,
     assert group.sample[0]["text"] == columns["text"][0]
     assert "columns not sampled, too large" in told(found)["a.parquet"]
     assert group.entry["content_field"] == "text"
+
+
+# -- real data
+
+
+@pytest.mark.corpora
+def test_real_corpora_are_told_apart(shared_data: Path) -> None:
+    found = inspect(shared_data / "corpora")
+    groups = {group.kind: (group.files, group.rows, group.rows_exact) for group in found.groups}
+    assert groups["text"] == (10, 3403, True)
+    assert groups["chat"][1] == pytest.approx(3736, rel=0.1)
+    assert groups["instruction"][1] == pytest.approx(7472, rel=0.1)
+    (entry,) = (group.entry for group in found.groups if group.entry)
+    assert entry["data_files"].endswith("corpora/*.parquet")
+    assert found.findings == ()

@@ -12,9 +12,9 @@ from typing import Any, Final, final
 
 from tokenlake.discovery.inspection import Feature, Finding, TextStatistics
 from tokenlake.discovery.kinds import Kind, kind_of, mapped, value_at
+from tokenlake.discovery.looked import Looked
 from tokenlake.discovery.mapping import ColumnMapper, ColumnMapping
 from tokenlake.discovery.prefixes import common_prefix
-from tokenlake.discovery.sampling import Looked
 from tokenlake.discovery.shapes import Shape, merged_columns
 from tokenlake.sources.formats import Format
 from tokenlake.sources.inputs import InputFile

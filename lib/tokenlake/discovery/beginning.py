@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from tokenlake.discovery.bounded import FILE_BYTES, BoundedBytes, BoundReached
 from tokenlake.sources.formats import Format
 from tokenlake.sources.stream import ByteStream
 
 FIRST_BYTES: Final = 1 << 20
 """Decompressed bytes that are looked at; more, up to the bound, only where no record ends in them."""
-
-_READ_AHEAD: Final = 64 << 10  # of the decompressor: on average half of it is not used yet
 
 # A string that the cut left open runs to the end.
 _JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]|[^"\[\]{},]++', re.DOTALL)
@@ -53,17 +53,23 @@ def read_beginning(data: BoundedBytes, kind: Format, *, document: bool = False) 
             if len(more) < wanted or (not data.file.compression and len(taken) == data.file.size):
                 return Beginning(data=taken, whole=True, stored=data.file.size)
             if records := cut(taken):
-                stored = _stored(data, data.bytes_read - before, len(records) / len(taken))
+                stored = _stored(data, data.bytes_read - before, records)
                 return Beginning(data=records, whole=False, stored=stored)
     except BoundReached:
         return None
     return None
 
 
-def _stored(data: BoundedBytes, read: int, used: float) -> int:
-    """Return about how many stored bytes the used share of what was decompressed comes from."""
-    ahead = 0 if data.file.compression is None else min(_READ_AHEAD // 2, read // 2)
-    return max(1, round((read - ahead) * used))
+def _stored(data: BoundedBytes, read: int, records: bytes) -> int:
+    """Return about how many stored bytes `records` come from.
+
+    How far a decompressor has read says little, because it reads ahead; so they are compressed again.
+    """
+    codec = data.file.compression
+    if codec is None:
+        return len(records)
+    again: bytes = pa.compress(records, codec=codec, asbytes=True)
+    return max(1, min(read, len(again)))
 
 
 def _cut_lines(data: bytes) -> bytes:

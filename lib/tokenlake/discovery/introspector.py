@@ -30,10 +30,11 @@ from tokenlake.discovery.display import shortened
 from tokenlake.discovery.entries import data_files
 from tokenlake.discovery.families import chosen, families
 from tokenlake.discovery.inspection import Feature, Finding, Group, Inspection, Split
+from tokenlake.discovery.looked import Looked
 from tokenlake.discovery.mapping import ColumnMapper
 from tokenlake.discovery.proposal import entry_of, proposal
 from tokenlake.discovery.request import Request, SourceLike
-from tokenlake.discovery.sampling import Looked, footer_rows, look
+from tokenlake.discovery.sampling import footer_rows, look
 from tokenlake.discovery.splits import split_of
 from tokenlake.discovery.unlisted import passed_over
 from tokenlake.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.discovery.beginning import read_beginning
 from tokenlake.discovery.bounded import FILE_BYTES, BoundedBytes, BoundReached, MemoryBytes
+from tokenlake.discovery.looked import Looked
 from tokenlake.discovery.shapes import Shape, columns_of, shape_of_type
 from tokenlake.errors import DamagedFileError, TokenlakeError
 from tokenlake.sources.footer import footer, reading
@@ -32,45 +33,6 @@ _CHUNK_BYTES: Final = (1 << 20) + (1 << 18)  # a first page and its dictionary, 
 _COLUMN_BYTES: Final = 3 << 20  # of a Parquet file's sample; the rest is for its footer
 _BUFFER_BYTES: Final = 64 << 10
 _DELIMITERS: Final = (",", ";", "\t", "|")
-
-
-def _no_reasons() -> dict[str, int]:
-    return {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What a look into a file found.
-
-    Attributes:
-        file: the file; its format is what its bytes say where the name says otherwise (JSON or JSON Lines).
-        columns: name to type.
-        rows: the first records, at most 64 of them.
-        lengths: characters of the texts of a file that is one text, where they are not those of `rows`.
-        seen: records in the part that was looked at, bad ones too.
-        bad: how many of them are bad, by reason.
-        stored: stored bytes of that part.
-        total: records of the whole file where it is known for sure, else None.
-        delimiter: between the cells of CSV where it is not what the extension says, else None.
-        lines: non-empty lines and blank lines of a text file's beginning.
-        damage: why the file cannot be read, None where it can.
-        remark: what could not be looked at, None for nothing.
-        bytes_read: bytes that were read for all this.
-    """
-
-    file: InputFile
-    columns: Mapping[str, Shape]
-    rows: tuple[dict[str, Any], ...] = ()
-    lengths: float | None = None
-    seen: int = 0
-    bad: Mapping[str, int] = field(default_factory=_no_reasons)
-    stored: int = 0
-    total: int | None = None
-    delimiter: str | None = None
-    lines: tuple[int, int] = (0, 0)
-    damage: str | None = None
-    remark: str | None = None
-    bytes_read: int = 0
 
 
 def look(file: InputFile, delimiter: str | None, storage_options: Mapping[str, Any] | None = None) -> Looked:
