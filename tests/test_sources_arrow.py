@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.sources_support import Source, faults, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.sources import FileRange, read_rows, split_file
+from tokenlake.sources import FileRange, ipc_decoder, ipc_slices, read_rows, split_file
 from tokenlake.sources.arrow_ipc import read_arrow
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.ipc_footer import batch_starts
@@ -145,6 +145,40 @@ def test_a_large_batch_comes_in_pieces(tmp_path: Path, kind: str) -> None:
     assert faults(batches) == [(51, None, "null_text")]
     assert max(batch.text.nbytes for batch in batches) < 21 << 20
     assert [row["text"] for batch in rows(path) for row in batch.to_dicts()] == words
+
+
+@given(
+    words=st.lists(st.none() | st.text(max_size=12), min_size=1, max_size=60),
+    kind=st.sampled_from([pa.string(), pa.large_string()]),
+    piece=st.sampled_from([(1, 7), (20, 3), (1 << 20, 9), (1 << 20, 1 << 16)]),
+)
+def test_a_batch_in_slices_has_the_same_texts(
+    tmp_path_factory: pytest.TempPathFactory,
+    words: list[str | None],
+    kind: pa.DataType,
+    piece: tuple[int, int],
+) -> None:
+    table = pa.table({"id": range(len(words)), "text": pa.array(words, kind)})
+    path = write(tmp_path_factory.mktemp("slices") / "in.arrow", table)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ipc_decoder, "SLICED_BYTES", -1)
+        patch.setattr(ipc_slices, "_PIECE_BYTES", piece[0])
+        patch.setattr(ipc_slices, "_PIECE_ROWS", piece[1])
+        batches = read(path)
+    assert texts(batches) == [word for word in words if word is not None]
+    assert faults(batches) == [(n, None, "null_text") for n, word in enumerate(words) if word is None]
+    assert positions(batches) == [n for n, word in enumerate(words) if word is not None]
+
+
+def test_bad_offsets_of_a_large_batch_are_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ipc_decoder, "SLICED_BYTES", -1)
+    path = write(tmp_path / "in.arrow", pa.table({"text": ["abc"] * 60}))
+    data = path.read_bytes()
+    offsets = np.arange(0, 93, 3, dtype="<i4").tobytes()
+    for wrong in (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff"):
+        path.write_bytes(data.replace(offsets, offsets[:40] + wrong + offsets[44:]))
+        with pytest.raises(DamagedFileError, match=r"record batch 0 .*an offset descends, or lies outside"):
+            read(path)
 
 
 def test_a_dictionary_is_unfolded_in_pieces(tmp_path: Path) -> None:

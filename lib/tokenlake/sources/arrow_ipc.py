@@ -27,7 +27,7 @@ from tokenlake.sources.ipc_messages import (
     parse_message,
     read_metadata,
 )
-from tokenlake.sources.ipc_records import BatchPlace, batch_records
+from tokenlake.sources.ipc_records import BatchPlace, batch_records, text_pieces
 from tokenlake.sources.ipc_stream import read_stream
 from tokenlake.sources.pages import Pread
 from tokenlake.sources.parsed import Parsed
@@ -107,6 +107,10 @@ def _batch(
     decoder: BatchDecoder, data: InputBytes, pread: Pread, place: BatchPlace, message: Message, block: Block
 ) -> Iterator[Parsed]:
     with reading(place.file, f"record batch {place.index}"):
+        if decoder.sliceable(message):
+            from_body = _body_reader(data.pread, block)
+            yield from text_pieces(decoder.slices(message, from_body), place)
+            return
         decoder.check(message, _body_reader(pread, block))
         metadata = pread(block.metadata, block.offset)
         box = [_body(decoder, data, block, message)]

@@ -15,11 +15,13 @@ from tokenlake.sources.columnar import as_text, check_names, pick, text_path
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.ipc_layout import all_numbers, column_buffers, decoded_bytes
 from tokenlake.sources.ipc_messages import BATCH, Message
+from tokenlake.sources.ipc_slices import sliced_texts
 from tokenlake.sources.steps import Bomb, check_unfolded
 from tokenlake.sources.unfolding import plain_type, sizes_unfolded, unfolded
 from tokenlake.sources.want import Want
 
 MAX_BATCH_BYTES: Final = 1 << 30
+SLICED_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 16 << 20
 _COMPUTE: Final[Any] = pc
 _IPC: Final[Any] = pyarrow.ipc
@@ -70,7 +72,7 @@ class BatchDecoder:
         names: list[str] = self.schema.names
         self.names: tuple[str, ...] = tuple(names if want.columns is None else want.columns)
         check_names(file, names, self.names)
-        self.text = text_path(file, self.schema, want.text) if want.text is not None else ()
+        self.text: tuple[str, ...] = text_path(file, self.schema, want.text) if want.text is not None else ()
         self._included = [at for at, name in enumerate(names) if name in (*self.names, *self.text[:1])]
         fields = [self.schema.field(at) for at in self._included]
         self._plain = pa.schema(
@@ -85,6 +87,25 @@ class BatchDecoder:
             return list(range(len(message.buffers)))
         columns = column_buffers(self.schema, message)
         return all_numbers([columns[at] for at in self._included])
+
+    def sliceable(self, message: Message) -> bool:
+        """Say whether nothing but a large column of plain strings is wanted of a batch that is not compressed."""
+        if message.compressed or self.names or len(self.text) != 1 or message.kind != BATCH:
+            return False
+        size = sum(message.buffers[number][1] for number in self.wanted(message))
+        return size > SLICED_BYTES and (
+            pa.types.is_string(self._kind) or pa.types.is_large_string(self._kind)
+        )
+
+    def slices(self, message: Message, pread: Callable[[int, int], bytes]) -> Iterator[pa.LargeStringArray]:
+        """Yield the texts of a batch that is sliceable; `pread` reads from its body."""
+        buffers = [message.buffers[number] for number in self.wanted(message)]
+        large = pa.types.is_large_string(self._kind)
+        return sliced_texts(pread, buffers, message.rows, large=large)
+
+    @property
+    def _kind(self) -> Any:
+        return self.schema.field(self.text[0]).type
 
     def check(self, message: Message, pread: Callable[[int, int], bytes]) -> None:
         """Raise Bomb if the wanted part of a message takes too much; `pread` reads from its body."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from tokenlake.sources.columnar import row_records, text_records
 from tokenlake.sources.footer import reading
@@ -55,17 +56,24 @@ def batch_records(
         batch = decoder.decode(metadata, box.pop())
         if batch.num_rows != message.rows:
             raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {message.rows}")
-        done, left = place.first, place.bytes_read
         if decoder.names:
+            done, left = place.first, place.bytes_read
             for rows, text in decoder.rows(batch):
                 yield row_records(rows, text, done, left, place.max_record_bytes)
                 done, left = done + rows.num_rows, 0
         else:
-            for text in decoder.texts(batch):
-                held = [text_records(text, done, left, place.max_record_bytes)]
-                done, left = done + len(text), 0
-                del text
-                yield held.pop()
+            yield from text_pieces(decoder.texts(batch), place)
+
+
+def text_pieces(texts: Iterator[pa.LargeStringArray], place: BatchPlace) -> Iterator[Parsed]:
+    """Yield the records of a batch of which nothing but the text is wanted; DamagedFileError as above."""
+    done, left = place.first, place.bytes_read
+    with reading(place.file, f"record batch {place.index}"):
+        for text in texts:
+            held = [text_records(text, done, left, place.max_record_bytes)]
+            done, left = done + len(text), 0
+            del text
+            yield held.pop()
 
 
 def _counted(place: BatchPlace, rows: int) -> Iterator[Parsed]:
