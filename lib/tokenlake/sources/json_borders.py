@@ -80,7 +80,7 @@ class BorderScanner:
         odd, self._odd = self._odd, self._ends_odd(data)
         doubtful = np.flatnonzero(data[quotes - 1] == _BACKSLASH)
         if len(quotes) and quotes[0] == 0:
-            doubtful = np.union1d(doubtful[doubtful > 0], [0] if odd else [])
+            doubtful = np.append(np.zeros(int(odd), np.int64), doubtful[doubtful > 0])
         if not len(doubtful):
             return quotes
         escaped = _runs(data, quotes[doubtful], int(odd)) % 2 == 1

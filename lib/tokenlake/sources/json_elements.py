@@ -132,11 +132,13 @@ class ElementReader:
         )
 
     def _long(self, end: int) -> LongLine:
-        data = bytearray(memoryview(self._data)[:end]).strip(SPACE) if not self._dropped else None
-        size = self._dropped + end if data is None else len(data)
-        if data is not None:
-            data += b"\n"
-        head = self._head if data is None else bytes(memoryview(data)[: min(size, RAW_LIMIT)])
+        if self._dropped:
+            data, head, size = None, self._head, self._dropped + end
+        else:
+            data = bytearray(memoryview(self._data)[:end]).strip(SPACE)
+            head = bytes(memoryview(data)[:RAW_LIMIT])
+            data += b"\n"  # it is whole, like a line that has its end
+            size = len(data)
         self._head, self._offset, self._dropped = b"", self._offset + self._dropped, 0
         self._index += 1
         used = self._stream.consumed()

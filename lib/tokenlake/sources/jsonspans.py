@@ -90,7 +90,7 @@ class Spans:
 
     def each(self) -> pa.LargeBinaryArray:
         """Return every record as a byte string, with what stands before the next."""
-        edges = np.append(self.starts, self.stops[-1:]) if len(self) else np.zeros(1, np.int64)
+        edges = np.append(self.starts, self.stops[-1:] if len(self) else 0)
         return binary_over(edges, pa.py_buffer(self.data))
 
     def judged(
