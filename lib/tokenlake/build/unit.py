@@ -228,7 +228,7 @@ class Unit:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
         bad = tuple(self._special_record(documents, int(row)) for row in rows)
         if self._job.source.on_bad_record == "fail":
-            raise refuse(bad[0], self._paths[bad[0].file_id].url)
+            raise refuse(bad[0], self._paths[bad[0].file_id])
         self._set_aside(bad)
         mask = np.ones(len(documents), np.bool_)
         mask[rows] = False

@@ -94,10 +94,10 @@ class RowBatch(Batch):
         return self.rows.to_pylist() if self.objects is None else self.objects
 
 
-def refuse(record: BadRecord, url: str) -> BadRecordError:
-    """Return the error of the policy ``fail`` for `record`; `url` is the file's full path."""
-    place = f"{url}:{record.line}" if record.line is not None else url
-    unit = "byte offset" if record.line is not None or not record.position else "row"
+def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
+    """Return the error of the policy ``fail`` for `record`, which is of `file`."""
+    place = f"{file.url}:{record.line}" if record.line is not None else file.url
+    unit = "byte offset" if file.format in ("jsonl", "text") else "row"
     return BadRecordError(
         f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. "
         "Mend the record, or set `on_bad_record: quarantine` to set such records aside and go on.",

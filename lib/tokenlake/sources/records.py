@@ -208,7 +208,7 @@ class _Policy:
         bad = tuple(self._record(line) for line in lines)
         self._numbers.pass_over(passed)
         if bad and self._fail:
-            raise refuse(bad[0], self._part.file.url)
+            raise refuse(bad[0], self._part.file)
         return bad
 
     def _record(self, line: BadLine) -> BadRecord:

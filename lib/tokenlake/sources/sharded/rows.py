@@ -118,7 +118,7 @@ def _judged(reading: Reading, batch: RowBatch, kept: Int64s, bad: Int64s, row: i
 
 
 def _refused(reading: Reading, record: BadRecord, file: InputFile, number: int) -> BadRecordError:
-    error = refuse(replace(record, line=_line(reading, record, file)), file.url)
+    error = refuse(replace(record, line=_line(reading, record, file)), file)
     told = f"shard {reading.shard!r}, row {number}: {error}"
     return BadRecordError(told, **error.details, shard=reading.shard, row=number)
 
