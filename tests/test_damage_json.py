@@ -102,7 +102,11 @@ def test_a_bad_record_is_set_aside_or_refused_where_it_stands(tmp_path: Path, su
             continue
         assert found() == [(*place, reason)]
         assert kept() == ["before", "after"]
-        where = rf"in\.jsonl:2: {reason} at byte offset {place[0]}: " if lines else rf"in\.json: {reason} at row 1: "
+        where = (
+            rf"in\.jsonl:2: {reason} at byte offset {place[0]}: "
+            if lines
+            else rf"in\.json: {reason} at row 1: "
+        )
         with pytest.raises(BadRecordError, match=where):
             again(path, on_bad_record="fail")
 
