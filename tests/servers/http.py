@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 from tests.servers.base import Handler, Server
@@ -58,5 +59,6 @@ class HttpServer(Server):
         self.modified = "Wed, 21 Oct 2026 07:28:00 GMT"
 
 
+@lru_cache(maxsize=8)  # of 100 MB it would cost more than sending them
 def _etag(data: bytes) -> str:
     return f'"{hashlib.md5(data).hexdigest()}"'
