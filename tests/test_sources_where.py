@@ -299,7 +299,11 @@ def _range(low: Any, high: Any, nulls: int | None = 0, rows: int = 10) -> Column
         ("x + 1 > 30", False),
         ("m.x > 30", False),
         ("unknown = 1", False),
-        ("open > 30", False),
+        ("open > 30", True),
+        ("open < 0", False),
+        ("open = 6 or open between 6 and 9", True),
+        ("half < 1 or half = 0.5 or half <= 0.5 or half between 0 and 0.5", True),
+        ("half > 9", False),
         ("x = 99999999999999999999", False),
         ("x is distinct from 3", False),
         ("s like 'a%'", False),
@@ -314,6 +318,7 @@ def test_what_statistics_rule_out(sql: str, excluded: bool) -> None:
         "b": _range(False, False),
         "n": _range(None, None, nulls=10),
         "open": _range(None, 5),
+        "half": _range(1.0, None),
         "m": _range(None, None),
     }
     assert Predicate(sql).excludes(ranges) is excluded

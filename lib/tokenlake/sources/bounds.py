@@ -82,18 +82,18 @@ def _compared(kind: str, column: Node, constant: Node, ranges: Ranges) -> bool:
         return False
     if found.nulls == found.rows:
         return True
-    low, high = found.low, found.high
-    if not _comparable(low, value) or not _comparable(high, value):
-        return False
-    if type(low) is float and kind.startswith("GREATER"):
-        return False  # NaN is greater, and no bound tells whether there is one
+    # A bound that is unknown, or compares otherwise in Python, says nothing; the other one still may.
+    low = found.low if _comparable(found.low, value) else None
+    high = found.high if _comparable(found.high, value) else None
     match kind:
         case "EQUAL":
-            return value < low or value > high
+            return (low is not None and value < low) or (high is not None and value > high)
         case "LESSTHAN":
-            return low >= value
+            return low is not None and low >= value
         case "LESSTHANOREQUALTO":
-            return low > value
+            return low is not None and low > value
+        case _ if high is None or type(high) is float:
+            return False  # NaN is greater, and no bound tells whether there is one
         case "GREATERTHAN":
             return high <= value
         case _:
@@ -107,10 +107,9 @@ def _between(node: Node, ranges: Ranges) -> bool:
         return False
     if found.nulls == found.rows:
         return True
-    bounds = (found.low, found.high)
-    if not all(_comparable(bound, value) for bound in bounds for value in (lower, upper)):
-        return False
-    return found.low > upper or found.high < lower  # NaN is above `upper`
+    above = _comparable(found.low, upper) and found.low > upper  # NaN is above `upper`, too
+    below = _comparable(found.high, lower) and found.high < lower and _comparable(found.high, upper)
+    return above or below
 
 
 def _range(node: Node, ranges: Ranges) -> ColumnRange | None:
