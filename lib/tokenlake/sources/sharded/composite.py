@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import final
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources.sharded.base import Numbered, Row, ShardedDataSource
+from tokenlake.sources.sharded.base import Numbered, ShardedDataSource
+from tokenlake.sources.sharded.fields import Row
 from tokenlake.sources.sharded.info import ShardInfo, index_of
 
 

@@ -10,7 +10,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.sources.formats import inner_extension
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.sharded.base import Numbered, Row, ShardedDataSource, without_numbers
+from tokenlake.sources.sharded.base import Numbered, ShardedDataSource, without_numbers
+from tokenlake.sources.sharded.fields import Row
 from tokenlake.sources.sharded.files import FileShards
 from tokenlake.sources.sharded.info import ShardInfo
 from tokenlake.sources.sharded.options import DataFiles, ReadOptions, wanted_source

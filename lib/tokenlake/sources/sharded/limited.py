@@ -8,7 +8,8 @@ from itertools import islice, takewhile
 from typing import final
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources.sharded.base import Numbered, Row, ShardedDataSource, without_numbers
+from tokenlake.sources.sharded.base import Numbered, ShardedDataSource, without_numbers
+from tokenlake.sources.sharded.fields import Row
 from tokenlake.sources.sharded.info import ShardInfo, check_row, index_of
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 from tokenlake.sources import wrapped
-from tokenlake.sources.sharded.base import Numbered, Row, ShardedDataSource
+from tokenlake.sources.sharded.base import Numbered, ShardedDataSource
+from tokenlake.sources.sharded.fields import Row
 from tokenlake.sources.sharded.info import ShardInfo
 
 
