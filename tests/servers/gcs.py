@@ -126,29 +126,13 @@ class _Interface(Handler):
     def _upload(self, path: str, query: dict[str, str], body: bytes, fault: Fault | None) -> None:
         bucket = path.split("/b/")[1].split("/")[0]
         kind = query.get("uploadType")
-        if "upload_id" in query:
-            self._chunk(query["upload_id"], body, fault)
-        elif kind == "resumable":
-            number = f"upload-{len(self.owner.uploads)}"
-            meta = json.loads(body or b"{}")
-            self.owner.uploads[number] = (bucket, meta.get("name") or query["name"], meta, query, bytearray())
-            self.answer(200, {"Location": f"{self.owner.url}{path}?upload_id={number}"}, b"", fault)
-        elif kind == "multipart":
+        if kind == "multipart":
             head = b"Content-Type: " + self.headers["Content-Type"].encode() + b"\r\n\r\n"
             first, second = BytesParser().parsebytes(head + body).get_payload()
             meta = json.loads(first.get_payload(decode=True))
             self._store(bucket, meta["name"], second.get_payload(decode=True), meta, query, fault)
         else:
             self._store(bucket, query["name"], body, {}, query, fault)
-
-    def _chunk(self, number: str, body: bytes, fault: Fault | None) -> None:
-        bucket, name, meta, query, data = self.owner.uploads[number]
-        data += body
-        total = self.headers.get("Content-Range", "").rpartition("/")[2]
-        if total.isdigit() and len(data) == int(total):
-            self._store(bucket, name, bytes(data), meta, query, fault)
-        else:
-            self.answer(308, {"Range": f"bytes=0-{len(data) - 1}"} if data else {}, b"", fault)
 
     def _store(
         self,
@@ -190,7 +174,6 @@ class GcsServer(Server):
     def __init__(self) -> None:
         super().__init__()
         self.objects: dict[tuple[str, str], GcsObject] = {}
-        self.uploads: dict[str, tuple[str, str, dict[str, Any], dict[str, str], bytearray]] = {}
         self.token = ""
         self._generation = 1_700_000_000_000_000
 
