@@ -27,8 +27,8 @@ from tokenlake.config import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.sources.patterns import is_url
-from tokenlake.sources.urls import Url, parse_url
+from tokenlake.sources.local.patterns import is_url
+from tokenlake.sources.remote.urls import Url, parse_url
 
 INPUTS: Final = "TOKENLAKE_ALLOWED_INPUTS"
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"

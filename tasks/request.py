@@ -12,7 +12,7 @@ from tokenlake.config.near import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings
 from tokenlake.errors import ConfigError
-from tokenlake.sources.hashcache import default_path
+from tokenlake.sources.local.hashcache import default_path
 
 #: Where configurations that are known by name lie.
 DEPLOYMENTS: Final = Path(__file__).resolve().parents[1] / "deployments"

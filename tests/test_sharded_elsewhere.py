@@ -16,7 +16,7 @@ from tests.servers.http import HttpServer
 from tests.servers.hub import HubServer, hub
 from tests.sharded_support import numbered
 from tokenlake.errors import ConfigError, InputChangedError, SourceNotFoundError
-from tokenlake.sources.filesystems import close_filesystems
+from tokenlake.sources.remote.filesystems import close_filesystems
 from tokenlake.sources.sharded import (
     CompositeShardedSource,
     FilesShardedSource,

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from tests.sources_support import Source, faults, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources import FileRange, ipc_decoder, ipc_slices, read_rows, split_file
-from tokenlake.sources.arrow_ipc import read_arrow
+from tokenlake.sources.arrow.footer import batch_starts
+from tokenlake.sources.arrow.messages import parse_message
+from tokenlake.sources.arrow.reader import read_arrow
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
-from tokenlake.sources.ipc_footer import batch_starts
-from tokenlake.sources.ipc_messages import parse_message
 from tokenlake.sources.opening import opened
 from tokenlake.sources.want import Want
 

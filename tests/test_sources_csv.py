@@ -20,8 +20,8 @@ from tests.csv_reference import Unclosed, rows_of
 from tests.sources_support import Source, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources import split_file
-from tokenlake.sources.csv_file import parse_csv
-from tokenlake.sources.csvblocks import Layout
+from tokenlake.sources.csv.blocks import Layout
+from tokenlake.sources.csv.reader import parse_csv
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.records import read_rows

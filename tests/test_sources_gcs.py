@@ -13,8 +13,8 @@ from tests.servers.base import Fault, large
 from tests.servers.gcs import GcsServer
 from tokenlake.build.runner import build_dataset
 from tokenlake.errors import InputChangedError, SourceError, SourceNotFoundError
-from tokenlake.sources.filesystems import close_filesystems
 from tokenlake.sources.opening import opened
+from tokenlake.sources.remote.filesystems import close_filesystems
 
 
 @pytest.fixture

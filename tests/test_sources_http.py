@@ -15,9 +15,9 @@ from tests.remote_support import corpus, documents, everything, jsonl, listed, p
 from tests.servers.base import Fault, large
 from tests.servers.http import HttpServer
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
-from tokenlake.sources.filesystems import close_filesystems
 from tokenlake.sources.opening import opened
-from tokenlake.sources.retries import SECONDS_VARIABLE
+from tokenlake.sources.remote.filesystems import close_filesystems
+from tokenlake.sources.remote.retries import SECONDS_VARIABLE
 
 
 @pytest.fixture

@@ -34,11 +34,11 @@ from tokenlake.errors import (
     SourceNotFoundError,
 )
 from tokenlake.sources import InputFile, hubhttp, list_inputs, read_range, split_file
-from tokenlake.sources.hub import select_hub
-from tokenlake.sources.hubapi import HubId, hub_commits, parse_id, parse_url
-from tokenlake.sources.hubcache import downloaded
-from tokenlake.sources.hubfiles import card_configs, layout_of
-from tokenlake.sources.hubhttp import HubClient
+from tokenlake.sources.hub.api import HubId, hub_commits, parse_id, parse_url
+from tokenlake.sources.hub.cache import downloaded
+from tokenlake.sources.hub.files import card_configs, layout_of
+from tokenlake.sources.hub.http import HubClient
+from tokenlake.sources.hub.listing import select_hub
 
 
 @pytest.fixture

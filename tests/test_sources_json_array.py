@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from tests.sources_support import faults, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.sources.json_array import read_elements
-from tokenlake.sources.json_borders import BorderScanner
-from tokenlake.sources.json_elements import ElementReader
+from tokenlake.sources.json.array import read_elements
+from tokenlake.sources.json.borders import BorderScanner
+from tokenlake.sources.json.elements import ElementReader
 from tokenlake.sources.opening import opened
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.want import Want

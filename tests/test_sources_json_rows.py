@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.sources_support import Source, one
 from tokenlake.sources import RowBatch, read_rows, split_file
 from tokenlake.sources.blocks import Block
-from tokenlake.sources.json_columns import column_of
-from tokenlake.sources.jsonl import parse_block
+from tokenlake.sources.json.columns import column_of
+from tokenlake.sources.json.lines import parse_block
 from tokenlake.sources.lineindex import index_lines
 from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.want import Want
@@ -146,7 +146,7 @@ def test_objects_are_what_was_written_and_pieces_account_for_every_line(
 ) -> None:
     data = b"".join(json.dumps(record, ensure_ascii=ascii_only).encode() + b"\n\n" for record in written)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenlake.sources.jsonspans.PIECE_BYTES", piece)
+        patch.setattr("tokenlake.sources.json.spans.PIECE_BYTES", piece)
         parsed = _parsed(data, Want(text=None, columns=None))
     assert [record for some in parsed for record in some.objects or []] == written
     assert sum(some.lines for some in parsed) == data.count(b"\n")
@@ -160,7 +160,7 @@ def test_objects_are_what_was_written_and_pieces_account_for_every_line(
 
 
 def test_line_numbers_of_faults_hold_over_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tokenlake.sources.jsonspans.PIECE_BYTES", 30)
+    monkeypatch.setattr("tokenlake.sources.json.spans.PIECE_BYTES", 30)
     path = tmp_path / "in.jsonl"
     lines = [b'{"text":"%d"}' % n for n in range(60)]
     lines[40], lines[57], lines[7] = b"{", b'{"text":1,"text":2}', b""

@@ -17,12 +17,12 @@ from tests.sources_support import Source, faults, normalized, one, positions, re
 from tokenlake.errors import BadRecordError
 from tokenlake.sources import FileRange, read_range
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
-from tokenlake.sources.fastjson import fast_texts
-from tokenlake.sources.json_texts import read_texts_of
-from tokenlake.sources.jsonl import parse_block, read_records, spans_of, without_space
-from tokenlake.sources.jsonspans import Spans
+from tokenlake.sources.json.fast import fast_texts
+from tokenlake.sources.json.lines import parse_block, read_records, spans_of, without_space
+from tokenlake.sources.json.longline import parse_long
+from tokenlake.sources.json.spans import Spans
+from tokenlake.sources.json.texts import read_texts_of
 from tokenlake.sources.lineindex import index_lines
-from tokenlake.sources.longline import parse_long
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.want import Want
@@ -271,8 +271,8 @@ def test_a_line_read_in_pieces_is_read_as_a_short_one(line: bytes) -> None:
         return
     short = _strictly(_block(line + b"\n"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenlake.sources.longline._LONG_STRING", 12)  # longer than the keys
-        patch.setattr("tokenlake.sources.longline._PIECE", 13)
+        patch.setattr("tokenlake.sources.json.longline._LONG_STRING", 12)  # longer than the keys
+        patch.setattr("tokenlake.sources.json.longline._PIECE", 13)
         data = line + b"\n"
         long = parse_long(
             LongLine(data=bytearray(data), head=data, size=len(data), offset=0, bytes_read=0), TEXTS

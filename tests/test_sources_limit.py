@@ -20,7 +20,8 @@ from tokenlake.build.runner import build_dataset
 from tokenlake.errors import NotAvailableError
 from tokenlake.sources import list_inputs, read_range
 from tokenlake.sources.limit import RecordLimit, count_records
-from tokenlake.sources.split import FileRange, split_file
+from tokenlake.sources.ranges import FileRange
+from tokenlake.sources.split import split_file
 
 FORMATS = ["jsonl", "jsonl.gz", "jsonl.zst", "lines.txt", "lines.txt.gz", "document.txt", "parquet"]
 FORMATS += ["csv", "tsv.gz", "json", "json.gz", "arrow", "arrows"]

@@ -19,9 +19,9 @@ from tests.sources_support import Source, inputs, one, renamed
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources import HashCache, InputFile, list_inputs, split_file, splittable
-from tokenlake.sources.hashcache import default_path
+from tokenlake.sources.local.hashcache import default_path
+from tokenlake.sources.local.patterns import expand
 from tokenlake.sources.meter import Progress
-from tokenlake.sources.patterns import expand
 from tokenlake.sources.threads import in_order
 
 NAMES = ["a.jsonl", "b/c.jsonl.gz", "b/d.txt", "b/e/f.ndjson", "b/e/g.txt.zst", "z.JSONL"]

@@ -14,9 +14,9 @@ from tests.servers.base import Fault, large
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tokenlake.build.runner import build_dataset
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
-from tokenlake.sources.filesystems import close_filesystems
 from tokenlake.sources.opening import opened
-from tokenlake.sources.retries import SECONDS_VARIABLE
+from tokenlake.sources.remote.filesystems import close_filesystems
+from tokenlake.sources.remote.retries import SECONDS_VARIABLE
 
 TREE = {
     "raw/a.jsonl": b"{}",

@@ -21,9 +21,9 @@ from tokenlake.errors import DamagedFileError, InputChangedError
 from tokenlake.sources import InputFile
 from tokenlake.sources import rowindex as rowindex_module
 from tokenlake.sources.opening import opened
-from tokenlake.sources.rowindex import RowIndex, no_index, scanned, start_of
-from tokenlake.sources.rowindexes import RowIndexes
-from tokenlake.sources.seek import line_rows, rows_without_reading, seek
+from tokenlake.sources.sharded.rowindex import RowIndex, no_index, scanned, start_of
+from tokenlake.sources.sharded.rowindexes import RowIndexes
+from tokenlake.sources.sharded.seek import line_rows, rows_without_reading, seek
 
 LINES = st.lists(
     st.sampled_from(

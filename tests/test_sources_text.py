@@ -15,7 +15,7 @@ from tokenlake.errors import BadRecordError, DamagedFileError, InputChangedError
 from tokenlake.sources import FileRange, split_file
 from tokenlake.sources.blocks import read_blocks
 from tokenlake.sources.opening import opened
-from tokenlake.sources.text import read_lines
+from tokenlake.sources.text.reader import read_lines
 
 
 def zstd(data: bytes) -> bytes:

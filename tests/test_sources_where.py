@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources.where import ColumnRange, Predicate
+from tokenlake.sources.predicate.where import ColumnRange, Predicate
 
 ROWS = pa.record_batch(
     {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources.wrapped import HFDatasetShardedSource, wrap_hf_dataset
+from tokenlake.sources.sharded.inmemory import HFDatasetShardedSource, wrap_hf_dataset
 
 datasets: Any = pytest.importorskip("datasets")
 

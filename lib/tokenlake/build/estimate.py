@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from tokenlake.build.plan import Plan
 from tokenlake.config.resolve import ResolvedSource
+from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.records import read_range
-from tokenlake.sources.split import FileRange
 from tokenlake.tokenizers import Encoder
 
 _LEAST_PLACES, _MOST_PLACES = 8, 64  # where a source is looked at

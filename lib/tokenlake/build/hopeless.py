@@ -9,7 +9,7 @@ from tokenlake.build.units import WorkUnit
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.manifest import UnitRecord
 from tokenlake.sources.formats import Compression, Format
-from tokenlake.sources.split import FileRange
+from tokenlake.sources.ranges import FileRange
 
 #: No record that holds anything is shorter, in bytes, its separator included.
 _LEAST_RECORD_BYTES: Final[dict[Format, int]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.split import FileRange
+from tokenlake.sources.ranges import FileRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

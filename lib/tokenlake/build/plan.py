@@ -19,14 +19,14 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.schema import FORMAT_VERSION
-from tokenlake.sources.hashcache import HashCache
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.limit import RecordLimit
 from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.local.hashcache import HashCache
 from tokenlake.sources.meter import Progress
-from tokenlake.sources.split import FileRange
+from tokenlake.sources.predicate.where import Predicate
+from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.splitting import split_files
-from tokenlake.sources.where import Predicate
 from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 

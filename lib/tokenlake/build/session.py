@@ -43,7 +43,7 @@ from tokenlake.config import PipelineConfig, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import EngineMismatchError, StoreError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.sources.hubapi import hub_commits
+from tokenlake.sources.hub.api import hub_commits
 from tokenlake.storage import Layout, Store, open_store
 
 Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]

@@ -25,8 +25,8 @@ from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, TextBatch, refuse
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.records import read_range
-from tokenlake.sources.split import FileRange
 from tokenlake.storage import Layout, Store
 from tokenlake.tokenizers import Encoder
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import xxhash
 
-from tokenlake.sources.split import FileRange
+from tokenlake.sources.ranges import FileRange
 
 #: Hash boundaries come about every half unit, so that most groups close by hash and not by size.
 _BOUNDARIES_PER_UNIT: Final = 2

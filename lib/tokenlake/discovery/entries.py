@@ -12,7 +12,7 @@ from typing import Final
 
 from tokenlake.discovery.prefixes import common_prefix
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.patterns import expand
+from tokenlake.sources.local.patterns import expand
 
 _LISTED: Final = 20  # files that are named one by one rather than by a pattern that is only guessed
 _MANY: Final = 1000  # more are never named one by one

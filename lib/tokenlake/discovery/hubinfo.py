@@ -7,9 +7,9 @@ from typing import Final, final
 
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.discovery.inspection import Finding, Split
-from tokenlake.sources.hubapi import parse_id
-from tokenlake.sources.hubhttp import HubClient
-from tokenlake.sources.hubselect import HubListing, list_repo, listed
+from tokenlake.sources.hub.api import parse_id
+from tokenlake.sources.hub.http import HubClient
+from tokenlake.sources.hub.selection import HubListing, list_repo, listed
 
 _DEFAULT_SPLIT: Final = "train"
 

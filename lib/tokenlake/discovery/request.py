@@ -18,7 +18,7 @@ from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources.formats import compression_of, format_of
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.patterns import expand, is_url
+from tokenlake.sources.local.patterns import expand, is_url
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

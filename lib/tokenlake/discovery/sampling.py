@@ -17,12 +17,13 @@ from tokenlake.discovery.bounded import FILE_BYTES, BoundedBytes, BoundReached, 
 from tokenlake.discovery.looked import Looked
 from tokenlake.discovery.shapes import Shape, columns_of, shape_of_type
 from tokenlake.errors import DamagedFileError, TokenlakeError
-from tokenlake.sources.footer import footer, reading
+from tokenlake.sources.columnar.access import reading
 from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.opening import opened
+from tokenlake.sources.parquet.footer import footer
 from tokenlake.sources.parsed import Parsed
+from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.readers import READERS
-from tokenlake.sources.split import FileRange
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.want import Want
 

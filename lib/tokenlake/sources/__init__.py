@@ -7,11 +7,12 @@ it came from, setting damaged letters aside with the reason written on them.
 """
 
 from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch
-from tokenlake.sources.hashcache import HashCache
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.local.hashcache import HashCache
+from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.records import read_range, read_rows
-from tokenlake.sources.split import FileRange, split_file, splittable
+from tokenlake.sources.split import split_file, splittable
 
 __all__ = [
     "BadRecord",

@@ -13,7 +13,7 @@ from typing import Final
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.inputs import changed
-from tokenlake.sources.split import FileRange
+from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.stream import ByteStream
 
 BLOCK_BYTES: Final = 16 << 20

@@ -17,8 +17,9 @@ from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.lineindex import LineIndex, index_lines
 from tokenlake.sources.meter import OnProgress, Progress
 from tokenlake.sources.opening import opened
+from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.records import read_range
-from tokenlake.sources.split import FileRange, split_file
+from tokenlake.sources.split import split_file
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource

@@ -6,7 +6,7 @@ from typing import Final, final
 
 from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputbytes import InputBytes
-from tokenlake.sources.split import FileRange
+from tokenlake.sources.ranges import FileRange
 
 _COUNTED_BYTES: Final = 1 << 30
 

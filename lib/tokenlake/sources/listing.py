@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources.hashcache import HashCache
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.local import Enough, list_local
+from tokenlake.sources.local.hashcache import HashCache
+from tokenlake.sources.local.listing import Enough, list_local
+from tokenlake.sources.local.patterns import is_hub_url, is_url
 from tokenlake.sources.meter import OnProgress
-from tokenlake.sources.patterns import is_hub_url, is_url
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -82,12 +82,12 @@ def _first(files: list[InputFile], enough: Enough | None) -> list[InputFile]:
 
 
 def _on_hub(source: ResolvedSource) -> list[InputFile]:
-    from tokenlake.sources.hub import list_hub, list_hub_urls
+    from tokenlake.sources.hub.listing import list_hub, list_hub_urls
 
     return list_hub(source) if source.type == "hub" else list_hub_urls(source)
 
 
 def _elsewhere(source: ResolvedSource) -> list[InputFile]:
-    from tokenlake.sources.remotelisting import list_remote
+    from tokenlake.sources.remote.listing import list_remote
 
     return list_remote(source)

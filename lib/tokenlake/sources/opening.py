@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.patterns import is_hub_url
+from tokenlake.sources.local.patterns import is_hub_url
 
 if TYPE_CHECKING:
-    from tokenlake.sources.hubbytes import HubBytes
-    from tokenlake.sources.remote import RemoteBytes
+    from tokenlake.sources.hub.reader import HubBytes
+    from tokenlake.sources.remote.reader import RemoteBytes
 
 
 @contextmanager
@@ -38,9 +38,9 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
 def _remote(file: InputFile, storage_options: Mapping[str, Any]) -> HubBytes | RemoteBytes:
     # fsspec and asyncio take a sixth of a worker's start, and builds from local files need neither.
     if is_hub_url(file.url):
-        from tokenlake.sources.hubbytes import HubBytes
+        from tokenlake.sources.hub.reader import HubBytes
 
         return HubBytes(file, storage_options)
-    from tokenlake.sources.remote import RemoteBytes
+    from tokenlake.sources.remote.reader import RemoteBytes
 
     return RemoteBytes(file, storage_options)

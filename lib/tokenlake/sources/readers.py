@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tokenlake.sources.arrow_ipc import read_arrow
-from tokenlake.sources.csv_file import read_csv
+from tokenlake.sources.arrow.reader import read_arrow
+from tokenlake.sources.csv.reader import read_csv
 from tokenlake.sources.formats import Format
 from tokenlake.sources.inputbytes import InputBytes
-from tokenlake.sources.json_array import read_json_array
-from tokenlake.sources.jsonl import read_jsonl
-from tokenlake.sources.parquet import read_parquet
+from tokenlake.sources.json.array import read_json_array
+from tokenlake.sources.json.lines import read_jsonl
+from tokenlake.sources.parquet.reader import read_parquet
 from tokenlake.sources.parsed import Parsed
-from tokenlake.sources.split import FileRange
-from tokenlake.sources.text import read_text
+from tokenlake.sources.predicate.where import Predicate
+from tokenlake.sources.ranges import FileRange
+from tokenlake.sources.text.reader import read_text
 from tokenlake.sources.want import Want
-from tokenlake.sources.where import Predicate
 
 Reader = Callable[[FileRange, InputBytes, Want, Predicate | None], Iterator[Parsed]]
 """Reads the records of a range in file order in bounded memory.

@@ -18,10 +18,10 @@ from tokenlake.sources.linenumbers import LineNumbers
 from tokenlake.sources.magic import check_plain
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parsed import BadLine, Parsed
+from tokenlake.sources.predicate.where import Predicate
+from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.readers import READERS
-from tokenlake.sources.split import FileRange
 from tokenlake.sources.want import ALL, Want, rows_wanted, text_wanted
-from tokenlake.sources.where import Predicate
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.meter import Meter, OnProgress
-from tokenlake.sources.split import FileRange, split_file
+from tokenlake.sources.ranges import FileRange
+from tokenlake.sources.split import split_file
 from tokenlake.sources.threads import in_order
 
 _TAKE: Final = 64  # files that one thread takes at a time

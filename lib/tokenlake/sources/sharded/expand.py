@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.patterns import expand, is_url
+from tokenlake.sources.local.patterns import expand, is_url
 from tokenlake.sources.sharded.options import DataFiles, file_list, wanted_source
 
 

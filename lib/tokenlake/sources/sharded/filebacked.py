@@ -202,6 +202,6 @@ def _by_name(file: InputFile) -> InputFile:
 
 
 def _downloaded(files: list[InputFile], cache_dir: str | None) -> list[InputFile]:
-    from tokenlake.sources.hubcache import downloaded  # other sources start without the Hub's parts
+    from tokenlake.sources.hub.cache import downloaded  # other sources start without the Hub's parts
 
     return downloaded(files, None, cache_dir)

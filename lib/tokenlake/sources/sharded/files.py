@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.rowindex import is_lines
-from tokenlake.sources.rowindexes import RowIndexes
-from tokenlake.sources.seek import line_rows, rows_without_reading, seek
 from tokenlake.sources.sharded.info import ShardInfo, beyond, check_row, index_of
+from tokenlake.sources.sharded.rowindex import is_lines
+from tokenlake.sources.sharded.rowindexes import RowIndexes
 from tokenlake.sources.sharded.rows import END, Numbered, Reading, counted, numbered_rows
+from tokenlake.sources.sharded.seek import line_rows, rows_without_reading, seek
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource

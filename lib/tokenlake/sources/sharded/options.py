@@ -10,7 +10,7 @@ from tokenlake.config.near import did_you_mean
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer, SourceType
 from tokenlake.config.sizes import MIB, parse_size
 from tokenlake.errors import ConfigError
-from tokenlake.sources.where import Predicate
+from tokenlake.sources.predicate.where import Predicate
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""

@@ -15,11 +15,11 @@ from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.opening import opened
+from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.records import read_rows
-from tokenlake.sources.rowindex import is_lines
-from tokenlake.sources.seek import Seek, whole
 from tokenlake.sources.sharded.info import beyond
-from tokenlake.sources.where import Predicate
+from tokenlake.sources.sharded.rowindex import is_lines
+from tokenlake.sources.sharded.seek import Seek, whole
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource

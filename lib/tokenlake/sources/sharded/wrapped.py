@@ -21,7 +21,7 @@ class HFDatasetShardedSource(ShardedDataSource):
         Args:
             dataset: a ``Dataset`` or an ``IterableDataset``.
             name: what shards are called by; by default the dataset's split.
-            num_shards: contiguous shards, as :class:`tokenlake.sources.wrapped.HFDatasetShardedSource` says.
+            num_shards: contiguous shards, as :class:`tokenlake.sources.sharded.inmemory.HFDatasetShardedSource` says.
 
         Raises:
             ConfigError: `dataset` is something else, or has fewer shards.

@@ -1,0 +1,1 @@
+"""Arrow IPC: files by record batch, streams from their beginning."""

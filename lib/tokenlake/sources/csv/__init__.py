@@ -1,0 +1,1 @@
+"""CSV and TSV: RFC 4180, every cell a text."""

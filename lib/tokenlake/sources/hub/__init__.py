@@ -1,0 +1,1 @@
+"""Datasets on the Hugging Face Hub."""

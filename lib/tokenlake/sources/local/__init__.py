@@ -1,0 +1,1 @@
+"""Files of this machine: patterns, hashes, listing."""

@@ -1,0 +1,1 @@
+"""Parquet: row groups in bounded steps."""

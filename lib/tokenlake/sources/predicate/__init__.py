@@ -1,0 +1,1 @@
+"""`where`: one SQL predicate, checked, evaluated and bounded."""

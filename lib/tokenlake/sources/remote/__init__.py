@@ -1,0 +1,1 @@
+"""Objects at URLs: listing, ranged reading, retries, one file per protocol."""

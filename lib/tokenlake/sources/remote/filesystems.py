@@ -1,0 +1,161 @@
+"""File systems of fsspec: one per process, storage and options, with credentials resolved on the spot."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import difflib
+import hashlib
+import json
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import fsspec
+from fsspec.asyn import get_loop
+from fsspec.registry import known_implementations
+from fsspec.utils import get_protocol
+
+from tokenlake.config.references import resolve_options, scrub
+from tokenlake.errors import ConfigError, MissingExtraError, SourceError
+from tokenlake.sources.remote.urls import Url
+
+_T = TypeVar("_T")
+
+_EXTRAS: Final = {"s3": "'tokenlake[s3]'", "gs": "'tokenlake[gcs]'", "http": "aiohttp", "https": "aiohttp"}
+# We send each request again ourselves, with a look at what has already come; two layers would multiply.
+_ONE_TRY: Final = {"retries": {"mode": "standard", "total_max_attempts": 1}}
+_OPEN: dict[str, Any] = {}
+_LOCK: Final = threading.Lock()
+
+
+def open_filesystem(url: Url, options: Mapping[str, Any]) -> Any:
+    """Return the file system that `url` is on.
+
+    Args:
+        options: fsspec's, with references to credentials in them.
+
+    Raises:
+        ConfigError: a reference cannot be resolved, or an option is unknown.
+        MissingExtraError: the package that reads this scheme is missing.
+        SourceError: the credentials cannot be used.
+    """
+    resolved = resolve_options(options)
+    key = _key(url, resolved)
+    with _LOCK:
+        if key not in _OPEN:
+            _OPEN[key] = _make(url, resolved)
+        return _OPEN[key]
+
+
+def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine on the thread of asynchronous file systems and wait for it."""
+    future = asyncio.run_coroutine_threadsafe(work, get_loop())
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
+def close_filesystems() -> None:
+    """Close all sessions; what is opened later opens new ones."""
+    with _LOCK:
+        found, _ = list(_OPEN.values()), _OPEN.clear()
+    for filesystem in found:
+        with suppress(Exception):
+            asyncio.run_coroutine_threadsafe(_close(filesystem), get_loop()).result(timeout=2)
+
+
+class _Nothing: ...
+
+
+# Whatever is registered last runs first at exit. The file systems close their sessions by finalizers of
+# `weakref`, some of them too late for the loop's thread; so those are registered now, and ours after them.
+weakref.finalize(_Nothing(), int)
+atexit.register(close_filesystems)
+
+
+def _key(url: Url, options: Mapping[str, Any]) -> str:
+    # Only a hash is kept, because the options may hold secrets. A fork must not use its parent's sockets.
+    root = url.scheme if url.scheme in ("s3", "gs", "http", "https") else url.root
+    text = json.dumps([os.getpid(), root, options], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _make(url: Url, options: Mapping[str, Any]) -> Any:
+    given = {**options, "use_listings_cache": False, "skip_instance_cache": True}
+    if url.scheme == "s3":
+        given["config_kwargs"] = {**_ONE_TRY, **options.get("config_kwargs", {})}
+    if url.is_http:
+        given = _http_options(given)
+    _require_package(url)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # gcsfs warns where no project is set, which only listing buckets needs
+            filesystem, _ = fsspec.core.url_to_fs(str(url), **given)
+    except TypeError as error:
+        raise ConfigError(
+            f"storage_options: the file system of {url.scheme}:// refuses them: {scrub(str(error))}"
+        ) from None
+    except Exception as error:
+        raise SourceError(
+            f"{url.root}: the file system cannot be opened: {type(error).__name__}: {scrub(str(error))}. "
+            "Check storage_options and the credentials of this machine.",
+            url=url.root,
+        ) from None
+    if url.scheme == "s3":
+        filesystem.retries = 1
+    return filesystem
+
+
+def _http_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take out what aiohttp would not know: a user, a password, and queries, which go on each request."""
+    given = {key: value for key, value in options.items() if key not in ("username", "password", "query")}
+    if "username" in options or "password" in options:
+        import aiohttp  # an optional extra
+
+        auth = aiohttp.BasicAuth(str(options.get("username", "")), str(options.get("password", "")))
+        given["client_kwargs"] = {**options.get("client_kwargs", {}), "auth": auth}
+    return given
+
+
+def _require_package(url: Url) -> None:
+    try:
+        fsspec.get_filesystem_class(get_protocol(str(url)))
+    except ValueError:
+        near = difflib.get_close_matches(url.scheme, known_implementations, 3)
+        raise ConfigError(
+            f"data_files: {url.scheme}:// is no scheme that can be read"
+            + (
+                f"; did you mean {' or '.join(near)}?"
+                if near
+                else "; expected s3, gs, http, https or one of fsspec"
+            ),
+            got=url.scheme,
+        ) from None
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{url.scheme}:// needs a package that is missing: {_install(url, error)}"
+        ) from error
+
+
+def _install(url: Url, error: ImportError) -> str:
+    if url.scheme in _EXTRAS:
+        return f"pip install {_EXTRAS[url.scheme]}"
+    package = str(known_implementations.get(url.scheme, {}).get("class", "fsspec")).partition(".")[0]
+    return str(error) if package == "fsspec" else f"pip install {package}"
+
+
+async def _close(filesystem: Any) -> None:
+    for name in ("_session", "_s3creator"):
+        session: Any = getattr(filesystem, name, None)
+        if hasattr(session, "close"):
+            await session.close()
+        elif hasattr(session, "__aexit__"):
+            await session.__aexit__(None, None, None)

@@ -1,0 +1,129 @@
+"""Objects of a remote storage: what there is, which version, and the bytes of a range.
+
+One class per protocol speaks to its storage; each method is one request, tried once. Whoever calls them
+(:mod:`tokenlake.sources.remote.reader`, :mod:`tokenlake.sources.remote.listing`) tries again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from tokenlake.sources.remote.urls import Url
+
+CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An object that is there.
+
+    Attributes:
+        path: as in :class:`Url`, of which `root` is the same for all that are listed together.
+        size: bytes as they are stored.
+        token: of its version.
+        packed: compression that the storage itself names (``Content-Encoding``), "" if none.
+    """
+
+    path: str
+    size: int
+    token: str
+    packed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some objects of a listing, and the mark of the page that follows, None after the last one."""
+
+    found: list[Found]
+    following: str | None = None
+
+
+class OtherObjectError(Exception):
+    """The object is not the planned one; the message says how it differs."""
+
+
+class NoRangesError(Exception):
+    """The server sends the whole object whatever range is asked for."""
+
+
+@final
+class Sink:
+    """Where a range of bytes goes, piece by piece.
+
+    Attributes:
+        start: of the range in the object.
+        data: the range, its first `got` bytes filled.
+    """
+
+    def __init__(self, start: int, size: int) -> None:
+        self.start, self.data, self.got = start, bytearray(size), 0
+
+    @property
+    def at(self) -> int:
+        """Offset in the object of the next byte."""
+        return self.start + self.got
+
+    @property
+    def stop(self) -> int:
+        """Offset in the object behind the last byte."""
+        return self.start + len(self.data)
+
+    @property
+    def left(self) -> int:
+        """Bytes still missing."""
+        return len(self.data) - self.got
+
+    def put(self, chunk: bytes) -> None:
+        """Take the next bytes; what is too much is dropped."""
+        taken = min(len(chunk), self.left)
+        self.data[self.got : self.got + taken] = chunk if taken == len(chunk) else chunk[:taken]
+        self.got += taken
+
+
+class Objects(ABC):
+    """The objects of one storage.
+
+    Attributes:
+        reached: the storage has answered at least once.
+        credentials: sentences for the message of a refusal: what was tried, and how to give others.
+    """
+
+    credentials: str = ""
+
+    def __init__(self) -> None:
+        self.reached = False
+
+    @abstractmethod
+    async def stat(self, url: Url) -> Found:
+        """Return what is known of one object; fails as for a missing file where there is none."""
+
+    @abstractmethod
+    async def page(self, url: Url, *, flat: bool, mark: str | None) -> Page:
+        """Return objects whose path begins with that of `url`; only those of its folder if `flat`.
+
+        Folders may be among them: their path ends with a slash.
+
+        Args:
+            mark: what the page before gave as `following`.
+        """
+
+    @abstractmethod
+    async def fetch(self, url: Url, sink: Sink, planned: Found) -> None:
+        """Fill what is missing in `sink`, as far as it goes in one request.
+
+        Raises:
+            OtherObjectError: the answer is of another version than `planned`.
+            NoRangesError: see there.
+            Exception: what the library raises; what had come until then is in `sink`.
+        """
+
+    def pins(self, token: str) -> bool:
+        """Say whether every answer to :meth:`fetch` is checked to be of the version `token`."""
+        return False
+
+    async def download(self, url: Url, write: Callable[[bytes], object], planned: Found) -> None:
+        """Hand the whole object to `write`, for servers without ranges."""
+        raise NotImplementedError

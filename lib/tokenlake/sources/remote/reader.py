@@ -1,0 +1,180 @@
+"""Objects at a URL: S3, GCS, HTTP(S), the Hub, and what else fsspec has installed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Generator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final, final
+
+from fsspec.asyn import get_loop
+
+from tokenlake.errors import SourceError, SourceNotFoundError
+from tokenlake.sources.inputbytes import InputBytes
+from tokenlake.sources.inputs import InputFile, changed
+from tokenlake.sources.remote.asking import ask, download, fetch_range, objects_at
+from tokenlake.sources.remote.filesystems import on_loop
+from tokenlake.sources.remote.objects import Found, NoRangesError, OtherObjectError
+from tokenlake.sources.remote.readahead import ReadAhead
+from tokenlake.sources.remote.retries import patience
+from tokenlake.sources.remote.urls import parse_url
+
+_STRETCH: Final = 16 << 20  # a larger read is done in such steps, so that pieces do not pile up
+
+
+@final
+class RemoteBytes(InputBytes):
+    """An object at a URL, read by ranges; usable from threads, one read at a time.
+
+    Every answer must be of the planned version: by a condition on each request where the protocol has
+    one, else by a look before the first read; and by a look after the last one.
+    """
+
+    def __init__(self, file: InputFile, storage_options: Mapping[str, Any]) -> None:
+        """Open `file`; see :func:`tokenlake.sources.opening.opened` for what it raises."""
+        self.file = file
+        self._url = parse_url(file.url)
+        self._planned = Found(path=self._url.path, size=file.size, token=file.token)
+        self._patience = patience()
+        self._objects = objects_at(self._url, storage_options)
+        self._ahead = ReadAhead(file.size, self._fetch)
+        self._spool: BinaryIO | None = None
+        self._lock = threading.Lock()
+        if not self._objects.pins(file.token):
+            self.check_unchanged()
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        at = 0
+        while at < len(view):
+            spans = self._spans(offset + at, min(len(view) - at, _STRETCH))
+            if not spans:
+                break
+            for span in spans:
+                view[at : at + len(span)] = span
+                at += len(span)
+        return at
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return b"".join(self._spans(offset, size)) if size <= _STRETCH else super().pread(size, offset)
+
+    def for_arrow(self) -> Any:
+        return ObjectFile(self)
+
+    def check_unchanged(self) -> None:
+        """Raise InputChangedError unless the object is still the planned one."""
+        try:
+            found = on_loop(ask(self._objects, self._url, self._patience, self._stat))
+        except SourceNotFoundError:
+            raise changed(self.file, "the object is gone") from None
+        if found.size != self.file.size:
+            raise changed(self.file, f"it has {found.size} bytes, planned were {self.file.size}")
+        # A commit of the Hub is in the URL. Tokens of different kinds cannot be compared.
+        if (
+            self._url.scheme != "hf"
+            and _kind(found) == _kind(self._planned)
+            and found.token != self.file.token
+        ):
+            raise changed(self.file, f"its version is {found.token}, planned was {self.file.token}")
+
+    def close(self) -> None:
+        """Release what is open."""
+        with self._lock:
+            self._ahead.clear()
+            if self._spool is not None:
+                self._spool.close()
+
+    def _stat(self) -> Any:
+        return self._objects.stat(self._url)
+
+    def _fetch(self, start: int, size: int) -> Future[bytearray]:
+        work = fetch_range(self._objects, self._url, self._planned, start, size, self._patience)
+        return asyncio.run_coroutine_threadsafe(work, get_loop())
+
+    def _spans(self, offset: int, size: int) -> list[memoryview]:
+        with self._lock:
+            if self._spool is None:
+                try:
+                    with _planned_only(self.file):
+                        return self._ahead.spans(offset, size)
+                except NoRangesError:
+                    self._spool = self._downloaded()
+            data = os.pread(self._spool.fileno(), size, offset)
+            return [memoryview(data)] if data else []
+
+    def _downloaded(self) -> BinaryIO:
+        """Fetch the whole object to a nameless file on the local disk, because the server knows no ranges."""
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        if self.file.size > free:
+            raise SourceError(
+                f"{self.file.url}: the server sends whole files only, and {tempfile.gettempdir()} has {free} bytes "
+                f"free for the {self.file.size} of this one. Set TMPDIR to a larger disk.",
+                file=self.file.path,
+            )
+        spool = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with this object
+        try:
+            with _planned_only(self.file):
+                on_loop(download(self._objects, self._url, self._planned, spool, self._patience))
+        except BaseException:
+            spool.close()
+            raise
+        return spool
+
+
+@contextmanager
+def _planned_only(file: InputFile) -> Generator[None]:
+    """Turn failures that mean another object into InputChangedError."""
+    try:
+        yield
+    except OtherObjectError as error:
+        raise changed(file, str(error)) from None
+    except SourceNotFoundError:
+        raise changed(file, "the object is gone") from None
+
+
+def _kind(found: Found) -> str:
+    return found.token.partition(":")[0]
+
+
+@final
+class ObjectFile(io.RawIOBase):
+    """An object as Python's own raw file with random access."""
+
+    def __init__(self, data: RemoteBytes) -> None:
+        super().__init__()
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        """Return the size of the object; Arrow asks for it."""
+        return self._data.file.size
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.file.size}[whence]
+        self._at = max(base + offset, 0)
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(self._data.file.size - self._at, 0)
+        data = self._data.pread(left if size is None or size < 0 else min(size, left), self._at)
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any, /) -> int:
+        with memoryview(buffer) as view, view.cast("B") as target:
+            got = self._data.read_into(target, self._at)
+        self._at += got
+        return got

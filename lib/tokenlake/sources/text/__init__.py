@@ -1,0 +1,1 @@
+"""Plain text: a file or a line is a document."""
