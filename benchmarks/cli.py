@@ -14,6 +14,7 @@ from typing import Final
 
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import Determinism
+from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
 from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
@@ -174,9 +175,19 @@ def _reading(
 ) -> None:
     results.reading = measure_reading(options.work, maker, options.megabytes, options.repeats)
     results.figures += measure_seek(results.reading)
-    results.figures += measure_planning(options.work, 2_000 if options.quick else 100_000)
+    results.figures += _planning(options.work, 2_000 if options.quick else 100_000)
     if "memory" in options.parts:
         results.figures += measure_large(options.work, maker, 0.2 if options.quick else 10.0)
+
+
+def _planning(work: Path, files: int) -> list[Goal]:
+    rows = measure_planning(work, files)
+    apart = "; ".join(f"{what} {value:.1f}" for what, value, goal in rows if goal is None)
+    return [
+        Goal(f"{files:,} files: {what} ({apart})", value, "at most", goal)
+        for what, value, goal in rows
+        if goal is not None
+    ]
 
 
 def _determinism(
