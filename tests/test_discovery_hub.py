@@ -15,7 +15,7 @@ import yaml
 from tests.servers.hub import HubServer, hub
 from tokenlake import DatasetIntrospector, build_dataset, load_config
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources import hubhttp
+from tokenlake.sources.hub import http as hubhttp
 
 pytest.importorskip("huggingface_hub")
 

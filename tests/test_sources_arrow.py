@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from tests.sources_support import Source, faults, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.sources import FileRange, ipc_decoder, ipc_slices, read_rows, split_file
+from tokenlake.sources import FileRange, read_rows, split_file
+from tokenlake.sources.arrow import decoder as ipc_decoder
+from tokenlake.sources.arrow import slices as ipc_slices
 from tokenlake.sources.arrow.footer import batch_starts
 from tokenlake.sources.arrow.messages import parse_message
 from tokenlake.sources.arrow.reader import read_arrow

@@ -33,7 +33,8 @@ from tokenlake.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from tokenlake.sources import InputFile, hubhttp, list_inputs, read_range, split_file
+from tokenlake.sources import InputFile, list_inputs, read_range, split_file
+from tokenlake.sources.hub import http as hubhttp
 from tokenlake.sources.hub.api import HubId, hub_commits, parse_id, parse_url
 from tokenlake.sources.hub.cache import downloaded
 from tokenlake.sources.hub.files import card_configs, layout_of

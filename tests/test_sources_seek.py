@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.sources_support import one, read
 from tokenlake.errors import DamagedFileError, InputChangedError
 from tokenlake.sources import InputFile
-from tokenlake.sources import rowindex as rowindex_module
 from tokenlake.sources.opening import opened
+from tokenlake.sources.sharded import rowindex as rowindex_module
 from tokenlake.sources.sharded.rowindex import RowIndex, no_index, scanned, start_of
 from tokenlake.sources.sharded.rowindexes import RowIndexes
 from tokenlake.sources.sharded.seek import line_rows, rows_without_reading, seek

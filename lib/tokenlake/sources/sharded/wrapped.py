@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
-from tokenlake.sources import wrapped
+from tokenlake.sources.sharded import inmemory
 from tokenlake.sources.sharded.base import Numbered, ShardedDataSource
 from tokenlake.sources.sharded.fields import Row
 from tokenlake.sources.sharded.info import ShardInfo
@@ -26,7 +26,7 @@ class HFDatasetShardedSource(ShardedDataSource):
         Raises:
             ConfigError: `dataset` is something else, or has fewer shards.
         """
-        self._wrapped = wrapped.HFDatasetShardedSource(dataset, name, num_shards=num_shards)
+        self._wrapped = inmemory.HFDatasetShardedSource(dataset, name, num_shards=num_shards)
 
     @property
     def shard_names(self) -> Sequence[str]:
