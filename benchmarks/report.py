@@ -121,7 +121,10 @@ def _reading(results: Results) -> str:
         [case.name, f"{case.text_bytes / 1e6:.0f}", *(_read_cell(case, system) for system in READ_SYSTEMS)]
         for case in results.reading
     ]
-    note = "MB of text per CPU second of the whole process, one thread; in brackets its peak memory in MB."
+    note = (
+        "MB of text per CPU second beyond start-up, one thread; in brackets the same with start-up (imports, a file "
+        "of a few rows) and the process's peak memory in MB."
+    )
     return _table(head, rows) + "\n\n" + note
 
 
@@ -129,7 +132,7 @@ def _read_cell(case: ReadCase, system: str) -> str:
     if system not in case.runs:
         return f"failed: {case.failures.get(system, 'not run')}".replace("|", "/")
     peak = max(run.peak_bytes for run in case.runs[system])
-    return f"{case.rate(system):.0f} ({peak / 1e6:.0f})"
+    return f"{case.rate(system):.0f} ({case.whole(system):.0f}; {peak / 1e6:.0f} MB)"
 
 
 def _span(runs: Sequence[Measurement]) -> str:

@@ -23,7 +23,7 @@ from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet.footer import footer
 from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.ranges import FileRange
-from tokenlake.sources.readers import READERS
+from tokenlake.sources.readers import reader_of
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.want import Want
 
@@ -193,7 +193,7 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
     memory = MemoryBytes(file, begun.data)
     part = FileRange(file=memory.file, start=0, stop=memory.file.size, weight=memory.file.size)
     want = _want(file, delimiter)
-    blocks = list(READERS[file.format](part, memory, want, None))
+    blocks = list(reader_of(file.format)(part, memory, want, None))
     rows = tuple(row for block in blocks for row in _objects(block))
     seen = sum(len(block) + len(block.bad) for block in blocks)
     return Looked(

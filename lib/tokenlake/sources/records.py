@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.sources.arrays import no_text, select
+from tokenlake.sources.arrays import mask_of, no_text, select
 from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, refuse
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.linenumbers import LineNumbers
@@ -20,7 +20,7 @@ from tokenlake.sources.opening import opened
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
-from tokenlake.sources.readers import READERS
+from tokenlake.sources.readers import reader_of
 from tokenlake.sources.want import ALL, Want, rows_wanted, text_wanted
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _read(
         data.max_expansion = source.max_expansion
         check_plain(data)
         policy = _Policy(part, data, source)
-        for parsed in READERS[part.file.format](part, data, want, predicate):
+        for parsed in reader_of(part.file.format)(part, data, want, predicate):
             box = [parsed if left is None else _first(parsed, left, part.weight - done)]
             del parsed
             done += box[0].bytes_read
@@ -120,7 +120,7 @@ def _selected(parsed: Parsed, keep: npt.NDArray[np.bool_]) -> Parsed:
     return replace(
         parsed,
         text=None if parsed.text is None else select(parsed.text, keep),
-        rows=None if parsed.rows is None else parsed.rows.filter(pa.array(keep)),
+        rows=None if parsed.rows is None else parsed.rows.filter(mask_of(keep)),
         objects=None if parsed.objects is None else list(compress(parsed.objects, keep.tolist())),
         positions=parsed.positions[keep],
         doubtful=tuple(bad for bad in parsed.doubtful if bad.position in chosen),

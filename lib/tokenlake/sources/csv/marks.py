@@ -26,7 +26,9 @@ _ONE: Final = np.uint64(1)
 _TOP: Final = np.uint64(63)
 _SHIFTS: Final = tuple(np.uint64(1 << step) for step in range(6))
 _ARROW: Final[Any] = pa
-_NUMBERS: Final[Any] = pa.array(np.arange(_CHUNK, dtype=np.int32))
+_NUMBERS: Final[Any] = _ARROW.Array.from_buffers(
+    pa.int32(), _CHUNK, [None, _ARROW.py_buffer(np.arange(_CHUNK, dtype=np.int32))]
+)
 
 Bytes = npt.NDArray[np.uint8]
 Bits = npt.NDArray[
