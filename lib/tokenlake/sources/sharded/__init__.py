@@ -19,8 +19,8 @@ from tokenlake.sources.sharded.filebacked import (
     TextShardedSource,
 )
 from tokenlake.sources.sharded.info import ShardInfo
+from tokenlake.sources.sharded.inmemory import HFDatasetShardedSource, wrap_hf_dataset
 from tokenlake.sources.sharded.limited import LimitedShardedSource
-from tokenlake.sources.sharded.wrapped import HFDatasetShardedSource, wrap_hf_dataset
 
 __all__ = [
     "ArrowShardedSource",

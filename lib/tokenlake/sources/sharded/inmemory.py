@@ -7,32 +7,16 @@ A map-style ``Dataset`` is an Arrow table and perhaps an index over it: any row 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast, final
 
-from tokenlake.config.near import did_you_mean
 from tokenlake.errors import ConfigError
-
-Row = dict[str, Any]
+from tokenlake.sources.sharded.base import Numbered, ShardedDataSource
+from tokenlake.sources.sharded.fields import Row
+from tokenlake.sources.sharded.info import ShardInfo, beyond, check_row, index_of
 
 _FIRST: Final = 16  # rows of the first batch: a seek for one row should not convert a thousand
 _MOST: Final = 1024
 _BATCH_BYTES: Final = 8 << 20  # of Arrow data that become Python objects at a time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrappedShard:
-    """One shard of a wrapped object.
-
-    Attributes:
-        name: as in ``shard_names``.
-        index: its place in ``shard_names``.
-        rows: exact, None for an iterable.
-    """
-
-    name: str
-    index: int
-    rows: int | None = None
 
 
 def wrap_hf_dataset(dataset: Any, name: str | None = None, *, num_shards: int = 1) -> HFDatasetShardedSource:
@@ -41,7 +25,7 @@ def wrap_hf_dataset(dataset: Any, name: str | None = None, *, num_shards: int = 
 
 
 @final
-class HFDatasetShardedSource:
+class HFDatasetShardedSource(ShardedDataSource):
     """An object of the `datasets` library, its rows in the order in which it gives them itself.
 
     What was done to it (select, shuffle, filter, map, set_format, set_transform) shows in the rows.
@@ -74,74 +58,18 @@ class HFDatasetShardedSource:
 
     @property
     def shard_names(self) -> Sequence[str]:
-        """Names of the shards, in order."""
         return self._names
 
-    @property
-    def every_row(self) -> bool:
-        """Whether every row comes out: always."""
-        return True
-
-    def num_shards(self) -> int:
-        """Return how many shards there are."""
-        return len(self._names)
-
     def open_shard(self, shard_name: str) -> Iterator[Row]:
-        """Return the rows of a shard; ConfigError if there is no such shard."""
         return self.open_shard_at_row(shard_name, 0)
 
-    def open_shard_at_row(self, shard_name: str, row: int) -> Iterator[Row]:
-        """Return the rows of a shard from number `row` on.
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        check_row(row)
+        return enumerate(self._rows.rows(index_of(shard_name, self._names), row, shard_name), row)
 
-        Raises:
-            ConfigError: there is no such shard, or `row` is negative; as soon as a row is asked for, if it is
-                beyond the end (the number of rows itself is not: nothing comes).
-        """
-        index = self._index(shard_name)
-        _check_row(row)
-        return self._rows.rows(index, row, shard_name)
-
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Iterator[tuple[int, Row]]:
-        """Return (row number, row) from number `row` on; raises like :meth:`open_shard_at_row`."""
-        return enumerate(self.open_shard_at_row(shard_name, row), row)
-
-    def get_shard_info(self, shard_name: str) -> WrappedShard:
-        """Return what is known of a shard without reading it."""
-        index = self._index(shard_name)
-        return WrappedShard(name=shard_name, index=index, rows=self._rows.count(index))
-
-    def iter_shards(
-        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
-    ) -> Iterator[Row]:
-        """Return the rows of several shards, one after the other, from a row of one of them on."""
-        indices = range(self.num_shards()) if shard_indices is None else shard_indices
-        names = [self._names[index] for index in indices]
-        if not 0 <= start_shard <= len(names):
-            raise ConfigError(f"start_shard: got {start_shard!r}, must be from 0 to {len(names)}")
-        _check_row(start_row)
-        for place, name in enumerate(names[start_shard:]):
-            yield from self.open_shard_at_row(name, 0 if place else start_row)
-
-    def __iter__(self) -> Iterator[Row]:
-        return self.iter_shards()
-
-    def __len__(self) -> int:
-        counts = [self._rows.count(index) for index in range(self.num_shards())]
-        if None in counts:
-            raise TypeError("the length of an IterableDataset is unknown; count its rows")
-        return sum(cast("list[int]", counts))
-
-    def __bool__(self) -> bool:
-        return True  # `if source:` must not ask for a length that may be unknown
-
-    def _index(self, name: str) -> int:
-        if name in self._names:
-            return self._names.index(name)
-        raise ConfigError(
-            f"no shard is named {name!r}{did_you_mean(name, self._names)}; there are {len(self._names)}: "
-            f"{', '.join(map(repr, self._names[:4]))}",
-            got=name,
-        )
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        index = index_of(shard_name, self._names)
+        return ShardInfo(name=shard_name, index=index, rows=self._rows.count(index))
 
 
 @final
@@ -158,7 +86,7 @@ class _MapRows:
     def rows(self, index: int, row: int, name: str) -> Iterator[Row]:
         first, stop = self._edge(index), self._edge(index + 1)
         if row > stop - first:
-            raise _beyond(name, row, stop - first)
+            raise beyond(name, row, stop - first)
         at = first + row
         if self._arrow is None:  # its own format or transform makes the rows
             for place in range(at, stop):
@@ -207,7 +135,7 @@ class _IterableRows:
         passed = max(0, row - 1)
         found = enumerate(self._parts[index].skip(passed) if passed else self._parts[index], passed)
         if row and next(found, None) is None:
-            raise _beyond(name, row, sum(1 for _ in self._parts[index]))
+            raise beyond(name, row, sum(1 for _ in self._parts[index]))
         for number, example in found:
             yield _as_row(example, name, number)
 
@@ -240,21 +168,6 @@ def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"num_shards: got {value!r}, must be a whole number from 1 on")
     return value
-
-
-def _check_row(row: object) -> None:
-    if isinstance(row, bool) or not hasattr(row, "__index__") or cast("int", row) < 0:
-        raise ConfigError(f"row: got {row!r}, must be a whole number from 0 on", got=repr(row))
-
-
-def _beyond(name: str, row: int, rows: int) -> ConfigError:
-    return ConfigError(
-        f"shard {name!r}: row {row} is beyond its end; it has {rows} rows, numbered from 0, and reading may begin "
-        f"at any of them or at {rows}, which gives nothing",
-        shard=name,
-        row=row,
-        rows=rows,
-    )
 
 
 def _as_row(example: Any, name: str, number: int) -> Row:
