@@ -26,6 +26,10 @@ def shared_data() -> Path:
     return folder
 
 
+# gcsfs reads it when it is first imported, by whatever test that is. With its newer class, which this turns
+# off, it asks Google itself, without a time limit, what kind of bucket an emulator's is.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+
 # Timings of a shared machine must not fail a law.
 hypothesis.settings.register_profile("tokenlake", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("tokenlake")

@@ -19,7 +19,6 @@ from tokenlake.sources.remote.filesystems import close_filesystems
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     with GcsServer() as server:
         yield server
     close_filesystems()
