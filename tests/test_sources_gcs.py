@@ -18,7 +18,7 @@ from tokenlake.sources.remote.filesystems import close_filesystems
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+def server() -> Iterator[GcsServer]:
     with GcsServer() as server:
         yield server
     close_filesystems()
