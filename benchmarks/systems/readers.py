@@ -6,10 +6,14 @@ was found; none of them checks anything that Tokenlake's reader does not.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+# Polars starts its threads at its first use, ours included.
+os.environ["POLARS_MAX_THREADS"] = "1"
 
 Counts = tuple[int, int]
 
