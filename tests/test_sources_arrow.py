@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -23,7 +24,7 @@ from tokenlake.sources import FileRange, read_rows, split_file
 from tokenlake.sources.arrow import decoder as ipc_decoder
 from tokenlake.sources.arrow import slices as ipc_slices
 from tokenlake.sources.arrow.footer import batch_starts
-from tokenlake.sources.arrow.messages import parse_message
+from tokenlake.sources.arrow.messages import file_blocks, parse_message
 from tokenlake.sources.arrow.reader import read_arrow
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.opening import opened
@@ -254,3 +255,18 @@ def test_a_flipped_bit_is_refused_or_changes_no_more_than_texts(
     except DamagedFileError:
         return
     assert sum(batch.rows_read for batch in batches) == 40
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_footer_that_leaves_batches_out_is_damage(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "in.arrow"
+    write(path, pa.table({"text": [f"t{n}" for n in range(40)]}), "file", chunk=20)
+    data = path.read_bytes()
+    first = file_blocks(lambda size, offset: data[offset : offset + size], len(data)).batches[0]
+    at = (
+        data.index(struct.pack("<qi4xq", *first)) - 4
+    )  # the footer's vector of batches begins with their number
+    assert data[at : at + 4] == b"\x02\0\0\0"
+    path.write_bytes(data[:at] + kept.to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(DamagedFileError, match="its footer"):
+        read(path)

@@ -336,3 +336,11 @@ def test_reading_twice_gives_equal_batches(tmp_path: Path) -> None:
     source = cast("Any", Source())
     first, second = ([b.text.to_pylist() for b in read_range(part, source)] for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize(
+    "number", ["1e+32", "-1e300", "1e-300", "5e-324", "1.7976931348623157e308", "1" * 300]
+)
+def test_a_number_of_any_length_is_no_text(tmp_path: Path, number: str) -> None:
+    path = write(tmp_path, f'{{"text": "fine"}}\n{{"text": {number}}}\n'.encode())
+    assert [reason for _, _, reason in faults(read(path))] == ["not_a_string"]

@@ -17,6 +17,7 @@ FILE_START: Final = 8  # the magic and two bytes of padding
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3
 _MAX_METADATA: Final = 256 << 20
 _TAIL: Final = 10
+_PADDING: Final = 128  # alignment and an end mark may stand between messages; none is as small
 
 
 class Block(NamedTuple):
@@ -112,7 +113,23 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
             or block.offset + block.size > end
         ):
             raise ValueError(f"it lists a block at byte {block.offset} that lies outside the file")
+    _check_complete(pread, dictionaries + batches, end - length)
     return FileBlocks(dictionaries=dictionaries, batches=batches)
+
+
+def _check_complete(pread: Pread, blocks: list[Block], footer: int) -> None:
+    """Raise ValueError unless the blocks fill the file from its schema to its footer.
+
+    A footer has no checksum: a flipped bit in it can leave batches out, whose bytes are then nobody's.
+    """
+    length, size = metadata_size(pread(8, FILE_START).ljust(8, b"\0"))
+    at = FILE_START + length + size
+    for block in sorted(blocks):
+        if not at <= block.offset < at + _PADDING:
+            raise ValueError(f"it lists a block at byte {block.offset} where one at byte {at} is expected")
+        at = block.offset + block.size
+    if not at <= footer < at + _PADDING:
+        raise ValueError(f"the blocks that it lists end at byte {at}, and it begins at byte {footer}")
 
 
 def read_metadata(pread: Pread, block: Block) -> bytes:

@@ -30,9 +30,11 @@ from tokenlake.sources.json.strict import load_object, parse_line
 
 _LONG: Final = 2048  # bytes of a record from which on its text is worth leaving out of a scan
 _GROUPS: Final = 512  # of records that are scanned together
-_LONGEST_NUMBER: Final = 32  # characters of a number or boolean that was made a string
+_SHORT_SCALAR: Final = 32  # characters of nearly every number or boolean that was made a string
+_LONGEST_NUMBER: Final = 400  # of any: 1e-308 has all its zeros written out
 _COMPUTE: Final[Any] = pc
 _LOWER: Final = np.frombuffer(bytes(byte in b"-0123456789tf" for byte in range(256)), np.bool_)
+_NUMERIC: Final = np.frombuffer(bytes(byte in b"-0123456789" for byte in range(256)), np.bool_)
 # Half of a pair, or a letter or digit of a key, written as an escape.
 _HALF: Final = r"\\u[dD][89abAB]"
 _LETTER: Final = r"\\u00[2-7]"
@@ -86,7 +88,8 @@ def _maybe_no_string(text: pa.LargeStringArray) -> Int64s:
     ends = np.cumsum(sizes)
     full = np.flatnonzero(sizes)
     first, last = data[ends[full] - sizes[full]], data[ends[full] - 1]
-    scalar = _LOWER[first] & (sizes[full] <= _LONGEST_NUMBER)
+    scalar = _LOWER[first] & (sizes[full] <= _SHORT_SCALAR)
+    scalar |= _NUMERIC[first] & _NUMERIC[last] & (sizes[full] <= _LONGEST_NUMBER)
     nested = ((first == ord("[")) & (last == ord("]"))) | ((first == ord("{")) & (last == ord("}")))
     found = full[scalar | nested]
     if data.size and not data.min():
