@@ -386,3 +386,18 @@ def test_where_statistics_rule_a_predicate_out_no_record_meets_it(sql: str, rows
     ranges = {name: _true_range(batch.column(name)) for name in batch.schema.names}
     if Predicate(sql).excludes(ranges):
         assert not Predicate(sql).mask(batch).any()
+
+
+def test_a_process_that_used_a_predicate_ends_without_a_word() -> None:
+    code = (
+        "import pyarrow as pa; from tokenlake.sources.predicate.where import Predicate; "
+        "print(Predicate('a > 1').mask(pa.RecordBatch.from_pydict({'a': [1, 2]})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    assert (done.stdout, done.stderr) == ("[False  True]\n", "")
