@@ -20,32 +20,10 @@ Counts = tuple[int, int]
 
 def tokenlake(kind: str, path: str) -> Counts:
     """All checks, batches of text with positions."""
-    from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
     from tokenlake.sources import list_inputs, read_range, split_file
+    from tokenlake.sources.sharded.options import wanted_source
 
-    tokenizer = ResolvedTokenizer(
-        name_or_path="",
-        add_special_tokens=True,
-        max_length=1,
-        truncation=False,
-        trust_remote_code=False,
-        special_tokens_in_text="literal",
-        engine="auto",
-    )
-    source = ResolvedSource(
-        name="bench",
-        data_files=(path,),
-        type=None,
-        content_field="text",
-        text_mode="document",
-        on_bad_record="fail",
-        max_bad_fraction=0.0,
-        max_record_bytes=256 << 20,
-        splits=(("train", 1.0),),
-        exclude=None,
-        num_rows=None,
-        tokenizer=tokenizer,
-    )
+    source = wanted_source(None, path, None)
     rows = size = 0
     for file in list_inputs(source, hashed=False):
         for part in split_file(file, 1 << 27):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from typing import Any, Final, final
 
 import pyarrow as pa
 
-from tokenlake.sources.inputbytes import InputBytes
+from tokenlake.sources.inputbytes import InputBytes, InputReader
 from tokenlake.sources.inputs import InputFile
 
 FILE_BYTES: Final = 4 << 20
@@ -42,7 +41,7 @@ class BoundedBytes(InputBytes):
 
     def for_arrow(self) -> Any:
         """Return a random-access file that counts, for a local input too."""
-        return pa.PythonFile(_RandomAccess(self), mode="r")
+        return pa.PythonFile(InputReader(self), mode="r")
 
 
 @final
@@ -60,32 +59,3 @@ class MemoryBytes(InputBytes):
 
     def for_arrow(self) -> Any:
         return pa.BufferReader(self._data)
-
-
-@final
-class _RandomAccess(io.RawIOBase):
-    """An input as Python's own seekable raw file."""
-
-    def __init__(self, data: InputBytes) -> None:
-        super().__init__()
-        self._data, self._at = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.file.size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any, /) -> int:
-        with memoryview(buffer) as view, view.cast("B") as target:
-            got = self._data.read_into(target, self._at)
-        self._at += got
-        return got

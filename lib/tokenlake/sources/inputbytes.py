@@ -103,8 +103,8 @@ def state(stat: os.stat_result) -> tuple[int, int, int]:
 
 
 @final
-class SequentialReader(io.RawIOBase):
-    """An input from its beginning on, as Python's own raw file."""
+class InputReader(io.RawIOBase):
+    """An input as Python's own raw file with random access; each reader has a place of its own."""
 
     def __init__(self, data: InputBytes) -> None:
         super().__init__()
@@ -113,11 +113,29 @@ class SequentialReader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def seekable(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        """Return the size of the input; Arrow asks for it."""
+        return self._data.file.size
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.file.size}[whence]
+        self._at = max(base + offset, 0)
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(self._data.file.size - self._at, 0)
+        data = self._data.pread(left if size is None or size < 0 else min(size, left), self._at)
+        self._at += len(data)
+        return data
+
     def readinto(self, buffer: Any, /) -> int:
         with memoryview(buffer) as view, view.cast("B") as target:
             got = self._data.read_into(target, self._at)
         self._at += got
         return got
-
-    def tell(self) -> int:
-        return self._at

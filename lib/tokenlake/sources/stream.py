@@ -11,7 +11,7 @@ from typing import Any, Final, final
 import pyarrow as pa
 
 from tokenlake.errors import DamagedFileError
-from tokenlake.sources.inputbytes import InputBytes, SequentialReader
+from tokenlake.sources.inputbytes import InputBytes, InputReader
 from tokenlake.sources.inputs import damaged
 from tokenlake.sources.magic import check_compressed, check_content
 
@@ -38,7 +38,7 @@ class ByteStream:
         """
         self._file, self._data = data.file, data
         self._at, self._mark = 0, 0
-        self._raw = SequentialReader(data)
+        self._raw = InputReader(data)
         self._stream: Any = None
         if data.file.compression:
             check_compressed(data.file, data.pread(_HEAD, 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -10,7 +9,7 @@ from typing import Any, Final, final
 from tokenlake.errors import SourceError
 from tokenlake.sources.hub.api import parse_url, refusal, resolve_path
 from tokenlake.sources.hub.http import Answer, HubClient, Refused
-from tokenlake.sources.inputbytes import InputBytes
+from tokenlake.sources.inputbytes import InputBytes, InputReader
 from tokenlake.sources.inputs import InputFile, changed
 
 _RETRIES: Final = 7  # about a minute in all
@@ -36,7 +35,7 @@ class HubBytes(InputBytes):
         return self._window.read_into(view, offset)
 
     def for_arrow(self) -> Any:
-        return _HubFile(self)
+        return InputReader(self)
 
     def check_unchanged(self) -> None:
         """Nothing to do: every single answer was checked."""
@@ -104,33 +103,3 @@ class _Window:
             self._end = offset + length
         at = offset - self._start
         return memoryview(self._kept)[at : at + wanted]
-
-
-@final
-class _HubFile(io.RawIOBase):
-    """The same as a seekable file of Python's, for Arrow."""
-
-    def __init__(self, data: HubBytes) -> None:
-        super().__init__()
-        self._size, self._at = data.file.size, 0
-        self._window = _Window(data)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any, /) -> int:
-        with memoryview(buffer) as view, view.cast("B") as target:
-            got = self._window.read_into(target, self._at)
-        self._at += got
-        return got

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any, BinaryIO, Final, final
 from fsspec.asyn import get_loop
 
 from tokenlake.errors import SourceError, SourceNotFoundError
-from tokenlake.sources.inputbytes import InputBytes
+from tokenlake.sources.inputbytes import InputBytes, InputReader
 from tokenlake.sources.inputs import InputFile, changed
 from tokenlake.sources.remote.asking import ask, download, fetch_range, objects_at
 from tokenlake.sources.remote.filesystems import on_loop
@@ -64,7 +63,7 @@ class RemoteBytes(InputBytes):
         return b"".join(self._spans(offset, size)) if size <= _STRETCH else super().pread(size, offset)
 
     def for_arrow(self) -> Any:
-        return ObjectFile(self)
+        return InputReader(self)
 
     def check_unchanged(self) -> None:
         """Raise InputChangedError unless the object is still the planned one."""
@@ -139,42 +138,3 @@ def _planned_only(file: InputFile) -> Generator[None]:
 
 def _kind(found: Found) -> str:
     return found.token.partition(":")[0]
-
-
-@final
-class ObjectFile(io.RawIOBase):
-    """An object as Python's own raw file with random access."""
-
-    def __init__(self, data: RemoteBytes) -> None:
-        super().__init__()
-        self._data, self._at = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def size(self) -> int:
-        """Return the size of the object; Arrow asks for it."""
-        return self._data.file.size
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.file.size}[whence]
-        self._at = max(base + offset, 0)
-        return self._at
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        left = max(self._data.file.size - self._at, 0)
-        data = self._data.pread(left if size is None or size < 0 else min(size, left), self._at)
-        self._at += len(data)
-        return data
-
-    def readinto(self, buffer: Any, /) -> int:
-        with memoryview(buffer) as view, view.cast("B") as target:
-            got = self._data.read_into(target, self._at)
-        self._at += got
-        return got
