@@ -128,14 +128,15 @@ def test_the_stages_max_length_applies_unless_the_dataset_sets_its_own() -> None
 
 
 @pytest.mark.parametrize(
-    ("asked", "packing", "truncation"),
+    ("asked", "packing", "truncated"),
     [(None, True, False), (None, False, True), (True, True, True), (False, False, False)],
 )
 def test_truncation_is_off_when_packing_follows_and_on_otherwise_unless_asked_for(
-    asked: bool | None, packing: bool, truncation: bool
+    asked: bool | None, packing: bool, truncated: bool
 ) -> None:
     tokenizer = {"tokenizer": {"name_or_path": "x", "truncation": asked}}
-    assert build(tokenizer, pack={"enabled": packing}).sources[0].tokenizer.truncation is truncation
+    resolved = build(tokenizer, pack={"enabled": packing}).sources[0].tokenizer
+    assert resolved.long_documents == ("truncate" if truncated else "keep")
 
 
 def test_a_build_survives_json() -> None:
@@ -206,10 +207,7 @@ DATASET_LATER: list[dict[str, Any]] = [
     {"cache_enabled": False},
     {"save_path": "x"},
     {"save_format": "jsonl"},
-    {"content_field": "messages"},
     {"additional_fields": ["x"]},
-    {"format_callback": len},
-    {"format_fields": {"a": "b"}},
     {"shard_column": "x"},
     {"num_shards": 2},
     {"exclude": "https://host/x.parquet"},

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources_support import Source, one
+from tokenlake.columns import column_of
 from tokenlake.sources import RowBatch, read_rows, split_file
 from tokenlake.sources.blocks import Block
-from tokenlake.sources.json.columns import column_of
 from tokenlake.sources.json.lines import parse_block
 from tokenlake.sources.lineindex import index_lines
 from tokenlake.sources.parsed import Parsed

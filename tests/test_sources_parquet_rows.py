@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.parquet_by_hand import dictionary_bomb
 from tests.sources_support import Source, faults, one, read, texts
 from tokenlake.errors import DamagedFileError
+from tokenlake.predicate.where import ColumnRange
 from tokenlake.sources import FileRange, read_rows, split_file
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.opening import opened
@@ -30,7 +31,6 @@ from tokenlake.sources.parquet.reader import read_parquet
 from tokenlake.sources.parquet.steps import Steps
 from tokenlake.sources.parquet.thrift import read_struct
 from tokenlake.sources.parsed import Parsed
-from tokenlake.sources.predicate.where import ColumnRange
 from tokenlake.sources.want import Want
 
 ROWS = 500

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources.predicate.where import ColumnRange, Predicate
+from tokenlake.predicate.where import ColumnRange, Predicate
 
 ROWS = pa.record_batch(
     {
@@ -390,7 +390,7 @@ def test_where_statistics_rule_a_predicate_out_no_record_meets_it(sql: str, rows
 
 def test_a_process_that_used_a_predicate_ends_without_a_word() -> None:
     code = (
-        "import pyarrow as pa; from tokenlake.sources.predicate.where import Predicate; "
+        "import pyarrow as pa; from tokenlake.predicate.where import Predicate; "
         "print(Predicate('a > 1').mask(pa.RecordBatch.from_pydict({'a': [1, 2]})))"
     )
     done = subprocess.run(

@@ -11,6 +11,9 @@ Two kinds of dataset:
 ``tokens``
     One row per document, ragged.
 
+Where only a part of the tokens is to be learned, both have ``loss_mask``, one bit per id: whether the id
+bears loss when it is predicted. Padding and BOS never do.
+
 Token columns are PLAIN, without dictionary and statistics: both cost size and time on token ids.
 """
 
@@ -37,7 +40,7 @@ DOCUMENT: Final = pa.struct(
 )
 
 
-def packed_schema(seq_length: int, *, store_segment_ids: bool = False) -> pa.Schema:
+def packed_schema(seq_length: int, *, store_segment_ids: bool = False, loss_mask: bool = False) -> pa.Schema:
     """Schema of a packed shard whose rows hold ``seq_length`` tokens."""
     tokens = pa.list_(pa.field("item", pa.int32(), nullable=False), seq_length)
     fields: list[pa.Field[Any]] = [
@@ -47,16 +50,22 @@ def packed_schema(seq_length: int, *, store_segment_ids: bool = False) -> pa.Sch
     ]
     if store_segment_ids:
         fields.insert(1, pa.field("segment_ids", tokens, nullable=False))
+    if loss_mask:
+        bits = pa.list_(pa.field("item", pa.bool_(), nullable=False), seq_length)
+        fields.append(pa.field("loss_mask", bits, nullable=False))
     return pa.schema(fields)
 
 
-def tokens_schema() -> pa.Schema:
+def tokens_schema(*, loss_mask: bool = False) -> pa.Schema:
     """Schema of a tokens shard: one row per document."""
     fields: list[pa.Field[Any]] = [
         pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("file", pa.int64(), nullable=False),
         pa.field("position", pa.int64(), nullable=False),
     ]
+    if loss_mask:
+        bits = pa.list_(pa.field("item", pa.bool_(), nullable=False))
+        fields.append(pa.field("loss_mask", bits, nullable=False))
     return pa.schema(fields)
 
 

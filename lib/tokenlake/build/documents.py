@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.spans import Spans
+
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +21,19 @@ class Documents:
     """Texts and where they come from.
 
     Attributes:
-        text: large_string[n], no nulls, valid UTF-8.
+        text: large_string[n * parts], no nulls, valid UTF-8; the texts of a document lie together.
         file, position: int64[n], the documents' identities.
+        spans: of the texts: what bears loss; None for plain text.
+        extra: bool[n], True for a document that is not the first of its row; None where none is.
+        parts: texts of a document.
     """
 
     text: pa.LargeStringArray
     file: Int64
     position: Int64
+    spans: Spans | None = None
+    extra: Bools | None = None
+    parts: int = 1
 
     def __len__(self) -> int:
         return len(self.position)
@@ -36,31 +45,57 @@ class Documents:
 
     @property
     def text_sizes(self) -> Int64:
-        """int64[n], UTF-8 bytes of each text."""
+        """int64[n * parts], UTF-8 bytes of each text."""
         if not len(self):
             return np.empty(0, np.int64)
         buffer: Any = self.text.buffers()[1]
         first = self.text.offset
-        return np.diff(np.frombuffer(buffer, np.int64)[first : first + len(self) + 1])
+        return np.diff(np.frombuffer(buffer, np.int64)[first : first + len(self.text) + 1])
 
-    def slice(self, first: int, last: int) -> Documents:
-        """Documents ``first`` to ``last`` (exclusive), nothing copied."""
-        return Documents(
-            self.text.slice(first, last - first), self.file[first:last], self.position[first:last]
+    def slice(self, first: int, last: int) -> Self:
+        """Documents ``first`` to ``last`` (exclusive), no text copied."""
+        begin, end = first * self.parts, last * self.parts
+        return type(self)(
+            self.text.slice(begin, end - begin),
+            self.file[first:last],
+            self.position[first:last],
+            None if self.spans is None else self.spans.slice(begin, end),
+            None if self.extra is None else self.extra[first:last],
+            self.parts,
         )
 
-    def select(self, mask: npt.NDArray[np.bool_]) -> Documents:
+    def select(self, mask: Bools) -> Self:
         """The documents where ``mask`` (bool[n]) is true."""
-        return Documents(self.text.filter(pa.array(mask)), self.file[mask], self.position[mask])
+        inside = np.repeat(mask, self.parts)
+        return type(self)(
+            self.text.filter(pa.array(inside)),
+            self.file[mask],
+            self.position[mask],
+            None if self.spans is None else self.spans.select(inside),
+            None if self.extra is None else self.extra[mask],
+            self.parts,
+        )
 
     @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Documents:
-        """All documents of ``parts`` (at least one) in order; a single part is not copied."""
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """All documents of ``parts`` (at least one, all of one recipe) in order; a single part is not copied."""
         if len(parts) == 1:
             return parts[0]
         text: Any = pa.concat_arrays([part.text for part in parts])
-        return Documents(
+        spans = [part.spans for part in parts if part.spans is not None]
+        return cls(
             text,
             np.concatenate([part.file for part in parts]),
             np.concatenate([part.position for part in parts]),
+            Spans.concat(spans) if spans else None,
+            _all_extra(parts),
+            parts[0].parts,
         )
+
+
+def _all_extra(parts: Sequence[Documents]) -> Bools | None:
+    if all(part.extra is None for part in parts):
+        return None
+    return np.concatenate(
+        [np.zeros(len(part), np.bool_) if part.extra is None else part.extra for part in parts]
+    )

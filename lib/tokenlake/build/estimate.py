@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.build.plan import Plan
+from tokenlake.build.recipe import Recipe, open_recipe, special_mode
 from tokenlake.config.resolve import ResolvedSource
 from tokenlake.sources.ranges import FileRange
-from tokenlake.sources.records import read_range
 from tokenlake.tokenizers import Encoder
 
 _LEAST_PLACES, _MOST_PLACES = 8, 64  # where a source is looked at
@@ -104,15 +104,15 @@ class _Sample:
 
 def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sample:
     """Read the beginnings of a few ranges, tokenize a part of them."""
-    tolerant = replace(source, on_bad_record="quarantine")
-    places = [(part, _beginning_of(part, tolerant)) for part in _spread(ranges)]
+    recipe = open_recipe(replace(source, on_bad_record="quarantine"), plan.tokenizers[source.name].files)
+    places = [(part, _beginning_of(part, recipe)) for part in _spread(ranges)]
     read = sum(place.bytes_read for _, place in places)
     texts = [text for _, place in places for text in place.texts if len(text)]
     if not read or not texts:
         return _Sample()
     # a range that is longer than its beginning holds more of the same
     documents = sum(place.documents * part.weight / max(place.bytes_read, 1) for part, place in places)
-    return _Sample(documents / len(places), _count_ids(plan, source, texts) / read)
+    return _Sample(documents / len(places), _count_ids(plan, source, recipe, texts) / read)
 
 
 @final
@@ -128,25 +128,25 @@ class _Place:
         return sum(map(len, self.texts))
 
 
-def _beginning_of(part: FileRange, source: ResolvedSource) -> _Place:
+def _beginning_of(part: FileRange, recipe: Recipe) -> _Place:
     """Read batches until one says how much input it took: some formats read ahead, or begin with what is left out."""
     texts: list[pa.LargeStringArray] = []
     read = 0
-    for batch in islice(read_range(part, source), _MOST_BATCHES):
-        texts.append(batch.text)
+    for batch in islice(recipe.read(part), _MOST_BATCHES):
+        texts.append(batch.documents.text)
         read += batch.bytes_read
-        if read and len(batch.text):
+        if read and len(batch.documents):
             break
     return _Place(texts, read)
 
 
-def _count_ids(plan: Plan, source: ResolvedSource, texts: list[pa.LargeStringArray]) -> float:
+def _count_ids(plan: Plan, source: ResolvedSource, recipe: Recipe, texts: list[pa.LargeStringArray]) -> float:
     """About how many ids the texts come to: a part of each is encoded, the rest counted by its bytes."""
     planned, options = plan.tokenizers[source.name], source.tokenizer
     encoder = Encoder(
         planned.files,
         engine="tokenizers",
-        special_tokens_in_text=options.special_tokens_in_text,
+        special_tokens_in_text=special_mode(options, recipe),
         add_special_tokens=options.add_special_tokens,
     )
     share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(texts))
@@ -157,7 +157,8 @@ def _count_ids(plan: Plan, source: ResolvedSource, texts: list[pa.LargeStringArr
     lengths += (
         len(encoder.prefix) + len(encoder.suffix) + (planned.append_eos and plan.build.pack is not None)
     )
-    return float((np.minimum(lengths, options.max_length) if options.truncation else lengths).sum())
+    truncated = options.long_documents == "truncate"
+    return float((np.minimum(lengths, options.max_length) if truncated else lengths).sum())
 
 
 def _spread(ranges: list[FileRange]) -> list[FileRange]:

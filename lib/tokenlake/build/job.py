@@ -30,6 +30,7 @@ class UnitJob:
         append_eos: whether packing adds EOS after each document.
         max_shard_size: bytes after which a part is closed.
         excluded: file id to the positions to leave out.
+        loss_mask: whether rows say which of their tokens bear loss.
         bad_budget: bad records after which the whole build cannot succeed any more.
     """
 
@@ -49,6 +50,7 @@ class UnitJob:
     max_shard_size: int
     excluded: dict[int, list[int]]
     bad_budget: int
+    loss_mask: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {"op": "unit", **asdict(self)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.manifest import ShardEntry
@@ -13,6 +14,8 @@ from tokenlake.schema import DOCUMENT, LogicalHasher, open_writer
 from tokenlake.storage import Layout, Store
 from tokenlake.storage.layout import shard_path
 from tokenlake.storage.writing import HashingFile
+
+Bools = npt.NDArray[np.bool_]
 
 
 @final
@@ -124,14 +127,14 @@ class _Part:
 
 
 def packed_batches(
-    packed: Packed, schema: pa.Schema, seq_length: int, group_rows: int
+    packed: Packed, schema: pa.Schema, seq_length: int, group_rows: int, mask: Bools | None = None
 ) -> list[tuple[pa.RecordBatch, int, int]]:
-    """Cut packed rows into row groups.
+    """Cut packed rows into row groups; `mask` (bool[rows * seq_length]) is the column ``loss_mask``.
 
     Returns:
         (rows, tokens of all pieces, documents that begin there) per row group.
     """
-    batch = packed_batch(packed, schema, seq_length)
+    batch = packed_batch(packed, schema, seq_length, mask)
     out: list[tuple[pa.RecordBatch, int, int]] = []
     for first in range(0, packed.rows, group_rows):
         last = min(first + group_rows, packed.rows)
@@ -142,7 +145,9 @@ def packed_batches(
     return out
 
 
-def packed_batch(packed: Packed, schema: pa.Schema, seq_length: int) -> pa.RecordBatch:
+def packed_batch(
+    packed: Packed, schema: pa.Schema, seq_length: int, mask: Bools | None = None
+) -> pa.RecordBatch:
     """Packed rows as Arrow, without copying the tokens."""
     offsets: Any = pa.array(packed.row_offsets.astype(np.int32))
     children: list[Any] = [pa.array(values) for values in (packed.file, packed.position, packed.start)]
@@ -153,6 +158,8 @@ def packed_batch(packed: Packed, schema: pa.Schema, seq_length: int) -> pa.Recor
         "segment_lengths": _ragged(offsets, lengths, schema.field("segment_lengths").type),
         "documents": _ragged(offsets, structs, schema.field("documents").type),
     }
+    if mask is not None:
+        columns["loss_mask"] = _fixed(mask, schema.field("loss_mask").type)
     if "segment_ids" in schema.names:
         columns["segment_ids"] = _fixed(segment_ids(packed, seq_length), schema.field("segment_ids").type)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

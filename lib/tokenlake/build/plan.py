@@ -6,25 +6,26 @@ Planning reads inputs (their hashes, their footers) and tokenizers; it writes no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from tokenlake.build.events import Listed, Planning, Watcher, ignore
 from tokenlake.build.notes import notes_on
+from tokenlake.build.settle import settle
 from tokenlake.build.units import WorkUnit, group_ranges, range_identity
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.fingerprint import fingerprint
+from tokenlake.predicate.where import Predicate
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.limit import RecordLimit
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.local.hashcache import HashCache
 from tokenlake.sources.meter import Progress
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.splitting import split_files
 from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
@@ -99,17 +100,24 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
     _check_predicates(build)
     tokenizers = plan_tokenizers(build)
     inputs: list[InputFile] = []
-    units: list[WorkUnit] = []
+    ranges: list[list[list[FileRange]]] = []
+    sources: list[ResolvedSource] = []
     excluded: dict[str, dict[int, list[int]]] = {}
     notes: list[str] = []
     for source in build.sources:
-        files, ranges = _read_listing(build, source, on_event)
+        files, parts = _read_listing(build, source, on_event)
+        settled, found = settle(source, files, tokenizers[source.name].files)
         inputs += files
+        ranges.append(parts)
+        sources.append(settled)
         excluded[source.name] = _load_excluded(source, files)
+        notes += notes_on(source, files, build.unit_size) + found
+    build = replace(build, sources=tuple(sources))
+    units: list[WorkUnit] = []
+    for source, parts in zip(sources, ranges, strict=True):
         base = unit_identity(build, source, tokenizers[source.name])
-        for group in group_ranges(ranges, build.unit_size):
+        for group in group_ranges(parts, build.unit_size):
             units.append(_unit(len(units), source, group, base, excluded[source.name]))
-        notes += notes_on(source, files, build.unit_size)
     digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
     return Plan(build, tuple(inputs), tuple(units), tokenizers, excluded, digest, tuple(notes))
 

@@ -166,6 +166,7 @@ class BuildSession:
             max_shard_size=build.max_shard_size,
             excluded={file: excluded[file] for file in files & excluded.keys()},
             bad_budget=self._budget.most_in_one_unit(unit),
+            loss_mask=build.loss_mask,
         )
 
     def commit(self) -> Manifest:

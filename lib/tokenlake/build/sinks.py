@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,25 @@ from tokenlake.build.parts import PartWriter, packed_batches
 from tokenlake.errors import AccountError
 from tokenlake.manifest import ShardEntry
 from tokenlake.packing import GreedyPacker, Packed, join_documents
+from tokenlake.packing.marks import LEARNED, learned, plain
 from tokenlake.schema import ROW_GROUP_TOKENS, packed_schema, row_group_rows, tokens_schema
 from tokenlake.storage import Layout, Store
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Around:
+    """How many of the ids given to a sink are BOS and EOS put there already, and how many documents had an EOS."""
+
+    bos: int = 0
+    eos: int = 0
+    eos_existing: int = 0
+
+
+NOTHING_AROUND: Final = Around()
 
 
 class Sink(Protocol):
@@ -30,8 +45,13 @@ class Sink(Protocol):
 
     counts: Counter[str]
 
-    def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
-        """Add documents: ids int32[total], offsets int64[n + 1], file and position int64[n]."""
+    def add(
+        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, around: Around = NOTHING_AROUND
+    ) -> None:
+        """Add documents: ids int32[total], offsets int64[n + 1], file and position int64[n].
+
+        In a build with a loss mask ids are marked, see :mod:`tokenlake.packing.marks`.
+        """
         ...
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
@@ -56,11 +76,13 @@ def open_sink(
         prefix, suffix: what the tokenizer's post-processor puts around a document.
     """
     if job.pack is None:
-        schema = tokens_schema()
+        schema = tokens_schema(loss_mask=job.loss_mask)
         return TokensSink(
-            PartWriter(store, layout, split, job.unit, schema, job.max_shard_size), prefix, suffix
+            PartWriter(store, layout, split, job.unit, schema, job.max_shard_size), schema, prefix, suffix
         )
-    schema = packed_schema(job.pack.seq_length, store_segment_ids=job.pack.store_segment_ids)
+    schema = packed_schema(
+        job.pack.seq_length, store_segment_ids=job.pack.store_segment_ids, loss_mask=job.loss_mask
+    )
     writer = PartWriter(store, layout, split, job.unit, schema, job.max_shard_size)
     return PackedSink(job, writer, schema, prefix, suffix)
 
@@ -79,9 +101,14 @@ class PackedSink:
     ) -> None:
         assert job.pack is not None
         self.counts: Counter[str] = Counter()
-        self._existing = not job.append_eos
+        # A rendered document comes whole: what is around it is counted where it was put.
+        whole = job.source.texts.masked
+        self._existing = not job.append_eos and not whole
+        self._masked = job.loss_mask
         self._prefix = prefix
-        self._suffix = (*suffix, job.eos_id) if job.append_eos else suffix
+        self._suffix = (*suffix, job.eos_id) if job.append_eos and not whole else suffix
+        if job.loss_mask:
+            self._suffix = tuple(token | LEARNED for token in self._suffix)
         self._seq_length = job.pack.seq_length
         self._group_rows = row_group_rows(self._seq_length)
         self._schema = schema
@@ -94,8 +121,11 @@ class PackedSink:
             pad_id=job.pad_id,
         )
 
-    def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
-        self.counts["content"] += int(offsets[-1] - offsets[0])
+    def add(
+        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, around: Around = NOTHING_AROUND
+    ) -> None:
+        self.counts["content"] += int(offsets[-1] - offsets[0]) - around.bos - around.eos
+        self.counts.update(bos=around.bos, eos=around.eos, eos_existing=around.eos_existing)
         self._count(len(position))
         for packed in self._packer.add(ids, offsets, file, position):
             self._write(packed)
@@ -126,11 +156,14 @@ class PackedSink:
 
     def _write(self, packed: Packed) -> None:
         check_boundaries(packed, self._prefix, self._suffix)
+        mask = None
+        if self._masked:
+            mask, packed = learned(packed.input_ids), replace(packed, input_ids=plain(packed.input_ids))
         self.counts["pad"] += packed.pad
         self.counts["sequences"] += packed.rows
         self.counts["slots"] += packed.rows * self._seq_length
         for rows, tokens, documents in packed_batches(
-            packed, self._schema, self._seq_length, self._group_rows
+            packed, self._schema, self._seq_length, self._group_rows, mask
         ):
             self._writer.write(rows, tokens=tokens, documents=documents)
 
@@ -139,27 +172,39 @@ class PackedSink:
 class TokensSink:
     """One row per document, exactly what the tokenizer's post-processor gives."""
 
-    def __init__(self, writer: PartWriter, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> None:
+    def __init__(
+        self, writer: PartWriter, schema: pa.Schema, prefix: tuple[int, ...], suffix: tuple[int, ...]
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._writer = writer
+        self._schema = schema
+        self._masked = "loss_mask" in schema.names
         self._prefix = np.asarray(prefix, np.int32)
-        self._suffix = np.asarray(suffix, np.int32)
+        self._suffix = np.asarray([token | LEARNED if self._masked else token for token in suffix], np.int32)
         self._ids: list[Int32] = []
         self._lengths: list[Int64] = []
         self._file: list[Int64] = []
         self._position: list[Int64] = []
         self._buffered = 0
 
-    def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
+    def add(
+        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, around: Around = NOTHING_AROUND
+    ) -> None:
         if not len(position):
             return
-        around = len(self._prefix) + len(self._suffix)
-        lengths = np.diff(offsets) + around
+        self.counts.update(bos=around.bos, eos=around.eos, eos_existing=around.eos_existing)
+        self.counts["content"] -= around.bos + around.eos
+        affixes = len(self._prefix) + len(self._suffix)
+        lengths = np.diff(offsets) + affixes
         self.counts["documents"] += len(position)
         self.counts["content"] += int(offsets[-1] - offsets[0])
         self.counts["bos"] += len(position) * len(self._prefix)
         self.counts["eos"] += len(position) * len(self._suffix)
-        stream = join_documents(ids, offsets, self._prefix, self._suffix) if around else ids
+        stream = (
+            join_documents(ids, offsets, self._prefix, self._suffix)
+            if affixes
+            else ids[offsets[0] : offsets[-1]]
+        )
         ends = np.cumsum(lengths)
         first = 0
         while first < len(lengths):
@@ -191,16 +236,23 @@ class TokensSink:
             return
         lengths = np.concatenate(self._lengths)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        schema = tokens_schema()
-        kind: Any = schema.field("input_ids").type
-        starts: Any = pa.array(offsets)
-        ids: Any = pa.ListArray.from_arrays(starts, pa.array(np.concatenate(self._ids)), type=kind)
-        columns = [ids, pa.array(np.concatenate(self._file)), pa.array(np.concatenate(self._position))]
-        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        ids = np.concatenate(self._ids)
+        columns: dict[str, Any] = {
+            "input_ids": _lists(offsets, plain(ids) if self._masked else ids, self._schema),
+            "file": pa.array(np.concatenate(self._file)),
+            "position": pa.array(np.concatenate(self._position)),
+        }
+        if self._masked:
+            columns["loss_mask"] = _lists(offsets, learned(ids), self._schema, "loss_mask")
+        rows = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         self._writer.write(rows, tokens=int(offsets[-1]), documents=len(lengths))
         for buffer in (self._ids, self._lengths, self._file, self._position):
             buffer.clear()
         self._buffered = 0
+
+
+def _lists(offsets: Any, values: Any, schema: pa.Schema, name: str = "input_ids") -> Any:
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=schema.field(name).type)
 
 
 def check_boundaries(packed: Packed, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> None:

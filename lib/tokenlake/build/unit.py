@@ -1,4 +1,4 @@
-"""Building one unit: read, leave out, split, encode, pack, write, account.
+"""Building one unit: prepare, leave out, split, encode, fit, finish, pack, write, account.
 
 The unit is a pure function of its job and the bytes of its inputs; nothing here looks at a clock, a
 host or another unit.
@@ -17,21 +17,26 @@ import numpy.typing as npt
 from tokenlake.account import Account
 from tokenlake.build.assign import kept, split_indices
 from tokenlake.build.documents import Documents
+from tokenlake.build.finish import Finish
 from tokenlake.build.job import UnitJob
+from tokenlake.build.lengths import Lengths
 from tokenlake.build.produced import produced_by
 from tokenlake.build.quarantine import QuarantineWriter
-from tokenlake.build.sinks import open_sink
+from tokenlake.build.recipe import Prepared, Recipe
+from tokenlake.build.sinks import Around, open_sink
 from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
-from tokenlake.sources.batch import RAW_LIMIT, BadRecord, TextBatch, refuse
+from tokenlake.packing.marks import marked
+from tokenlake.sources.batch import RAW_LIMIT, BadRecord, refuse
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.ranges import FileRange
-from tokenlake.sources.records import read_range
 from tokenlake.storage import Layout, Store
 from tokenlake.tokenizers import Encoder
 
 Progress = Callable[[dict[str, Any]], None]
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 #: Bytes of text that are encoded at a time, at least; a document is never cut.
 _ENCODE_BYTES = 4 << 20
@@ -44,8 +49,11 @@ _LONG_BYTES = 24 << 20
 class Unit:
     """One unit while it is being built."""
 
-    def __init__(self, job: UnitJob, store: Store, encoder: Encoder, progress: Progress) -> None:
+    def __init__(
+        self, job: UnitJob, store: Store, encoder: Encoder, recipe: Recipe, progress: Progress
+    ) -> None:
         self._job = job
+        self._recipe = recipe
         self._encoder = encoder
         self._progress = progress
         self._counts: Counter[str] = Counter()
@@ -59,9 +67,10 @@ class Unit:
         self._names = [name for name, _ in job.source.splits]
         self._shares = [share for _, share in job.source.splits]
         layout = Layout(job.dataset, job.version)
-        self._sinks = {
-            name: open_sink(job, store, layout, name, encoder.prefix, encoder.suffix) for name in self._names
-        }
+        around = ((), ()) if recipe.rendered else (encoder.prefix, encoder.suffix)
+        self._sinks = {name: open_sink(job, store, layout, name, *around) for name in self._names}
+        self._lengths = Lengths(job.source.tokenizer, len(encoder.prefix) + len(encoder.suffix))
+        self._finish = Finish(encoder.prefix, encoder.suffix, job.eos_id if job.pack else None)
         self._quarantine = QuarantineWriter(store, layout, job.unit)
 
     def build(self) -> UnitRecord:
@@ -91,14 +100,14 @@ class Unit:
 
     def _read(self, part: FileRange) -> None:
         """Read a range, encoding whenever enough documents wait."""
-        batches = read_range(part, self._job.source)
+        batches = self._recipe.read(part)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
             if self._waiting_bytes >= _ENCODE_BYTES:
                 self._flush()
 
-    def _take(self, batch: TextBatch) -> None:
+    def _take(self, batch: Prepared) -> None:
         """Account for a batch and queue its documents."""
         self._counts["rows_read"] += batch.rows_read
         self._reasons["normalized"].update(batch.normalized)
@@ -106,8 +115,7 @@ class Unit:
         self._reasons["skipped"].update(batch.skipped)
         self._set_aside(batch.bad)
         self._paths[batch.file.file_id] = batch.file
-        file = np.full(len(batch.positions), batch.file.file_id, np.int64)
-        documents = self._leave_out(Documents(batch.text, file, batch.positions), batch.file.file_id)
+        documents = self._leave_out(batch.documents, batch.file.file_id)
         self._waiting.append(documents)
         self._waiting_bytes += documents.text_bytes
         self._done["bytes"] += batch.bytes_read
@@ -150,8 +158,9 @@ class Unit:
         if not (excluded := self._job.excluded.get(file)):
             return documents
         mask = kept(documents.position, excluded)
-        left = len(mask) - int(mask.sum())
-        if not left:
+        gone = ~mask if documents.extra is None else ~mask & ~documents.extra
+        left = int(gone.sum())
+        if mask.all():
             return documents
         self._reasons["filtered"]["excluded"] += left
         return documents.select(mask)
@@ -182,21 +191,22 @@ class Unit:
     def _encode_long(self, split: str, document: Documents) -> bool:
         """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
         settings = self._job.source.tokenizer
-        encoded = None if settings.truncation else self._encoder.encode_long(document.text)
+        whole = self._recipe.rendered or self._job.loss_mask or not self._lengths.keeps_all
+        encoded = None if whole else self._encoder.encode_long(document.text)
         if encoded is None or (encoded.special_tokens and settings.special_tokens_in_text == "fail"):
             return False
         self._counts["text_bytes"] += document.text_bytes
         self._counts["special_tokens_in_text"] += encoded.special_tokens
         windows = (ids for ids in encoded.pieces if len(ids))
         if (head := next(windows, None)) is None:
-            self._reasons["filtered"]["empty"] += 1
+            self._settle(1, np.empty(0, np.int64), document.extra, {})
             return True
-        self._counts["kept"] += 1
+        self._settle(1, np.zeros(1, np.int64), document.extra, {})
         file, position = int(document.file[0]), int(document.position[0])
         self._sinks[split].add_long(self._drawn(chain([head], windows)), file, position)
         return True
 
-    def _drawn(self, windows: Iterable[npt.NDArray[np.int32]]) -> Iterator[npt.NDArray[np.int32]]:
+    def _drawn(self, windows: Iterable[Int32]) -> Iterator[Int32]:
         for ids in windows:
             self._counts["tokens"] += len(ids)
             yield ids
@@ -204,25 +214,59 @@ class Unit:
     def _encode(self, split: str, box: list[Documents]) -> None:
         """Encode documents, taken out of their box so that the text is freed before packing, and pack them."""
         documents = box.pop()
+        ids, offsets, documents = self._ids_of(documents)
+        file, position, extra = documents.file, documents.position, documents.extra
+        del documents
+        self._counts["tokens"] += len(ids)
+        fitted = self._lengths.apply(ids, offsets)
+        self._reasons["dropped"].update(fitted.dropped)
+        ids, offsets, origin = fitted.ids, fitted.offsets, fitted.origin
+        full = np.diff(offsets) > 0
+        if not full.all():
+            # An empty document has no ids, so the others' stay contiguous.
+            offsets, origin = np.concatenate([offsets[:1], offsets[1:][full]]), origin[full]
+        self._settle(len(position), origin, extra, fitted.left_out)
+        self._send(split, ids, offsets, file[origin], position[origin])
+
+    def _send(self, split: str, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
+        """Hand documents, none of them empty, to their sink."""
+        if not self._recipe.rendered:
+            self._sinks[split].add(ids, offsets, file, position)
+            return
+        done = self._finish.apply(ids, offsets)
+        around = Around(bos=done.bos, eos=done.eos, eos_existing=done.eos_existing)
+        self._sinks[split].add(done.ids, done.offsets, file, position, around)
+
+    def _ids_of(self, documents: Documents) -> tuple[Int32, Int64, Documents]:
+        """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""
+        if documents.spans is not None:
+            encoded, touched = self._encoder.encode_spans(documents.text, documents.spans)
+            self._counts["text_bytes"] += documents.text_bytes
+            return marked(encoded.ids, touched), encoded.offsets, documents
         encoded = self._encoder.encode(documents.text)
         if len(encoded.special_docs) and self._job.source.tokenizer.special_tokens_in_text == "fail":
             documents = self._refuse_special(documents, encoded.special_docs)
             encoded = self._encoder.encode(documents.text)
         self._counts["text_bytes"] += documents.text_bytes
         self._counts["special_tokens_in_text"] += encoded.special_tokens
-        file, position = documents.file, documents.position
-        del documents
-        self._counts["tokens"] += len(encoded.ids)
-        ids, offsets = self._truncate(encoded.ids, encoded.offsets)
-        full = np.diff(offsets) > 0
-        empty = len(full) - int(full.sum())
-        if empty:
-            # An empty document has no ids, so the others' stay contiguous.
-            self._reasons["filtered"]["empty"] += empty
-            offsets = np.concatenate([offsets[:1], offsets[1:][full]])
-            file, position = file[full], position[full]
-        self._counts["kept"] += len(position)
-        self._sinks[split].add(ids, offsets, file, position)
+        return marked(encoded.ids) if self._job.loss_mask else encoded.ids, encoded.offsets, documents
+
+    def _settle(self, count: int, origin: Int64, extra: Bools | None, left_out: dict[str, int]) -> None:
+        """Account for `count` documents, of which those in `origin` (a piece each) go on."""
+        first = np.ones(len(origin), np.bool_)
+        first[1:] = np.diff(origin) > 0
+        again = ~first if extra is None else ~first | extra[origin]
+        self._counts["kept"] += int((~again).sum())
+        self._counts["expanded"] += int(again.sum())
+        gone = np.ones(count, np.bool_)
+        gone[origin] = False
+        # What is gone counts as a row only where it stood for one.
+        rows = int((gone if extra is None else gone & ~extra).sum())
+        for reason, number in left_out.items():
+            self._reasons["filtered"][reason] += min(number, rows)
+            rows -= min(number, rows)
+        if rows:
+            self._reasons["filtered"]["empty"] += rows
 
     def _refuse_special(self, documents: Documents, rows: Int64) -> Documents:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
@@ -246,22 +290,6 @@ class Unit:
             raw=str(documents.text[row].as_py()).encode()[:RAW_LIMIT],
         )
 
-    def _truncate(self, ids: npt.NDArray[np.int32], offsets: Int64) -> tuple[npt.NDArray[np.int32], Int64]:
-        """With an explicit truncation, keep the first ``max_length`` tokens, special ones counted."""
-        settings = self._job.source.tokenizer
-        if not settings.truncation:
-            return ids, offsets
-        limit = max(0, settings.max_length - len(self._encoder.prefix) - len(self._encoder.suffix))
-        lengths = np.diff(offsets)
-        short = np.minimum(lengths, limit)
-        dropped = int((lengths - short).sum())
-        if not dropped:
-            return ids, offsets
-        self._reasons["dropped"]["truncated"] += dropped
-        at = np.concatenate([[0], np.cumsum(short)])
-        inside = np.arange(at[-1]) - np.repeat(at[:-1], short)
-        return ids[np.repeat(offsets[:-1], short) + inside], at
-
     def _account(self) -> Account:
         """The unit's account; the sinks know what became of the tokens."""
         sums: Counter[str] = Counter()
@@ -280,7 +308,7 @@ class Unit:
             quarantined=dict(self._reasons["quarantined"]),
             normalized=dict(self._reasons["normalized"]),
             kept=counts["kept"],
-            expanded=0,
+            expanded=counts["expanded"],
             documents=sums["documents"],
             tokens=counts["tokens"],
             content_packed=sums["content"],

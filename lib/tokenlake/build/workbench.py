@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Final, final
 
 from tokenlake.build.job import EngineJob, UnitJob
+from tokenlake.build.recipe import Recipe, open_recipe, special_mode
 from tokenlake.build.unit import Progress, Unit
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.manifest import UnitRecord
-from tokenlake.sources.records import read_range
 from tokenlake.storage import Store, open_store
 from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_encoder
 
@@ -32,46 +32,52 @@ class Workbench:
         store = open_store(job.store)
         files = _tokenizer_files(store, job.tokenizer)
         settings = job.source.tokenizer
-        key = _encoder_key(files, job.engine, settings)
+        recipe = open_recipe(job.source, files)
+        mode = special_mode(settings, recipe)
+        key = _encoder_key(files, job.engine, mode, settings)
         if key not in self._encoders:
             self._encoders[key] = Encoder(
                 files,
                 engine=job.engine,
-                special_tokens_in_text=settings.special_tokens_in_text,
+                special_tokens_in_text=mode,
                 add_special_tokens=settings.add_special_tokens,
             )
-        return Unit(job, store, self._encoders[key], progress).build()
+        return Unit(job, store, self._encoders[key], recipe, progress).build()
 
     def choose_engine(self, job: EngineJob) -> dict[str, Any]:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""
         files = _tokenizer_files(open_store(job.store), job.tokenizer)
         settings = job.source.tokenizer
-        sample = list(_first_documents(job))
+        recipe = open_recipe(job.source, files)
+        mode = special_mode(settings, recipe)
+        sample = list(_first_documents(job, recipe))
         choice, encoder = choose_encoder(
             files,
             settings.engine,
-            settings.special_tokens_in_text,
+            mode,
             sample,
             add_special_tokens=settings.add_special_tokens,
         )
-        self._encoders[_encoder_key(files, choice.engine, settings)] = encoder
+        self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
 
 
-def _encoder_key(files: TokenizerFiles, engine: str, settings: ResolvedTokenizer) -> tuple[Any, ...]:
-    return files.json_bytes, engine, settings.special_tokens_in_text, settings.add_special_tokens
+def _encoder_key(
+    files: TokenizerFiles, engine: str, mode: str, settings: ResolvedTokenizer
+) -> tuple[Any, ...]:
+    return files.json_bytes, engine, mode, settings.add_special_tokens
 
 
 def _tokenizer_files(store: Store, prefix: str) -> TokenizerFiles:
     return TokenizerFiles.read(store.local_path(prefix))
 
 
-def _first_documents(job: EngineJob) -> Iterator[str]:
+def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
     """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
     size = count = 0
     for part in job.ranges[:1]:
-        for batch in read_range(part, job.source):
-            for value in batch.text:
+        for prepared in recipe.read(part):
+            for value in prepared.documents.text:
                 # Only the beginning becomes a string: the document may have 200 MB.
                 text = str(memoryview(value.as_buffer())[:_PROBE_BYTES_EACH], "utf-8", "ignore")
                 size += len(text)

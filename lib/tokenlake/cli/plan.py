@@ -61,7 +61,9 @@ def _lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, Any]]:
             "bytes": made.source_bytes[source.name],
             "documents": expected[source.name].documents,
             "tokens": expected[source.name].tokens,
-            "truncation": source.tokenizer.max_length if source.tokenizer.truncation else None,
+            "truncation": source.tokenizer.max_length
+            if source.tokenizer.long_documents == "truncate"
+            else None,
             "tokenizer": source.tokenizer.name_or_path,
         }
         for source in made.build.sources

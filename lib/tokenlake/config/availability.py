@@ -49,7 +49,6 @@ def _later(*available: Any, instead: str, acts_with: str | None = None) -> Rule:
     return Rule("later", available, instead, acts_with)
 
 
-_ROWS = "rows are read as they are; prepare them before the build"
 _STORE = "a build writes one dataset to the store save.output_dir"
 _SHARDS = "files end at save.max_shard_size"
 _NO_MIX = "several sources become one dataset, unmixed, in the order of the configuration"
@@ -79,8 +78,8 @@ _DATASET: Final[dict[str, Rule]] = {
     "save_format": _later(None, "parquet", instead="Parquet"),
     "content_field": _BUILD,
     "additional_fields": _later(None, (), instead="a row keeps its tokens and where they come from"),
-    "format_callback": _later(None, instead=_ROWS),
-    "format_fields": _later(None, {}, instead="name the text's field in `content_field`"),
+    **dict.fromkeys(("format_callback", "format_fields", "transforms"), _BUILD),
+    **dict.fromkeys(("chat", "prompt", "preference", "long_documents"), _BUILD),
     "shard_column": _later(None, instead=_SHARDS),
     "num_shards": _later(None, instead=_SHARDS),
 }
@@ -104,6 +103,7 @@ _SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
 )
 _TOKENIZE: Final[dict[str, Rule]] = {
     **dict.fromkeys(("default_tokenizer", "max_length", "engine", "special_tokens_in_text"), _BUILD),
+    "long_documents": _BUILD,
     "remove_columns": _OTHER,
     "batch_size": _later(1000, instead="documents are encoded in blocks of at least 4 MiB"),
     "num_workers": _later(4, instead="`--workers N`, the flow's parameter or build_dataset(workers=N)"),

@@ -13,11 +13,14 @@ from pydantic import (
     WrapValidator,
 )
 
+from tokenlake.config.chat import ChatConfig
 from tokenlake.config.explain import problem, shown
+from tokenlake.config.preference import PreferenceConfig
+from tokenlake.config.prompt import PromptConfig
 from tokenlake.config.secret import Options
 from tokenlake.config.section import Section
 from tokenlake.config.source_stage import BadRecordPolicy
-from tokenlake.config.tokenizer import SpecialTokensInText, TokenizerChoice
+from tokenlake.config.tokenizer import LongDocuments, SpecialTokensInText, TokenizerChoice
 from tokenlake.config.values import (
     Character,
     Count,
@@ -43,7 +46,8 @@ def _callback(value: object, _handler: object) -> object:
     raise problem(f"got {shown(value)}, must be a function of a row (in Python) or 'package.module:function'")
 
 
-def _callback_name(value: object) -> object:
+def callback_name(value: object) -> str | None:
+    """Return the ``module:function`` of a function of a row."""
     if value is None or isinstance(value, str):
         return value
     return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
@@ -61,9 +65,10 @@ FileType = Annotated[
 FormatCallback = Annotated[
     Any,
     WrapValidator(_callback),
-    PlainSerializer(_callback_name, when_used="json"),
+    PlainSerializer(callback_name, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": "^[^:]+:[^:]*$"}),
 ]
+Transforms = tuple[dict[Text, Any], ...]
 Renames = Annotated[dict[Text, Text], AfterValidator(_distinct)]
 
 
@@ -137,6 +142,21 @@ class DatasetConfig(Section):
 
     format_fields: Renames | None = None
     """Fields to rename, {old: new}, after `format_callback`."""
+
+    transforms: Transforms | None = None
+    """What is done to every row after that, in order: a list of {name of a transform: its arguments}."""
+
+    chat: ChatConfig | None = None
+    """Rows are conversations, rendered by a chat template; null: if rows hold messages and no field of text."""
+
+    prompt: PromptConfig | None = None
+    """Rows become prompts and answers by a template."""
+
+    preference: PreferenceConfig | None = None
+    """Rows are preferences: better and worse answers to a prompt."""
+
+    long_documents: LongDocuments | None = None
+    """See `tokenize.long_documents`; null inherits it."""
 
     shard_column: Text | None = None
     """Column whose value chooses the output shard."""

@@ -20,6 +20,7 @@ def identity(build: ResolvedBuild) -> dict[str, Any]:
         "unit_size": build.unit_size,
         "max_shard_size": build.max_shard_size,
         "compression": build.compression,
+        **({"loss_mask": True} if build.loss_mask else {}),
     }
 
 
@@ -46,7 +47,10 @@ def _given(source: ResolvedSource) -> dict[str, Any]:
     # Options that most sources lack count only where they are set, so that a new one of them does not give
     # every older dataset another identity.
     options = {"where": source.where, "delimiter": source.delimiter}
-    return {name: value for name, value in options.items() if value is not None}
+    texts = source.texts.identity()
+    return {name: value for name, value in options.items() if value is not None} | (
+        {"texts": texts} if texts else {}
+    )
 
 
 def _pack(pack: ResolvedPack) -> dict[str, Any]:
@@ -64,7 +68,12 @@ def _pack(pack: ResolvedPack) -> dict[str, Any]:
 def _tokenizer(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
     return {
         "add_special_tokens": tokenizer.add_special_tokens,
-        # Without truncation `max_length` does nothing, so it must not make two equal results differ.
-        "max_length": tokenizer.max_length if tokenizer.truncation else None,
+        # Where long documents are kept, `max_length` does nothing, so it must not make two equal results differ.
+        "max_length": None if tokenizer.long_documents == "keep" else tokenizer.max_length,
+        **(
+            {"long_documents": tokenizer.long_documents}
+            if tokenizer.long_documents in ("split", "drop")
+            else {}
+        ),
         "special_tokens_in_text": tokenizer.special_tokens_in_text,
     }

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from tokenlake import config as config_models
 from tokenlake.config.availability import RULES, unavailable
+from tokenlake.config.chat import ChatConfig
+from tokenlake.config.dataset import callback_name
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import (
     ResolvedBuild,
@@ -21,13 +23,14 @@ from tokenlake.config.resolved import (
     ResolvedTokenizer,
     SourceType,
 )
+from tokenlake.config.resolved_texts import ResolvedChat, ResolvedPreference, ResolvedPrompt, ResolvedTexts
 from tokenlake.config.secret import plain_options
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.tokenizer import TokenizerConfig
+    from tokenlake.config.tokenizer import LongDocuments, SpecialTokensInText, TokenizerConfig
 
 __all__ = [
     "ResolvedBuild",
@@ -49,6 +52,9 @@ _TYPES: Final[dict[str, SourceType]] = {
     "huggingface": "hub",
     "hf": "hub",
 }
+MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
+"""Fields that hold a conversation, in the order in which they are looked for."""
+
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -148,10 +154,6 @@ def _not_yet_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
     problems = unavailable("datasets", dataset, path)
     if dataset.exclude is not None:
         problems += _remote(f"{path}.exclude", dataset.exclude)
-    if dataset.content_field == "messages":
-        problems.append(
-            f"{path}.content_field: 'messages' (a chat) is not available yet; today: a field of text"
-        )
     choice = _tokenizer_choice(config, dataset)
     if choice is not None and not isinstance(choice, str):
         problems += unavailable("tokenizer", choice, f"{path}.tokenizer")
@@ -187,6 +189,45 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
         split=dataset.dataset_split_name or dataset.split,
         delimiter=dataset.delimiter,
         tokenizer=_tokenizer(config, dataset),
+        texts=_texts(dataset),
+    )
+
+
+def _texts(dataset: DatasetConfig) -> ResolvedTexts:
+    callback = dataset.format_callback
+    return ResolvedTexts(
+        format_callback=callback
+        if callback is None or isinstance(callback, str)
+        else callback_name(callback),
+        format_fields=tuple((dataset.format_fields or {}).items()),
+        transforms=dataset.transforms or (),
+        chat=_chat(dataset),
+        prompt=None if dataset.prompt is None else ResolvedPrompt(**dataset.prompt.model_dump()),
+        preference=None
+        if dataset.preference is None
+        else ResolvedPreference(**dataset.preference.model_dump()),
+    )
+
+
+def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
+    """A chat where it is configured, or where the content is the messages themselves."""
+    chat = dataset.chat
+    if chat is None and (
+        dataset.content_field not in MESSAGES_FIELDS or dataset.prompt or dataset.preference
+    ):
+        return None
+    chat = chat or ChatConfig()
+    field = chat.messages_field
+    if field is None and "content_field" in dataset.model_fields_set:
+        field = dataset.content_field
+    return ResolvedChat(
+        template=chat.template,
+        messages_field=field,
+        tools_field=chat.tools_field,
+        role_mapping=chat.role_mapping or {},
+        loss=chat.loss,
+        template_kwargs=chat.template_kwargs or {},
+        add_generation_prompt=chat.add_generation_prompt,
     )
 
 
@@ -202,17 +243,33 @@ def _tokenizer_choice(config: PipelineConfig, dataset: DatasetConfig) -> str | T
 def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokenizer:
     stage, choice = config.tokenize, _tokenizer_choice(config, dataset)
     options = None if isinstance(choice, str) else choice
-    truncation = None if options is None else options.truncation
+    long_documents = _long_documents(config, dataset)
     return ResolvedTokenizer(
         name_or_path=choice if isinstance(choice, str) else choice.name_or_path if choice else "",
         add_special_tokens=options.add_special_tokens if options else True,
         max_length=(options.max_length if options else None) or stage.max_length,
-        # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
-        truncation=not config.pack.enabled if truncation is None else truncation,
+        long_documents=long_documents,
         trust_remote_code=options.trust_remote_code if options else False,
-        special_tokens_in_text=dataset.special_tokens_in_text or stage.special_tokens_in_text,
+        special_tokens_in_text=_special_tokens(config, dataset),
         engine=stage.engine,
     )
+
+
+def _long_documents(config: PipelineConfig, dataset: DatasetConfig) -> LongDocuments:
+    if asked := dataset.long_documents or config.tokenize.long_documents:
+        return asked
+    choice = _tokenizer_choice(config, dataset)
+    truncation = None if choice is None or isinstance(choice, str) else choice.truncation
+    # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
+    return "truncate" if (not config.pack.enabled if truncation is None else truncation) else "keep"
+
+
+def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTokensInText:
+    """Of raw text they are text by default; in a conversation they would forge a turn, so there they are refused."""
+    stage = config.tokenize
+    if dataset.special_tokens_in_text is None and "special_tokens_in_text" not in stage.model_fields_set:
+        return "fail" if _chat(dataset) or dataset.preference else stage.special_tokens_in_text
+    return dataset.special_tokens_in_text or stage.special_tokens_in_text
 
 
 def _pack(config: PipelineConfig) -> ResolvedPack | None:

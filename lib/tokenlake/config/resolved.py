@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from tokenlake.config.resolved_texts import ResolvedTexts
+
 SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
 """What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
 
@@ -24,7 +26,8 @@ class ResolvedTokenizer:
 
     Attributes:
         name_or_path: Hub id, directory or file.
-        max_length: most tokens of a document, special tokens included; acts only with `truncation`.
+        max_length: most tokens of a document, special tokens included; acts unless long documents are kept.
+        long_documents: what becomes of a document that has more.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``.
         engine: ``auto``, ``gigatoken`` or ``tokenizers``; never changes the ids.
     """
@@ -32,10 +35,10 @@ class ResolvedTokenizer:
     name_or_path: str
     add_special_tokens: bool
     max_length: int
-    truncation: bool
     trust_remote_code: bool
     special_tokens_in_text: Literal["literal", "encode", "fail"]
     engine: Literal["auto", "gigatoken", "tokenizers"]
+    long_documents: Literal["keep", "truncate", "split", "drop"] = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class ResolvedSource:
             which whoever opens a file resolves.
         subset, split: of a dataset on the Hub.
         delimiter: between the cells of CSV, None for what the extension says.
+        texts: what makes texts of the rows.
     """
 
     name: str
@@ -75,6 +79,7 @@ class ResolvedSource:
     split: str = "train"
     delimiter: str | None = None
     max_expansion: float = 1000.0
+    texts: ResolvedTexts = field(default_factory=ResolvedTexts)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -84,6 +89,7 @@ class ResolvedSource:
             "data_files": tuple(data["data_files"]),
             "splits": tuple((str(name), float(part)) for name, part in data["splits"]),
             "tokenizer": ResolvedTokenizer(**data["tokenizer"]),
+            "texts": ResolvedTexts.from_json(data["texts"]),
         }
         return cls(**fields)
 
@@ -131,6 +137,11 @@ class ResolvedBuild:
     max_shard_size: int
     compression: Literal["zstd"]
     hash_threads: int
+
+    @property
+    def loss_mask(self) -> bool:
+        """Whether rows say which of their tokens bear loss."""
+        return any(source.texts.masked for source in self.sources)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

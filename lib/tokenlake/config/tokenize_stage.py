@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tokenlake.config.section import Section
-from tokenlake.config.tokenizer import DEFAULT_MAX_LENGTH, SpecialTokensInText, TokenizerChoice
+from tokenlake.config.tokenizer import DEFAULT_MAX_LENGTH, LongDocuments, SpecialTokensInText, TokenizerChoice
 from tokenlake.config.values import Count, Length, Switch, Text
 
 
@@ -35,3 +35,6 @@ class TokenizeStageConfig(Section):
 
     special_tokens_in_text: SpecialTokensInText = "literal"
     """A special token's text in a document: literal (plain text), encode (the token), fail (a bad record)."""
+
+    long_documents: LongDocuments | None = None
+    """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""

@@ -14,6 +14,9 @@ from tokenlake.config.values import Length, Path, Switch, as_text
 SpecialTokensInText = Literal["literal", "encode", "fail"]
 """What the text of a special token inside a document becomes: plain text, the token, or a bad record."""
 
+LongDocuments = Literal["keep", "truncate", "split", "drop"]
+"""What becomes of a document of more than `max_length` tokens."""
+
 DEFAULT_MAX_LENGTH: Final = 2048
 
 

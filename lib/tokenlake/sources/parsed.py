@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.sources.faults import Fault
+from tokenlake.faults import Fault
 
 
 def _none() -> dict[str, int]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Final
 
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.formats import Format
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.parsed import Parsed
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.want import Want
 

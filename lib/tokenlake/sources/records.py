@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.arrays import mask_of, no_text, select
 from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, refuse
 from tokenlake.sources.inputbytes import InputBytes
@@ -18,7 +19,6 @@ from tokenlake.sources.linenumbers import LineNumbers
 from tokenlake.sources.magic import check_plain
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parsed import BadLine, Parsed
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.readers import reader_of
 from tokenlake.sources.want import ALL, Want, rows_wanted, text_wanted

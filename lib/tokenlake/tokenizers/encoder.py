@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, TokenizerError
+from tokenlake.spans import Spans
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.cuts import CutRule, cut_rule
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.places import PlacingReference, touched
 from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.sampling import WINDOW, Sampler
 from tokenlake.tokenizers.special import SpecialScan
@@ -155,6 +157,25 @@ class Encoder:
             sampled=sampled,
             guarded=len(rows),
         )
+
+    def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, npt.NDArray[np.bool_]]:
+        """Encode a batch, and say which ids hold a byte of the stretches `spans` of the texts: bool[total].
+
+        Raises:
+            as :meth:`encode`.
+        """
+        _checked(text, self.files.name)
+        rows = self._placing.encode(cast("list[str]", text.to_pylist()))
+        offsets, ids = _joined([ids for ids, _, _ in rows])
+        nothing = np.empty(0, np.int64)
+        start = np.concatenate([nothing, *(start for _, start, _ in rows)])
+        stop = np.concatenate([nothing, *(stop for _, _, stop in rows)])
+        encoded = Encoded(offsets=offsets, ids=ids, special_docs=nothing, special_counts=nothing)
+        return encoded, touched(start, stop, offsets, spans)
+
+    @cached_property
+    def _placing(self) -> PlacingReference:
+        return PlacingReference(self.files, literal=self._literal)
 
     def encode_long(self, text: pa.LargeStringArray) -> LongEncoded | None:
         """Encode one long document piece by piece, so that its ids never lie in memory together.

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.arrow.decoder import BatchDecoder
 from tokenlake.sources.arrow.footer import batch_message, is_file, read_footer
 from tokenlake.sources.arrow.messages import (
@@ -31,7 +32,6 @@ from tokenlake.sources.columnar.access import Pread, reading
 from tokenlake.sources.columnar.windows import WindowFile, Windows
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.parsed import Parsed
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.want import Want
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.faults import Fault
 from tokenlake.sources.arrays import bytes_of, is_utf8, no_text, select, sizes_of, text_over
 from tokenlake.sources.batch import RAW_LIMIT
-from tokenlake.sources.faults import Fault
 from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.parsed import BadLine, Parsed
 

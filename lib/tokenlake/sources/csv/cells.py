@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.faults import Fault
 from tokenlake.sources.arrays import Int64s, binary_over, is_utf8, text_over
 from tokenlake.sources.csv.blocks import CsvBlock, unclosed
 from tokenlake.sources.csv.marks import NEWLINE, QUOTE, RETURN
-from tokenlake.sources.faults import Fault
 from tokenlake.sources.inputs import InputFile
 
 _PIECE: Final = 1 << 20

@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError
+from tokenlake.faults import Fault
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.csv.blocks import MOST_CELLS, Layout, LongRecord, read_records
 from tokenlake.sources.csv.cells import Records, column, faults, index_records, record_too_long
-from tokenlake.sources.faults import Fault
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.parsed import BadLine, Parsed
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.want import Want

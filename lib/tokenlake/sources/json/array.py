@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.faults import Fault
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.blocks import LongLine
-from tokenlake.sources.faults import Fault
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.json.elements import ElementReader
 from tokenlake.sources.json.fast import fast_texts, is_plain
@@ -23,7 +24,6 @@ from tokenlake.sources.json.rows import read_rows_of
 from tokenlake.sources.json.spans import Spans
 from tokenlake.sources.json.texts import read_texts_of
 from tokenlake.sources.parsed import BadLine, Parsed
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.want import Want

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.json.fast import fast_texts, is_plain
@@ -21,7 +22,6 @@ from tokenlake.sources.json.spans import Spans
 from tokenlake.sources.json.texts import read_texts_of
 from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.parsed import Parsed
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.want import Want
 

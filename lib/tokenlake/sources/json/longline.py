@@ -14,9 +14,9 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from tokenlake.faults import Fault, too_long
 from tokenlake.sources.arrays import text_over
 from tokenlake.sources.blocks import LongLine
-from tokenlake.sources.faults import Fault, too_long
 from tokenlake.sources.json.paths import keys_of
 from tokenlake.sources.json.rows import Judged, judge_row, parsed_rows
 from tokenlake.sources.json.spans import Spans

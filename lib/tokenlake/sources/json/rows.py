@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.sources.faults import Fault, too_long
-from tokenlake.sources.json.columns import Record, columns_of, count_members, is_too_wide, names_in
+from tokenlake.columns import Record, columns_of, count_members, is_too_wide, names_in
+from tokenlake.faults import Fault, too_long
 from tokenlake.sources.json.spans import Spans
 from tokenlake.sources.json.strict import STRING_OR_NUMBER, load_object, members, text_of
 from tokenlake.sources.parsed import BadLine, Parsed

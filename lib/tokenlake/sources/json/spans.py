@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.faults import Fault
 from tokenlake.sources.arrays import Int64s, binary_over
 from tokenlake.sources.batch import RAW_LIMIT
-from tokenlake.sources.faults import Fault
 from tokenlake.sources.json.strict import at_the_end
 from tokenlake.sources.parsed import BadLine, Parsed
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
-from tokenlake.sources.faults import Fault
+from tokenlake.faults import Fault
 from tokenlake.sources.json.paths import MISSING, follow, keys_of
 
 MAX_DEPTH: Final = 1024  # orjson's limit: what is nested deeper is a bad record

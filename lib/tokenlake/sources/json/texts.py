@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenlake.faults import Fault, too_long
 from tokenlake.sources.arrays import text_of_strings
-from tokenlake.sources.faults import Fault, too_long
 from tokenlake.sources.json.spans import Spans
 from tokenlake.sources.json.strict import parse_line
 from tokenlake.sources.parsed import Parsed

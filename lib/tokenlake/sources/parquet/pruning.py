@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.sources.predicate.where import ColumnRange, Predicate
+from tokenlake.predicate.where import ColumnRange, Predicate
 
 
 def excluded(predicate: Predicate, meta: pq.FileMetaData, group: int, schema: pa.Schema) -> bool:

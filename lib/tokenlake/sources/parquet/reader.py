@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.arrays import concat, no_text
 from tokenlake.sources.columnar.records import as_text, pick, row_records, text_records
 from tokenlake.sources.columnar.unfolding import unfolded
@@ -22,7 +23,6 @@ from tokenlake.sources.parquet.leaves import wanted_leaves
 from tokenlake.sources.parquet.pruning import excluded
 from tokenlake.sources.parquet.rowgroup import RowGroup
 from tokenlake.sources.parsed import Parsed
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.want import Want
 

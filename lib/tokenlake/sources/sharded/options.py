@@ -10,7 +10,7 @@ from tokenlake.config.near import did_you_mean
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer, SourceType
 from tokenlake.config.sizes import MIB, parse_size
 from tokenlake.errors import ConfigError
-from tokenlake.sources.predicate.where import Predicate
+from tokenlake.predicate.where import Predicate
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""
@@ -39,7 +39,6 @@ _NO_TOKENIZER: Final = ResolvedTokenizer(
     name_or_path="",
     add_special_tokens=True,
     max_length=0,
-    truncation=False,
     trust_remote_code=False,
     special_tokens_in_text="literal",
     engine="auto",

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import BadRecordError
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.opening import opened
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.sharded.info import beyond
 from tokenlake.sources.sharded.rowindex import is_lines

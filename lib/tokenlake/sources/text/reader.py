@@ -9,14 +9,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.faults import Fault, too_long
+from tokenlake.predicate.where import Predicate
 from tokenlake.sources.arrays import is_utf8, select, text_over
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
-from tokenlake.sources.faults import Fault, too_long
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.parsed import BadLine, Parsed
-from tokenlake.sources.predicate.where import Predicate
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.textcheck import COLUMN, check_column, check_text

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources.predicate.duck import engine
+from tokenlake.predicate.duck import engine
 
 Node = dict[str, Any]
 Path = tuple[str, ...]

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tokenlake.sources.predicate.expression import Node
+from tokenlake.predicate.expression import Node
 
 _FLIPPED: Final = {"EQUAL": "EQUAL", "LESSTHAN": "GREATERTHAN", "GREATERTHAN": "LESSTHAN"} | {
     "LESSTHANOREQUALTO": "GREATERTHANOREQUALTO",

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources.predicate.bounds import ColumnRange, holds_nowhere
-from tokenlake.sources.predicate.duck import engine
-from tokenlake.sources.predicate.expression import Path, parse
+from tokenlake.predicate.bounds import ColumnRange, holds_nowhere
+from tokenlake.predicate.duck import engine
+from tokenlake.predicate.expression import Path, parse
 
 __all__ = ["ColumnRange", "Predicate"]
 

@@ -1,0 +1,26 @@
+"""The renderer that a configuration asks for."""
+
+from __future__ import annotations
+
+from tokenlake.config.resolved_texts import ResolvedTexts
+from tokenlake.errors import NotAvailableError
+from tokenlake.tokenizers import TokenizerFiles
+from tokenlake.transforms.fieldtext import FieldText
+from tokenlake.transforms.rendering import Renderer
+
+
+def open_renderer(
+    texts: ResolvedTexts, content_field: str, files: TokenizerFiles, special_tokens_in_text: str
+) -> Renderer:
+    """Return what makes the texts of a source's rows.
+
+    Args:
+        special_tokens_in_text: for renderers with control tokens: ``fail``: a row whose own text spells one out is bad;
+            ``encode``: it becomes one.
+
+    Raises:
+        ConfigError: the settings contradict themselves or the tokenizer.
+    """
+    if texts.chat or texts.prompt or texts.preference:
+        raise NotAvailableError("chat, prompt and preference are not available yet")
+    return FieldText(content_field)

@@ -1,0 +1,55 @@
+"""Rows to the texts that are tokenized, with the stretches that a trainer learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.faults import Fault
+from tokenlake.rows import Rows
+from tokenlake.spans import Spans
+
+Int64 = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """The texts made of n rows.
+
+    Attributes:
+        text: large_string[m * parts], no nulls, valid UTF-8: the texts of a row lie together.
+        origin: int64[m], ascending: index of the row that each document was made of.
+        spans: of the m * parts texts: what bears loss; None: these are plain texts, and what surrounds them (BOS,
+            EOS) is the tokenizer's business.
+        bad: rows of which no text could be made: (index, why), ascending.
+        parts: texts of a document: 1, or more for preferences (prompt, chosen, rejected).
+    """
+
+    text: pa.LargeStringArray
+    origin: Int64
+    spans: Spans | None = None
+    bad: tuple[tuple[int, Fault], ...] = ()
+    parts: int = 1
+
+
+class Renderer(Protocol):
+    """Makes texts of rows; one for each source, kept for the whole build."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Top-level fields that it reads, None for all."""
+        ...
+
+    @property
+    def control_tokens(self) -> bool:
+        """Whether its texts spell special tokens that are to become control ids; a row's own are bad records."""
+        ...
+
+    def render(self, rows: Rows) -> Rendered:
+        """Return the texts of `rows`."""
+        ...
