@@ -55,7 +55,7 @@ class ChatRenderer:
         self._turns = Turns(chat.role_mapping)
         self.template: Final = ChatTemplate.of(chat.template, files, chat.template_kwargs)
         self._finder = TurnFinder(self.template, files.special_tokens)
-        self._forgeries = ForgeryScan(files) if special_tokens_in_text == "fail" else None
+        self._forgeries = ForgeryScan.of(files) if special_tokens_in_text == "fail" else None
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -129,7 +129,7 @@ class ChatRenderer:
                 found.append(_in_field(fault_of(error), fields[at]))
                 continue
             try:
-                found.append(Conversation(messages, _tools(lean(tools[index]))))
+                found.append(Conversation(messages, tools_of(lean(tools[index]))))
             except BadRecordError as error:
                 found.append(_in_field(fault_of(error), str(self._chat.tools_field)))
         return self._without_forged(found)
@@ -176,8 +176,12 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _tools(value: Any) -> list[Any] | None:
-    """Return the tools of a row; none at all where the list is empty."""
+def tools_of(value: Any) -> list[Any] | None:
+    """Return the tools of a row; None where the list is empty.
+
+    Raises:
+        BadRecordError: they are no list of objects (``bad_tools``).
+    """
     if value is None:
         return None
     if isinstance(value, str):

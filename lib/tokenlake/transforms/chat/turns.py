@@ -42,11 +42,17 @@ class Turns:
     Args:
         role_mapping: {their name: role}, before the known synonyms.
         use_default_mapping: whether the synonyms are known.
+        value_format: whether turns may be ``{"from", "value"}``.
     """
 
     def __init__(
-        self, role_mapping: Mapping[str, str] | None = None, *, use_default_mapping: bool = True
+        self,
+        role_mapping: Mapping[str, str] | None = None,
+        *,
+        use_default_mapping: bool = True,
+        value_format: bool = True,
     ) -> None:
+        self._value_format = value_format
         known = {role: role for role in ROLES} | dict(SYNONYMS if use_default_mapping else {})
         self._roles = known | dict(role_mapping or {})
 
@@ -76,7 +82,8 @@ class Turns:
 
     def _message(self, fields: Message, index: int) -> Message:
         """Return one turn that is not as it should be yet."""
-        theirs, said = ("role", "content") if fields.get("role") is not None else ("from", "value")
+        other = self._value_format and fields.get("role") is None
+        theirs, said = ("from", "value") if other else ("role", "content")
         name = fields.get(theirs)
         if name is None:
             _refuse("no_role", index, f"it has no role (nor from); its fields are {', '.join(fields)}")
@@ -88,7 +95,7 @@ class Turns:
                 index,
                 f"its role {name[:60]!r} is none of {', '.join(self._roles)}; name it in role_mapping",
             )
-        content = fields.get(said, fields.get("content"))
+        content = fields.get(said) if fields.get(said) is not None else fields.get("content")
         rest = {key: value for key, value in fields.items() if key not in (theirs, said, "content", "role")}
         message = {"role": self._roles[name], "content": content, **rest}
         if content is None:
