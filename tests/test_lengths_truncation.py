@@ -17,6 +17,7 @@ from tokenlake.lengths import SIDES, SMART_SHARE, STRATEGIES, Cut, Side, Strateg
 from tokenlake.lengths.sentences import sentence_breaks
 from tokenlake.lengths.words import is_word_boundary
 from tokenlake.tokenizers.places import PlacingReference
+from tokenlake.tokenizers.reference import Reference
 
 Places = tuple[list[int], list[int]]
 
@@ -59,7 +60,7 @@ def trained(text: str) -> Places:
     return start.tolist(), stop.tolist()
 
 
-PLACING = PlacingReference(samples.byte_level(), literal=True)
+PLACING = PlacingReference(Reference(samples.byte_level()), literal=True)
 TOKENIZERS = st.sampled_from([by_character, by_byte, by_true_byte, without_blanks, trained])
 CASE = {
     "text": TEXTS,

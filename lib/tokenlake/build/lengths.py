@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final
 
@@ -60,6 +60,19 @@ class Fitted:
         found[1:] = np.diff(self.origin) == 0
         return found if found.any() else None
 
+    def without_empty(self) -> Fitted:
+        """Leave out documents without ids."""
+        full = np.diff(self.offsets) > 0
+        if full.all():
+            return self
+        # An empty document has no ids, so the others' stay contiguous.
+        return replace(
+            self,
+            offsets=np.concatenate([self.offsets[:1], self.offsets[1:][full]]),
+            origin=self.origin[full],
+            ends=None if self.ends is None else self.ends[full],
+        )
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -86,7 +99,12 @@ class Lengths:
     """
 
     def __init__(
-        self, settings: ResolvedTokenizer, encoder: Encoder, finish: Finish | None = None, *, masked: bool = False
+        self,
+        settings: ResolvedTokenizer,
+        encoder: Encoder,
+        finish: Finish | None = None,
+        *,
+        masked: bool = False,
     ) -> None:
         self._settings = settings
         self._encoder = encoder
@@ -159,7 +177,9 @@ class Lengths:
     ) -> _Pieces:
         # At the side that is cut, what a document spells itself is gone, and must be put there.
         right = self._settings.truncation_side == "right"
-        around = before[rows] + len(self._encoder.suffix) if right else len(self._encoder.prefix) + after[rows]
+        around = (
+            before[rows] + len(self._encoder.suffix) if right else len(self._encoder.prefix) + after[rows]
+        )
         room = np.maximum(0, self._settings.max_length - around)
         begin, end = whole.begin.copy(), whole.end.copy()
         if text is None:

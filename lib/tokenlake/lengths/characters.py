@@ -26,7 +26,9 @@ def continuing_tokens(files: TokenizerFiles) -> Bools:
     """
     found = np.zeros(files.vocab_size, np.bool_)
     model = files.spec["model"]
-    byte_level = _has_byte_level(files.spec.get("pre_tokenizer")) or _has_byte_level(files.spec.get("decoder"))
+    byte_level = _has_byte_level(files.spec.get("pre_tokenizer")) or _has_byte_level(
+        files.spec.get("decoder")
+    )
     if not (byte_level or model.get("byte_fallback")):
         return found
     added = {token["content"] for token in files.added_tokens}

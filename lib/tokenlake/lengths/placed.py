@@ -7,7 +7,7 @@ longer.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,8 @@ def cut_text(
         ids: int32[n], all ids of the text; n is more than `budget`.
         budget, strategy, side: as for :func:`tokenlake.lengths.truncation.truncate`.
     """
-    data = np.frombuffer(text[0].as_buffer(), np.uint8)
+    buffer: Any = text[0].as_buffer()
+    data = np.frombuffer(buffer, np.uint8)
     start, stop = _places(encoder, data, ids, budget, side)
     cut = truncate(data.data, start, stop, budget, strategy, side)
     if side == "right":
