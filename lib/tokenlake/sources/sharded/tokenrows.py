@@ -9,7 +9,7 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.config.resolve import MESSAGES_FIELDS
+from tokenlake.config.resolved_texts import MESSAGES_FIELDS
 from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.sharded.fields import Row, renaming
