@@ -82,8 +82,9 @@ class RowBatch(Batch):
     """Records as columns, and as objects where the input is JSON.
 
     Attributes:
-        rows: the wanted columns. JSON has no schema, so that every batch may have other types.
-        objects: the same records as they stand in a JSON input, where all columns are wanted; else None.
+        rows: the wanted columns. JSON has no schema, so that every batch may have other types. Without columns a
+            batch has no rows.
+        objects: the same records as they stand in a JSON input, where all columns or objects are wanted; else None.
     """
 
     rows: pa.RecordBatch

@@ -26,7 +26,7 @@ from tokenlake.sources.want import ALL, Want, rows_wanted, text_wanted
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
-__all__ = ["BadRecord", "RowBatch", "TextBatch", "read_range", "read_rows"]
+__all__ = ["BadRecord", "RowBatch", "TextBatch", "read_examples", "read_range", "read_rows"]
 
 _NOTHING = np.zeros(0, np.int64)
 
@@ -69,6 +69,32 @@ def read_rows(
         found = taken.pop_rows()
         if columns is not None and found["rows"].num_columns:
             found["rows"] = found["rows"].select(list(columns))
+        yield RowBatch(**found, **taken.fields())
+
+
+def read_examples(
+    part: FileRange, source: ResolvedSource, columns: tuple[str, ...] | None = ALL, *, if_there: bool = False
+) -> Iterator[RowBatch]:
+    """Read records for steps that change them: JSON as the objects that they are, the rest as columns.
+
+    The values of an object are those of its record; as columns they would depend on what other records hold.
+
+    Args:
+        columns: top-level fields that are looked at, None for all; objects may have others.
+        if_there: columns that an input lacks are left out, instead of being an error.
+
+    Raises:
+        as :func:`read_range`.
+    """
+    predicate = Predicate(source.where) if source.where else None
+    further = predicate.columns if predicate else ()
+    wanted = None if columns is None else tuple(dict.fromkeys((*columns, *further)))
+    want = replace(rows_wanted(source, wanted), if_there=if_there, made=further)
+    for taken in _read(part, source, want, predicate):
+        found = taken.pop_rows()
+        rows: pa.RecordBatch = found["rows"]
+        if columns is not None and found["objects"] is None and len(rows.schema) > len(columns):
+            found["rows"] = rows.select([name for name in rows.schema.names if name in columns])
         yield RowBatch(**found, **taken.fields())
 
 

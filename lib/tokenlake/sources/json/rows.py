@@ -54,7 +54,8 @@ def _rows_of(spans: Spans, want: Want) -> Iterator[Parsed]:
         return judge_row(line, want, int(ends[index]), large=bool(large[index]))
 
     found, indices, bad = spans.judged(judge)
-    if len(found) > 1 and is_too_wide([record for record, _ in found], want.columns):
+    made = want.columns if want.made is None else want.made
+    if len(found) > 1 and is_too_wide([record for record, _ in found], made):
         del found
         for half in spans.halves():
             yield from _rows_of(half, want)
@@ -68,13 +69,14 @@ def parsed_rows(
     """Return what was found in the records `indices` of `spans`, as columns and as objects."""
     records = [record for record, _ in found]
     texts, doubtful = _texts(spans, indices, [text for _, text in found])
-    names = names_in(records) if want.columns is None else want.columns
+    made = want.columns if want.made is None else want.made
+    names = names_in(records) if made is None else made
     return spans.parsed(
         indices,
         bad,
         text=None if want.text is None else texts,
-        rows=columns_of(records, names) if want.columns != () else None,
-        objects=records if want.columns is None else None,
+        rows=columns_of(records, names) if made != () else None,
+        objects=records if want.columns is None or want.made is not None else None,
         doubtful=doubtful,
     )
 
