@@ -8,12 +8,11 @@ from typing import Any, Final, final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.errors import ConfigError
-from tokenlake.faults import Fault
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.rows import Row
 from tokenlake.transforms.base import Fields, Outcome, Transform
 from tokenlake.transforms.columnwise import all_bad, changed, with_column
-from tokenlake.transforms.fields import missing, name_list, one_name, require, union, unusable
+from tokenlake.transforms.fields import missing, name_list, one_name, require, union
 
 _COMPUTE: Final[Any] = pc
 _CONTAINERS: Final = (list, tuple, dict, set, bytes)
@@ -106,7 +105,7 @@ class CombineFields(Transform):
         for field, value in zip(self._sources, values, strict=True):
             if isinstance(value, _CONTAINERS):
                 told = f"CombineFields: the field {field!r} holds {type(value).__name__}, which is no text"
-                raise unusable(Fault("not_text", f"{told}; a combiner makes one of it"))
+                raise BadRecordError(f"{told}; a combiner makes one of it", reason="not_text")
         texts = [str(value) for value in values if value is not None]
         return self._separator.join(texts) if texts else None
 

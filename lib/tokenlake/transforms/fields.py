@@ -88,15 +88,16 @@ class RenameFields(Transform):
 
     def __call__(self, example: Row) -> Row:
         """Return the row with its fields renamed."""
-        fault = self._fault(example)
+        require("RenameFields", example, tuple(self._names))
+        fault = self._collision(example)
         if fault:
-            raise unusable(fault)
+            raise BadRecordError(fault.detail, reason=fault.reason)
         return {self._names.get(field, field): value for field, value in example.items()}
 
     def on_columns(self, columns: pa.RecordBatch) -> Outcome:
         """Rename the columns."""
         names: list[str] = columns.schema.names
-        fault = self._fault(names)
+        fault = missing("RenameFields", names, tuple(self._names)) or self._collision(names)
         if fault:
             return all_bad(columns.num_rows, fault)
         renamed: Any = columns.rename_columns([self._names.get(name, name) for name in names])
@@ -109,10 +110,7 @@ class RenameFields(Transform):
         old = {new: name for name, new in self._names.items()}
         return union([old.get(name, name) for name in wanted], self._names, self._names.values())
 
-    def _fault(self, names: Row | list[str]) -> Fault | None:
-        fault = missing("RenameFields", names, tuple(self._names))
-        if fault:
-            return fault
+    def _collision(self, names: Row | list[str]) -> Fault | None:
         for old, new in self._names.items():
             if new in names and new not in self._names:
                 return Fault(
@@ -154,7 +152,8 @@ def require(what: str, names: Row | list[str], fields: Sequence[str]) -> None:
     """Raise BadRecordError unless a row has all `fields`."""
     fault = missing(what, names, fields)
     if fault:
-        raise unusable(fault)
+        lacking = [field for field in fields if field not in names]
+        raise BadRecordError(fault.detail, reason=fault.reason, fields=lacking)
 
 
 def missing(what: str, names: Row | list[str], fields: Sequence[str]) -> Fault | None:
@@ -165,11 +164,6 @@ def missing(what: str, names: Row | list[str], fields: Sequence[str]) -> Fault |
     told = f"field{'s' * (len(lacking) > 1)} {', '.join(map(repr, lacking))}"
     has = ", ".join(map(repr, list(names)[:_SHOWN])) or "no fields"
     return Fault("missing_field", f"{what}: the row has no {told}; it has {has}")
-
-
-def unusable(fault: Fault) -> BadRecordError:
-    """Return the error of one row that cannot be used."""
-    return BadRecordError(fault.detail, reason=fault.reason)
 
 
 def union(*names: Iterable[str]) -> tuple[str, ...]:
