@@ -83,11 +83,12 @@ class CombineFields(Transform):
         if self._combiner or not all(_has_text(column.type) for column in sources):
             return None
         texts = [column.cast(pa.large_string()) for column in sources]
-        joined = _COMPUTE.binary_join_element_wise(*texts, self._scalar(), null_handling="skip")
-        nothing = texts[0].is_null()
+        joined = texts[0]
         for text in texts[1:]:
-            nothing = _COMPUTE.and_(nothing, text.is_null())
-        made = with_column(columns, self._target, _COMPUTE.if_else(nothing, None, joined))
+            # Not all at once with null_handling="skip": Arrow 26 leaves out rows where all are null.
+            both = _COMPUTE.binary_join_element_wise(joined, text, self._scalar())
+            joined = _COMPUTE.coalesce(both, joined, text)
+        made = with_column(columns, self._target, joined)
         left = [name for name in made.schema.names if name not in self._dropped]
         return changed(made.select(left), columns.num_rows)
 

@@ -35,8 +35,10 @@ class FilterTransform(Transform):
         return example if self._predicate(example) else None
 
     def on_rows(self, rows: Rows) -> Outcome:
-        """Judge the rows one by one; columns stay columns."""
-        keep, bad = _judged(self._predicate, rows.objects)
+        """Judge the rows one by one."""
+        # Columns stay columns for the steps that follow: rows that have objects are taken by these.
+        objects = rows.objects if rows.has_objects else rows.columns.to_pylist()
+        keep, bad = _judged(self._predicate, objects)
         return kept(rows, keep, self.reason, bad)
 
     def needs(self, wanted: Fields = None) -> Fields:
