@@ -23,7 +23,7 @@ from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.opening import opened
 from tokenlake.sources.ranges import FileRange
-from tokenlake.sources.records import read_examples, read_range
+from tokenlake.sources.records import read_range, read_rows
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.base import ChainedTransform
 from tokenlake.transforms.configured import open_chain
@@ -143,13 +143,13 @@ class RowsRecipe:
         return self._renderer.control_tokens or self._source.tokenizer.special_tokens_in_text == "encode"
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
-        # Without steps a missing column is one that the text needs; a step may make one that is missing here.
+        # Without steps a column that is missing here is one that the text needs; a step may make it.
         if_there = bool(self._chain.steps)
-        for batch in read_examples(part, self._source, self._columns, if_there=if_there):
+        for batch in read_rows(part, self._source, self._columns, if_there=if_there):
             yield self._prepare(batch)
 
     def _prepare(self, batch: RowBatch) -> Prepared:
-        rows = _rows(batch)
+        rows = _table(batch)
         outcome = self._chain.on_rows(rows)
         made = self._renderer.render(outcome.rows)
         row = outcome.origin[made.origin]
@@ -179,9 +179,9 @@ class RowsRecipe:
         if not faults:
             return ()
         fail = self._source.on_bad_record == "fail"
-        indices = np.zeros(len(rows), np.bool_)
-        indices[[index for index, _ in faults]] = True
-        objects = rows.select(indices).objects
+        faulty = np.zeros(len(rows), np.bool_)
+        faulty[[index for index, _ in faults]] = True
+        objects = rows.select(faulty).objects
         records = tuple(
             _record(batch, index, fault, row) for (index, fault), row in zip(faults, objects, strict=True)
         )
@@ -198,12 +198,10 @@ class RowsRecipe:
             return count_lines(data, position) + 1
 
 
-def _rows(batch: RowBatch) -> Rows:
-    if batch.objects is not None:
-        return Rows(objects=batch.objects)
-    if not batch.rows.num_columns:  # of which nothing is looked at
-        return Rows(objects=[{} for _ in batch.positions])
-    return Rows(batch.rows)
+def _table(batch: RowBatch) -> Rows:
+    """Return a batch's rows; without columns, because nothing of them is looked at, as many empty ones."""
+    empty = not batch.table.has_objects and not batch.rows.num_columns
+    return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
 
 
 def _record(batch: RowBatch, index: int, fault: Fault, row: object) -> BadRecord:

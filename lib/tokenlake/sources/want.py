@@ -21,8 +21,6 @@ class Want:
         max_record_bytes: a longer record is a bad one.
         delimiter: between the cells of CSV, None for what the extension says.
         if_there: columns that an input lacks are left out, instead of being an error.
-        made: of JSON records, where None: the columns wanted, as Arrow columns. Else these alone, and the records
-            as objects.
     """
 
     text: str | None
@@ -30,7 +28,6 @@ class Want:
     max_record_bytes: int = 256 << 20
     delimiter: str | None = None
     if_there: bool = False
-    made: tuple[str, ...] | None = None
 
     def names(self, there: Sequence[str]) -> tuple[str, ...]:
         """Return the columns to read of an input that has those of `there`."""
