@@ -140,8 +140,9 @@ def _with_code(build: ResolvedBuild) -> ResolvedBuild:
     sources: list[ResolvedSource] = []
     for source in build.sources:
         try:
+            # Not the sealed ones: this process may have imported what was edited since, and workers import anew.
+            open_chain(source.texts)
             texts = sealed(source.texts)
-            open_chain(texts)
         except ConfigError as error:
             raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
         sources.append(replace(source, texts=texts))
