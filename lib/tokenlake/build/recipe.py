@@ -17,6 +17,7 @@ import orjson
 from tokenlake.build.documents import Documents
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.faults import Fault
+from tokenlake.rows import Rows
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, refuse
 from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
@@ -131,7 +132,7 @@ class RowsRecipe:
 
     def __init__(self, source: ResolvedSource, chain: ChainedTransform, renderer: Renderer) -> None:
         self._source, self._chain, self._renderer = source, chain, renderer
-        self._columns = None if chain.steps else renderer.columns
+        self._columns = chain.needs(renderer.columns)
 
     @property
     def rendered(self) -> bool:
@@ -142,11 +143,14 @@ class RowsRecipe:
         return self._renderer.control_tokens or self._source.tokenizer.special_tokens_in_text == "encode"
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
-        for batch in read_rows(part, self._source, self._columns):
+        # Without steps a column that is missing here is one that the text needs; a step may make it.
+        if_there = bool(self._chain.steps)
+        for batch in read_rows(part, self._source, self._columns, if_there=if_there):
             yield self._prepare(batch)
 
     def _prepare(self, batch: RowBatch) -> Prepared:
-        outcome = self._chain.on_rows(batch.table)
+        rows = _table(batch)
+        outcome = self._chain.on_rows(rows)
         made = self._renderer.render(outcome.rows)
         row = outcome.origin[made.origin]
         positions = batch.positions[row]
@@ -159,7 +163,7 @@ class RowsRecipe:
             parts=made.parts,
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
-        bad = self._judge(batch, sorted(faults.items()))
+        bad = self._judge(batch, rows, sorted(faults.items()))
         prepared = _prepared(batch, documents)
         return replace(
             prepared,
@@ -170,13 +174,17 @@ class RowsRecipe:
             },
         )
 
-    def _judge(self, batch: RowBatch, faults: list[tuple[int, Fault]]) -> tuple[BadRecord, ...]:
+    def _judge(self, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]) -> tuple[BadRecord, ...]:
         """Make bad records of rows; with the policy ``fail`` the first ends the build."""
         if not faults:
             return ()
         fail = self._source.on_bad_record == "fail"
-        objects = batch.to_dicts()
-        records = tuple(_record(batch, index, fault, objects[index]) for index, fault in faults)
+        faulty = np.zeros(len(rows), np.bool_)
+        faulty[[index for index, _ in faults]] = True
+        objects = rows.select(faulty).objects
+        records = tuple(
+            _record(batch, index, fault, row) for (index, fault), row in zip(faults, objects, strict=True)
+        )
         if fail:
             first = replace(records[0], line=self._line(batch.file, records[0].position))
             raise refuse(first, batch.file)
@@ -188,6 +196,12 @@ class RowsRecipe:
             return None
         with opened(file, self._source.storage_options) as data:
             return count_lines(data, position) + 1
+
+
+def _table(batch: RowBatch) -> Rows:
+    """Return a batch's rows; without columns, because nothing of them is looked at, as many empty ones."""
+    empty = not batch.table.has_objects and not batch.rows.num_columns
+    return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
 
 
 def _record(batch: RowBatch, index: int, fault: Fault, row: object) -> BadRecord:
