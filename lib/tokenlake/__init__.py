@@ -65,6 +65,9 @@ _HOME: Final = {
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
     "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
+    "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
+    "ConvertToChatML": "tokenlake.transforms.chat.chatml",
+    "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
 }
 
 __all__ = [
