@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenlake.config import PipelineConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
+    from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -44,6 +45,7 @@ _HOME: Final = {
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
     "PipelineConfig": "tokenlake.config",
     "TokenlakeError": "tokenlake.errors",
@@ -85,6 +87,7 @@ __all__ = [
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
+    "LengthManager",
     "LimitedShardedSource",
     "Manifest",
     "MaybeApplyChatTemplate",
