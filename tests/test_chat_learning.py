@@ -24,28 +24,50 @@ from tests.chat_samples import (
 from tokenlake.config.resolved_texts import ResolvedChat
 from tokenlake.errors import ConfigError
 from tokenlake.faults import Fault
-from tokenlake.transforms.chat.renderer import ChatRenderer, Conversation
-from tokenlake.transforms.chat.template import RenderedChat
+from tokenlake.rows import Rows
+from tokenlake.spans import Spans
+from tokenlake.transforms.chat.renderer import ChatRenderer
+from tokenlake.transforms.chat.template import ChatTemplate
 
 Message = dict[str, Any]
 
 
 @functools.cache
 def renderer(template: str, **options: Any) -> ChatRenderer:
-    return ChatRenderer(ResolvedChat(template=template, **options), speaking(template), "fail")
+    chat = ResolvedChat(template=template, messages_field="messages", **options)
+    return ChatRenderer(chat, speaking(template), "fail")
 
 
 def rendered(
-    template: str, messages: list[Message], tools: Any = None, **options: Any
-) -> RenderedChat | Fault:
-    (made,) = renderer(template, **options).render_many([Conversation(messages, tools)])
-    return made
+    template: str, messages: list[Message], tools: Any = None, copies: int = 1, **options: Any
+) -> list[str] | Fault:
+    """What is learned of a conversation, stretch by stretch; of several copies, which must all be alike."""
+    row = {"messages": messages, "tools": tools}
+    made = renderer(template, **options).render(Rows(objects=[row] * copies))
+    if made.bad:
+        assert [index for index, _ in made.bad] == [*range(copies)]
+        return made.bad[0][1]
+    assert made.origin.tolist() == [*range(copies)]
+    assert made.spans is not None
+    found = [
+        [
+            made.text[at].as_py().encode()[start:stop].decode()
+            for start, stop in _stretches(made.spans.slice(at, at + 1))
+        ]
+        for at in range(copies)
+    ]
+    assert found == [found[0]] * copies
+    return found[0]
+
+
+def _stretches(spans: Spans) -> list[tuple[int, int]]:
+    return list(zip(spans.start.tolist(), spans.stop.tolist(), strict=True))
 
 
 def learned(template: str, messages: list[Message], tools: Any = None, **options: Any) -> list[str]:
-    made = rendered(template, messages, tools, **options)
-    assert isinstance(made, RenderedChat), made
-    return [made.text[start:stop] for start, stop in made.learned]
+    found = rendered(template, messages, tools, **options)
+    assert not isinstance(found, Fault), found
+    return found
 
 
 def reason(template: str, messages: list[Message], **options: Any) -> str:
@@ -77,7 +99,7 @@ def test_each_answer_with_its_end_is_learned_and_nothing_of_the_prompt(style, pr
     for seed in range(12):
         messages = conversation(seed, system=style != "gemma" and seed % 2 == 1, turns=1 + seed % 3)
         said = [message["content"] for message in messages if message["role"] == "assistant"]
-        found = learned(STYLES[style], messages, add_generation_prompt=prompt)
+        found = learned(STYLES[style], messages, copies=9, add_generation_prompt=prompt)
         assert [text.strip() for text in found] == [(words.strip() + ENDS[style]).strip() for words in said]
 
 
@@ -182,10 +204,9 @@ def test_nothing_and_everything_are_not_learned():
 
 
 def test_all_of_a_conversation_is_learned_if_that_is_asked_for():
-    made = rendered(CHATML, conversation(1), loss="all")
-    assert isinstance(made, RenderedChat)
-    assert made.learned == ((0, len(made.text)),)
-    assert isinstance(rendered(CHATML, conversation(1)[:1], loss="all"), RenderedChat)
+    for messages in (conversation(1), conversation(1)[:1]):
+        text = ChatTemplate(CHATML).render(messages).text
+        assert learned(CHATML, messages, copies=9, loss="all") == [text]
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>"), min_size=1, max_size=30)
