@@ -97,6 +97,9 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "Where": "tokenlake.transforms",
+    "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
+    "ConvertToChatML": "tokenlake.transforms.chat.chatml",
+    "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
 }
 
 __all__ = [
