@@ -86,8 +86,10 @@ def test_what_was_done_is_told_with_its_cost():
     ]
 
 
-@pytest.mark.parametrize("policy", ["keep", "truncate", "split", "drop"])
-@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "pack"),
+    [("keep", True), ("truncate", True), ("split", True), ("split", False), ("drop", False)],
+)
 def test_the_plan_comes_near_to_what_the_account_says(
     tmp_path: Path, tokenizer_dir: Path, capsys: pytest.CaptureFixture[str], policy: str, pack: bool
 ):
