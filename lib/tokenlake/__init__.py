@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
+    from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -64,14 +66,18 @@ _HOME: Final = {
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
+    "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
 }
 
 __all__ = [
     "ArrowShardedSource",
     "BuildResult",
     "Catalog",
+    "ChatTemplateTransform",
     "ColumnMapper",
     "CompositeShardedSource",
+    "ConvertInputOutputToChatML",
+    "ConvertToChatML",
     "CsvShardedSource",
     "DatasetIntrospector",
     "FilesShardedSource",
@@ -81,6 +87,7 @@ __all__ = [
     "LengthManager",
     "LimitedShardedSource",
     "Manifest",
+    "MaybeApplyChatTemplate",
     "ParquetShardedSource",
     "PipelineConfig",
     "ShardInfo",

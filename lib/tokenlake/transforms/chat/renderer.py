@@ -1,0 +1,236 @@
+"""Rows with conversations to texts, with what of them a trainer learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast, final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from tokenlake.config.resolved_texts import MESSAGES_FIELDS, ResolvedChat
+from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.faults import Fault
+from tokenlake.rows import Rows
+from tokenlake.spans import Spans, Stretch, byte_stretches
+from tokenlake.tokenizers import TokenizerFiles
+from tokenlake.transforms.chat.alike import Alike, Together
+from tokenlake.transforms.chat.forging import ForgeryScan
+from tokenlake.transforms.chat.learning import NOTHING, TurnFinder, check_learned
+from tokenlake.transforms.chat.skeletons import Skeletons
+from tokenlake.transforms.chat.sources import no_template
+from tokenlake.transforms.chat.template import ChatTemplate, RenderedChat, named_tokens
+from tokenlake.transforms.chat.turns import Message, Turns
+from tokenlake.transforms.rendering import Rendered
+
+_ARROW: Final[Any] = pa
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template gets of a row."""
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+
+
+class _Given(NamedTuple):
+    """What a row holds: a field's name, and what should be a conversation and tools."""
+
+    field: str
+    conversation: Any
+    tools: Any
+
+
+@final
+class ChatRenderer:
+    """Renders conversations by a chat template.
+
+    Args:
+        chat: settled: with its template, and usually the field of the messages.
+        special_tokens_in_text: ``fail`` or ``encode``.
+
+    Raises:
+        ConfigError: the template cannot be used, or special tokens of rows are to be plain text.
+    """
+
+    def __init__(self, chat: ResolvedChat, files: TokenizerFiles, special_tokens_in_text: str) -> None:
+        check_mode(special_tokens_in_text)
+        if chat.template is None:
+            raise ConfigError(no_template(files.name, []))
+        self._chat = chat
+        self._turns = Turns(chat.role_mapping)
+        self.template: Final = ChatTemplate.of(chat.template, files, chat.template_kwargs)
+        variables = {**named_tokens(files), **chat.template_kwargs}
+        variables["add_generation_prompt"] = chat.add_generation_prompt
+        self._finder = TurnFinder(self.template, files.special_tokens)
+        self._forgeries = ForgeryScan.of(files) if special_tokens_in_text == "fail" else None
+        self._alike: Alike | None = None
+        if self._forgeries is None or not self._forgeries.normalizes:
+            scan = None if self._forgeries is None else self._forgeries.scan
+            skeletons = Skeletons(chat.template, self._by_template, variables)
+            self._alike = Alike(skeletons, self._turns.roles, scan)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        field, tools = self._chat.messages_field, self._chat.tools_field
+        if field is None or "." in field:
+            return None
+        return (field,) if tools is None else (field, tools)
+
+    @property
+    def control_tokens(self) -> bool:
+        return True
+
+    def render(self, rows: Rows) -> Rendered:
+        """Return the texts; a row of which none can be made is bad, with the reason of what is wrong with it."""
+        given = self._given(rows)
+        plain = [None if row.tools is not None else row.conversation for row in given]
+        together = [] if self._alike is None else self._alike.render(plain)
+        left = np.ones(len(given), np.bool_)
+        for made in together:
+            left[made.rows] = False
+        apart, bad = self._apart(given, np.flatnonzero(left).tolist())
+        return _merged([*together, apart], bad)
+
+    def _apart(self, given: list[_Given], rows: list[int]) -> tuple[Together, dict[int, Fault]]:
+        """Render conversations one by one, those that fail aside."""
+        conversations = self._without_forged([self._read(given[row]) for row in rows])
+        made = dict(zip(rows, map(self._one, conversations), strict=True))
+        texts = {row: found for row, found in made.items() if isinstance(found, RenderedChat)}
+        rendered = Together(
+            np.array(list(texts), np.int64),
+            _ARROW.array([chat.text for chat in texts.values()], pa.large_string()),
+            Spans.of([byte_stretches(chat.text, chat.learned) for chat in texts.values()]),
+        )
+        return rendered, {row: found for row, found in made.items() if isinstance(found, Fault)}
+
+    def _by_template(self, messages: Sequence[Any]) -> tuple[str, Sequence[Stretch]]:
+        made = self._rendered(list(messages), None)
+        return made.text, made.learned
+
+    def _one(self, conversation: Conversation | Fault) -> RenderedChat | Fault:
+        if isinstance(conversation, Fault):
+            return conversation
+        try:
+            return self._rendered(conversation.messages, conversation.tools)
+        except BadRecordError as error:
+            return fault_of(error)
+
+    def _rendered(self, messages: list[Message], tools: list[Any] | None) -> RenderedChat:
+        prompt = self._chat.add_generation_prompt
+        made = self.template.render(messages, tools, add_generation_prompt=prompt)
+        learned: tuple[Stretch, ...]
+        if self._chat.loss == "all":
+            if not made.text:
+                raise BadRecordError("the chat template renders no text", reason=NOTHING)
+            return RenderedChat(made.text, ((0, len(made.text)),))
+        if self.template.marked:
+            learned = made.learned
+        else:
+            learned = self._finder.find(made.text, messages, tools, add_generation_prompt=prompt)
+        check_learned(made.text, learned, messages)
+        return RenderedChat(made.text, learned)
+
+    def _given(self, rows: Rows) -> list[_Given]:
+        """Return what rows hold where conversations and tools are."""
+        # In columns every object has every key; a null there says that the row has none.
+        lean = without_nulls if not rows.has_objects else _same
+        fields = MESSAGES_FIELDS if self._chat.messages_field is None else (self._chat.messages_field,)
+        values = [rows.values(field) for field in fields]
+        tools = [None] * len(rows) if self._chat.tools_field is None else rows.values(self._chat.tools_field)
+        found: list[_Given] = []
+        for index in range(len(rows)):
+            at = next((at for at, column in enumerate(values) if column[index] is not None), 0)
+            found.append(_Given(fields[at], lean(values[at][index]), lean(tools[index])))
+        return found
+
+    def _read(self, given: _Given) -> Conversation | Fault:
+        """Return the conversation of a row, or why it has none."""
+        try:
+            messages = self._turns.read(given.conversation)
+        except BadRecordError as error:
+            return _in_field(fault_of(error), given.field)
+        try:
+            return Conversation(messages, tools_of(given.tools))
+        except BadRecordError as error:
+            return _in_field(fault_of(error), str(self._chat.tools_field))
+
+    def _without_forged(self, found: list[Conversation | Fault]) -> list[Conversation | Fault]:
+        if self._forgeries is None:
+            return found
+        values = [(row.messages, row.tools) if isinstance(row, Conversation) else None for row in found]
+        for index, fault in self._forgeries.faults(values).items():
+            found[index] = fault
+        return found
+
+
+def _merged(parts: list[Together], bad: Mapping[int, Fault]) -> Rendered:
+    """Put rendered conversations back into the order of their rows."""
+    parts = [part for part in parts if len(part.rows)] or parts[-1:]
+    made = parts[0]
+    if len(parts) > 1:
+        rows = np.concatenate([part.rows for part in parts])
+        order = np.argsort(rows)
+        text: Any = _ARROW.concat_arrays([part.text for part in parts])
+        spans = Spans.concat([part.spans for part in parts])
+        made = Together(rows[order], text.take(_ARROW.array(order)), spans.take(order))
+    return Rendered(text=made.text, origin=made.rows, spans=made.spans, bad=tuple(sorted(bad.items())))
+
+
+def fault_of(error: BadRecordError) -> Fault:
+    """Return why a row cannot be used."""
+    return Fault(str(error.details.get("reason", "chat")), str(error))
+
+
+def check_mode(special_tokens_in_text: str) -> None:
+    """Require a way to treat special tokens of rows that chat has.
+
+    Raises:
+        ConfigError: ``literal``.
+    """
+    if special_tokens_in_text == "literal":
+        raise ConfigError(
+            "special_tokens_in_text: 'literal' is not to be had for conversations: their texts are encoded together "
+            "with the control tokens of the chat template. Set it to 'fail' (a row that spells one out is a bad "
+            "record; the default here) or to 'encode' (it becomes a control token, as the row says)"
+        )
+
+
+def without_nulls(value: Any) -> Any:
+    """Return plain data without the fields that are null, at any depth."""
+    if isinstance(value, dict):
+        fields = cast("Mapping[str, Any]", value)
+        return {name: without_nulls(item) for name, item in fields.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def tools_of(value: Any) -> list[Any] | None:
+    """Return the tools of a row; None where the list is empty.
+
+    Raises:
+        BadRecordError: they are no list of objects (``bad_tools``).
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except ValueError:
+            raise BadRecordError("the tools are text that is no JSON", reason="bad_tools") from None
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in cast("list[Any]", value)):
+        raise BadRecordError("the tools must be a list of objects (JSON schemas)", reason="bad_tools")
+    return cast("list[Any]", value) or None
+
+
+def _in_field(fault: Fault, field: str) -> Fault:
+    return Fault(fault.reason, f"the field {field!r}: {fault.detail}")
