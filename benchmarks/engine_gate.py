@@ -133,7 +133,9 @@ class Pair:
         return len(texts) - sum(len(block.odd) for block in blocks)
 
 
-def fuzz(files: TokenizerFiles, strings: int, first_seed: int, batch: int = 50) -> Result:
+def fuzz(
+    files: TokenizerFiles, strings: int, first_seed: int, batch: int = 50, *, shrink: bool = True
+) -> Result:
     """Compare the engines on at least `strings` strings, each in both modes."""
     pairs = [Pair(files, mode) for mode in ("literal", "encode")]
     counts = {"strings": 0, "tokens": 0, "located": 0}
@@ -144,7 +146,7 @@ def fuzz(files: TokenizerFiles, strings: int, first_seed: int, batch: int = 50) 
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
     )
     @given(st.lists(STRINGS, min_size=batch, max_size=batch))
     def run(texts: list[str]) -> None:

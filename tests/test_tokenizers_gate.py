@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ import pytest
 
 import tests.tokenizer_samples as samples
 import tokenlake.tokenizers.gate as gate
-from tests.tokenizer_mutations import model, pre
+from tests.tokenizer_mutations import model, norm, pre
 from tests.tokenizer_samples import changed, split_stage
+from tokenlake.build.runner import build_dataset
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
 from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_engine
 from tokenlake.tokenizers.allowlist import objection
@@ -111,6 +113,46 @@ def test_a_bad_regex_is_a_tokenizer_error(regex: str, capfd: pytest.CaptureFixtu
         choose_engine(files)
     with pytest.raises(TokenizerError):
         Encoder(files, engine="tokenizers")
+
+
+BACKTRACKING = r"(a+)+$"
+EVIL = {
+    "pre-tokenizer": pre(split_stage(BACKTRACKING)),
+    "normalizer": norm({"type": "Replace", "pattern": {"Regex": BACKTRACKING}, "content": "x"}),
+}
+
+
+@pytest.mark.parametrize("where", EVIL)
+def test_a_regex_that_backtracks_without_end_is_a_tokenizer_error(
+    where: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = changed(BYTE(), EVIL[where])
+    assert choose_engine(files).engine == "tokenizers"
+    text = samples.large(["a" * 40 + "!"])
+    encoder = Encoder(files, engine="tokenizers")
+    for encode in (encoder.encode, encoder.encode_places):
+        with pytest.raises(TokenizerError, match=r"panicked.*retry-limit"):
+            encode(text)
+    assert len(encoder.encode(samples.large(["words"])).ids)
+
+
+def test_a_regex_that_panics_in_a_worker_ends_the_build_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    for name, data in changed(BYTE(), EVIL["pre-tokenizer"]).files.items():
+        (tmp_path / "tokenizer" / name).write_bytes(data)
+    rows = ["words of a text", "a" * 40 + "!"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    dataset = {
+        "name": "s",
+        "data_files": str(tmp_path / "in.jsonl"),
+        "tokenizer": str(tmp_path / "tokenizer"),
+    }
+    save = {"output_dir": str(tmp_path / "store")}
+    pack = {"enabled": True, "seq_length": 16}
+    with pytest.raises(TokenizerError, match=r"panicked.*retry-limit"):
+        build_dataset({"name": "set", "datasets": [dataset], "pack": pack, "save": save}, workers=1)
 
 
 @pytest.mark.parametrize(
