@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.build.job import UnitJob
 from tokenlake.packing.marks import LEARNED, learned, plain
 
 Int32 = npt.NDArray[np.int32]
@@ -34,18 +35,40 @@ class Finish:
 
     Attributes:
         prefix, suffix: what the tokenizer's post-processor puts around a document (BOS, EOS).
-        eos_id: what a packed document ends with, None where documents are not packed.
+        eos_id: what a document ends with beyond that, if it does not do so already: packed documents, and prompts.
+        prompts: whether an EOS put after a document bears loss where anything in it does: after an answer may come more
+            of the template, and who learns the answer must learn to stop.
     """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     eos_id: int | None
+    prompts: bool = False
+
+    @classmethod
+    def of(cls, job: UnitJob, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Finish:
+        """Return what the documents of a job begin and end with, of what the post-processor puts around them."""
+        prompt = job.source.texts.prompt
+        if prompt is None:
+            return cls(prefix, suffix, job.eos_id if job.pack else None)
+        return cls(
+            prefix if prompt.add_bos else (),
+            suffix if prompt.add_eos else (),
+            job.eos_id if prompt.add_eos else None,
+            prompts=True,
+        )
+
+    @property
+    def room(self) -> int:
+        """Tokens that are put around a document at most, as `max_length` counts them."""
+        ends = self.prompts and self.eos_id is not None and self.suffix[-1:] != (self.eos_id,)
+        return len(self.prefix) + len(self.suffix) + ends
 
     def apply(self, ids: Int32, offsets: Int64) -> Finished:
         """Put around each of n documents what it lacks; none may be empty.
 
-        An EOS put after a document bears loss where the document's last token does: who learns the last word of an
-        answer must learn to stop after it.
+        An EOS put after a document bears loss where the document's last token does (of prompts: where any does): who
+        learns the last word of an answer must learn to stop after it.
         """
         size = np.diff(offsets)
         head = ~_begins(ids, offsets, self.prefix) if self.prefix else np.zeros(len(size), np.bool_)
@@ -67,7 +90,7 @@ class Finish:
         ]
         for index, token in enumerate(self.prefix):
             out[whole[:-1][head] + index] = token
-        mark = learned(ids[offsets[1:] - 1]).astype(np.int32) * np.int32(LEARNED)
+        mark = self._learned(ids, offsets).astype(np.int32) * np.int32(LEARNED)
         after = begin + size
         for index, token in enumerate(self.suffix):
             out[after[tail] + index] = token | mark[tail]
@@ -75,6 +98,12 @@ class Finish:
             out[whole[1:][last] - 1] = self.eos_id | mark[last]
         existing = int((~last).sum()) if self.eos_id is not None else 0
         return Finished(out, whole, bos, eos, existing)
+
+    def _learned(self, ids: Int32, offsets: Int64) -> Bools:
+        """Return after which documents (none empty) an EOS bears loss."""
+        if self.prompts:
+            return np.logical_or.reduceat(learned(ids[: offsets[-1]]), offsets[:-1])
+        return learned(ids[offsets[1:] - 1])
 
 
 def _begins(ids: Int32, offsets: Int64, prefix: tuple[int, ...]) -> Bools:

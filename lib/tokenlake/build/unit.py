@@ -69,8 +69,8 @@ class Unit:
         layout = Layout(job.dataset, job.version)
         around = ((), ()) if recipe.rendered else (encoder.prefix, encoder.suffix)
         self._sinks = {name: open_sink(job, store, layout, name, *around) for name in self._names}
-        self._lengths = Lengths(job.source.tokenizer, len(encoder.prefix) + len(encoder.suffix))
-        self._finish = Finish(encoder.prefix, encoder.suffix, job.eos_id if job.pack else None)
+        self._finish = Finish.of(job, encoder.prefix, encoder.suffix)
+        self._lengths = Lengths(job.source.tokenizer, self._finish.room)
         self._quarantine = QuarantineWriter(store, layout, job.unit)
 
     def build(self) -> UnitRecord:

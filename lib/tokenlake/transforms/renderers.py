@@ -6,6 +6,7 @@ from tokenlake.config.resolved_texts import ResolvedTexts
 from tokenlake.errors import NotAvailableError
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.fieldtext import FieldText
+from tokenlake.transforms.prompt.opening import open_prompt
 from tokenlake.transforms.rendering import Renderer
 
 
@@ -21,6 +22,8 @@ def open_renderer(
     Raises:
         ConfigError: the settings contradict themselves or the tokenizer.
     """
-    if texts.chat or texts.prompt or texts.preference:
-        raise NotAvailableError("chat, prompt and preference are not available yet")
+    if texts.prompt is not None:
+        return open_prompt(texts.prompt, files, special_tokens_in_text)
+    if texts.chat or texts.preference:
+        raise NotAvailableError("chat and preference are not available yet")
     return FieldText(content_field)
