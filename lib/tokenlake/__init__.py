@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.manifest import Manifest
+    from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
         CompositeShardedSource,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.transforms.prompt.engine import PromptEngine
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -42,8 +44,12 @@ _HOME: Final = {
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "Err": "tokenlake.result",
     "Manifest": "tokenlake.manifest",
+    "Ok": "tokenlake.result",
     "PipelineConfig": "tokenlake.config",
+    "PromptEngine": "tokenlake.transforms.prompt.engine",
+    "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
     "ArrowShardedSource": "tokenlake.sources.sharded",
@@ -72,14 +78,18 @@ __all__ = [
     "CompositeShardedSource",
     "CsvShardedSource",
     "DatasetIntrospector",
+    "Err",
     "FilesShardedSource",
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
     "LimitedShardedSource",
     "Manifest",
+    "Ok",
     "ParquetShardedSource",
     "PipelineConfig",
+    "PromptEngine",
+    "Result",
     "ShardInfo",
     "ShardedDataSource",
     "TextShardedSource",

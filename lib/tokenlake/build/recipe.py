@@ -142,9 +142,7 @@ class RowsRecipe:
         return self._renderer.control_tokens or self._source.tokenizer.special_tokens_in_text == "encode"
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
-        # What a JSON value is, its object says; as a column, it is of one type with the others of its batch.
-        columns = None if part.file.format in ("jsonl", "json") else self._columns
-        for batch in read_rows(part, self._source, columns):
+        for batch in read_rows(part, self._source, self._columns):
             yield self._prepare(batch)
 
     def _prepare(self, batch: RowBatch) -> Prepared:

@@ -112,32 +112,11 @@ def _of_array(array: Any, column: str, known: Sequence[str], *, optional: bool) 
     )
     if not (textual or kind.is_boolean(array.type) or kind.is_integer(array.type)):
         return _one_by_one(array.to_pylist(), column, known, optional=optional)
-    if textual and not _is_valid(array):
-        return _undecoded(array, column, known, optional=optional)
     text = array if array.type == _TEXT else _COMPUTE.cast(array, _TEXT)
     if not text.null_count:
         return Values(text, {})
     nulls = [] if optional else _COMPUTE.indices_nonzero(text.is_null()).to_pylist()
     return Values(text.fill_null(""), {index: _null(column) for index in nulls})
-
-
-def _is_valid(array: Any) -> bool:
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _undecoded(array: Any, column: str, known: Sequence[str], *, optional: bool) -> Values:
-    """Judge texts of which some are not UTF-8."""
-    values: list[Any] = []
-    for value in array.cast(_ARROW.large_binary()).to_pylist():
-        try:
-            values.append(None if value is None else value.decode())
-        except UnicodeDecodeError:
-            values.append("\ud800")
-    return _one_by_one(values, column, known, optional=optional)
 
 
 def _one_by_one(values: Sequence[Any], column: str, known: Sequence[str], *, optional: bool) -> Values:
@@ -172,6 +151,4 @@ def _null(column: str) -> Fault:
 
 
 def _half(column: str) -> Fault:
-    return Fault(
-        "invalid_utf8", f"the column {column!r} holds bytes that are not UTF-8, or half a surrogate pair"
-    )
+    return Fault("invalid_utf8", f"the column {column!r} holds half of a surrogate pair")
