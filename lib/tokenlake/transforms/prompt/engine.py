@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Self, final
 
@@ -176,15 +177,13 @@ class PromptEngine:
         return fitted
 
     def _fault(self, index: int, row: Row, fault: Fault) -> BadRecordError:
-        column = next((name for name in self._columns() if repr(name) in fault.detail), "")
+        found = _NAMED.search(fault.detail)
+        column = found[1] if found else ""
         got = repr(row[column]) if column in row else f"columns {', '.join(map(repr, row)) or 'none'}"
         return _bad(index, column, fault.detail, _EXPECTED.get(fault.reason, ""), got, reason=fault.reason)
 
-    def _columns(self) -> tuple[str, ...]:
-        label = (self._prompt.label_column,) if self._prompt.label_column else ()
-        return self._renderer.columns or (*self._prompt.input_columns, *label)
 
-
+_NAMED: Final = re.compile(r"column '([^']*)'")  # as the faults of values begin
 _EXPECTED: Final = {
     "null_column": "a value in every column of the template",
     "not_a_string": "text, a number or a boolean",

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final, final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -69,7 +68,7 @@ def text_of(value: Any, column: str, *, optional: bool = False) -> str | Fault:
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, float) and isfinite(value):
-        return orjson.dumps(float(value)).decode()
+        return repr(float(value))
     found = repr(value) if isinstance(value, float) else type(value).__name__
     return Fault("not_a_string", f"the column {column!r} holds {found}, expected text, a number or a boolean")
 
