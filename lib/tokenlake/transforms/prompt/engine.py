@@ -20,6 +20,7 @@ from tokenlake.rows import Row, Rows
 from tokenlake.tokenizers import Encoder, TokenizerFiles, load_tokenizer
 from tokenlake.transforms.prompt.fitting import Example, Fitting, Tokens, stacked
 from tokenlake.transforms.prompt.opening import open_prompt
+from tokenlake.transforms.prompt.settling import settled_prompt
 
 Padding = Literal["max_length", "longest", "do_not_pad"] | bool
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
@@ -69,7 +70,7 @@ class PromptEngine:
         if max_length < 1:
             raise _config_error("max_length", "a positive number", max_length)
         files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
-        self._prompt = prompt = _resolved(config)
+        self._prompt = prompt = settled_prompt(_resolved(config), files, files.eos_id)
         self._renderer = open_prompt(prompt, files, special_tokens_in_text)
         control = self._renderer.control_tokens
         mode = "encode" if control or special_tokens_in_text == "encode" else "literal"
@@ -79,7 +80,7 @@ class PromptEngine:
         self._fitting = Fitting(
             prefix=self._encoder.prefix if prompt.add_bos else (),
             suffix=self._encoder.suffix if prompt.add_eos else (),
-            eos_id=_eos(files) if prompt.add_eos else None,
+            eos_id=files.eos_id if prompt.add_eos else None,
             max_length=max_length,
             truncation_side=truncation_side,
             pad_id=_pad(files) if self._padding != "do_not_pad" else 0,
@@ -208,18 +209,6 @@ def _resolved(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
                 f"{path}: {first['msg']}", field_path=path, expected=first["msg"], got=repr(first["input"])
             ) from None
     return ResolvedPrompt(**config.model_dump())
-
-
-def _eos(files: TokenizerFiles) -> int:
-    if files.eos_id is None:
-        raise ConfigError(
-            f"prompt.add_eos: tokenizer {files.name!r} names no EOS token; expected one to end the answer with. Set "
-            "add_eos: false",
-            field_path="prompt.add_eos",
-            expected="a tokenizer with an EOS token",
-            got=None,
-        )
-    return files.eos_id
 
 
 def _pad(files: TokenizerFiles) -> int:
