@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenlake.config import PipelineConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
+    from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
@@ -45,6 +46,7 @@ _HOME: Final = {
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
     "Err": "tokenlake.result",
+    "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
     "Ok": "tokenlake.result",
     "PipelineConfig": "tokenlake.config",
@@ -83,6 +85,7 @@ __all__ = [
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
+    "LengthManager",
     "LimitedShardedSource",
     "Manifest",
     "Ok",

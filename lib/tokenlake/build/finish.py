@@ -35,7 +35,8 @@ class Finish:
 
     Attributes:
         prefix, suffix: what the tokenizer's post-processor puts around a document (BOS, EOS).
-        eos_id: what a document ends with beyond that, if it does not do so already: packed documents, and prompts.
+        eos_id: what a packed document ends with beyond that; None where documents are not packed, and for prompts,
+            whose EOS is the end of `suffix`.
         prompts: whether an EOS put after a document bears loss where anything in it does: after an answer may come more
             of the template, and who learns the answer must learn to stop.
     """
@@ -51,36 +52,35 @@ class Finish:
         prompt = job.source.texts.prompt
         if prompt is None:
             return cls(prefix, suffix, job.eos_id if job.pack else None)
-        return cls(
-            prefix if prompt.add_bos else (),
-            suffix if prompt.add_eos else (),
-            job.eos_id if prompt.add_eos else None,
-            prompts=True,
-        )
+        before = prefix if prompt.add_bos else ()
+        after = suffix if suffix[-1:] == (job.eos_id,) else (*suffix, job.eos_id)
+        return cls(before, after if prompt.add_eos else (), None, prompts=True)
 
-    @property
-    def room(self) -> int:
-        """Tokens that are put around a document at most, as `max_length` counts them."""
-        ends = self.prompts and self.eos_id is not None and self.suffix[-1:] != (self.eos_id,)
-        return len(self.prefix) + len(self.suffix) + ends
+    def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
+        """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""
+        none = np.zeros(len(offsets) - 1, np.bool_)
+        head = ~_begins(ids, offsets, self.prefix) if self.prefix else none
+        tail = ~_ends(ids, offsets, self.suffix) if self.suffix else none
+        return head, tail
 
-    def apply(self, ids: Int32, offsets: Int64) -> Finished:
+    def apply(self, ids: Int32, offsets: Int64, ends: Bools | None = None) -> Finished:
         """Put around each of n documents what it lacks; none may be empty.
 
         An EOS put after a document bears loss where the document's last token does (of prompts: where any does): who
-        learns the last word of an answer must learn to stop after it.
+        learns the last word of an answer must learn to stop after it, but not where the answer was cut off.
+
+        Args:
+            ends: bool[n], False for a document whose end was cut away; None where all are whole.
         """
         size = np.diff(offsets)
-        head = ~_begins(ids, offsets, self.prefix) if self.prefix else np.zeros(len(size), np.bool_)
-        tail = ~_ends(ids, offsets, self.suffix) if self.suffix else np.zeros(len(size), np.bool_)
-        ends = [*self.suffix] if self.suffix else []
+        head, tail = self.lacks(ids, offsets)
         closed = plain(ids[offsets[1:] - 1]) == self.eos_id
-        if ends and self.eos_id is not None:
-            closed = np.where(tail, ends[-1] == self.eos_id, closed)
+        if self.suffix and self.eos_id is not None:
+            closed = np.where(tail, self.suffix[-1] == self.eos_id, closed)
         last = ~closed if self.eos_id is not None else np.zeros(len(size), np.bool_)
         bos, eos = int(head.sum()) * len(self.prefix), int(tail.sum()) * len(self.suffix) + int(last.sum())
         if not bos and not eos:
-            return Finished(ids, offsets, 0, 0, int((~last).sum()) if self.eos_id is not None else 0)
+            return Finished(ids, offsets, 0, 0, self._existing(tail, last))
         around = head * len(self.prefix) + tail * len(self.suffix) + last
         whole = np.concatenate([np.zeros(1, np.int64), np.cumsum(size + around)])
         out = np.empty(int(whole[-1]), np.int32)
@@ -90,14 +90,20 @@ class Finish:
         ]
         for index, token in enumerate(self.prefix):
             out[whole[:-1][head] + index] = token
-        mark = self._learned(ids, offsets).astype(np.int32) * np.int32(LEARNED)
+        bears_loss = self._learned(ids, offsets)
+        mark = (bears_loss if ends is None else bears_loss & ends).astype(np.int32) * np.int32(LEARNED)
         after = begin + size
         for index, token in enumerate(self.suffix):
             out[after[tail] + index] = token | mark[tail]
         if self.eos_id is not None:
             out[whole[1:][last] - 1] = self.eos_id | mark[last]
-        existing = int((~last).sum()) if self.eos_id is not None else 0
-        return Finished(out, whole, bos, eos, existing)
+        return Finished(out, whole, bos, eos, self._existing(tail, last))
+
+    def _existing(self, tail: Bools, last: Bools) -> int:
+        """Return how many documents ended in EOS already, of which some need one."""
+        if self.prompts:
+            return int((~tail).sum()) if self.suffix else 0
+        return int((~last).sum()) if self.eos_id is not None else 0
 
     def _learned(self, ids: Int32, offsets: Int64) -> Bools:
         """Return after which documents (none empty) an EOS bears loss."""

@@ -122,7 +122,7 @@ def probe(fast: GigatokenEngine, reference: Reference, sample_texts: Sequence[st
     ]
     offsets, ids = fast.encode(pa.array(texts, pa.large_string()))
     for row, (text, expected) in enumerate(zip(texts, reference.encode(texts), strict=True)):
-        require_equal(text, expected, ids[offsets[row] : offsets[row + 1]])
+        require_equal(text, (expected,), (ids[offsets[row] : offsets[row + 1]],))
     return len(texts)
 
 

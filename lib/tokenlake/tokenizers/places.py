@@ -4,73 +4,171 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, final
+from itertools import pairwise
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tokenlake.spans import Spans
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import deliberate
+from tokenlake.tokenizers.arrays import string_buffers
+from tokenlake.tokenizers.reference import Reference, deliberate, in_batches
+from tokenlake.tokenizers.unicode_guard import is_ascii
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Placed = tuple[Int32, Int64, Int64]
+
+_CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
+_LONGEST: Final = 3  # such bytes in a character
 
 
 @final
 class PlacingReference:
-    """The reference engine with the place of every token, by the offsets of `tokenizers`."""
+    """The reference engine with the place of every token, by the offsets of `tokenizers`.
 
-    def __init__(self, files: TokenizerFiles, *, literal: bool) -> None:
-        import tokenizers
+    A blank that the tokenizer made up holds no byte: `tokenizers` gives it the character after it.
+    """
 
-        # A post-processor may trim blanks off the offsets, though they are the token's.
-        spec = json.dumps({**files.spec, "post_processor": None})
-        self._backend: Any = tokenizers.Tokenizer.from_str(spec)
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self._backend.encode_special_tokens = literal
-        self._name = files.name
+    def __init__(self, reference: Reference, *, literal: bool) -> None:
+        self._backend = _untrimmed(reference, literal)
+        self._name = reference.files.name
+        blanks = [reference.files.token_id(blank) for blank in ("\u2581", "\u0120")]
+        self._blanks = [blank for blank in blanks if blank is not None]
 
-    def encode(self, texts: Sequence[str]) -> list[tuple[Int32, Int64, Int64]]:
+    def encode(self, texts: Sequence[str]) -> list[Placed]:
         """Return (ids, start, stop) of every text: int32[k], int64[k], int64[k]; places are UTF-8 bytes."""
-        found: list[tuple[Int32, Int64, Int64]] = []
         with deliberate(f"tokenizer {self._name!r}: encoding"):
-            for text in texts:
-                encoding = self._backend.encode(text, add_special_tokens=False)
-                places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-                if not text.isascii():
-                    places = _byte_places(text)[places]
-                found.append((np.array(encoding.ids, np.int32), places[:, 0], places[:, 1]))
-        return found
+            return [
+                self._placed(text, encoding)
+                for batch in in_batches(texts)
+                for text, encoding in zip(
+                    batch, self._backend.encode_batch(batch, add_special_tokens=False), strict=True
+                )
+            ]
+
+    def _placed(self, text: str, encoding: Any) -> Placed:
+        ids = np.array(encoding.ids, np.int32)
+        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        if not text.isascii():
+            places = _byte_places(text)[places]
+        start, stop = places[:, 0].copy(), places[:, 1].copy()
+        made_up = np.flatnonzero(np.isin(ids[:-1], self._blanks) & (start[:-1] == start[1:]))
+        stop[made_up] = start[made_up]
+        return ids, start, stop
 
 
-def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans) -> Bools:
+def whole_characters(text: pa.LargeStringArray, row: Int64, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
+    """Widen stretches of bytes to whole characters.
+
+    Args:
+        text: valid UTF-8.
+        row: int64[k], the row of each stretch.
+        start, stop: int64[k], bytes from the beginning of the stretch's row; a stretch without bytes stays one.
+    """
+    starts, data = string_buffers(text)
+    if not len(row) or is_ascii(text):
+        return start, stop
+    begin, end = starts[row] + start, starts[row] + stop
+    full = begin < end
+    _move(begin, data, np.flatnonzero(full), -1)
+    _move(end, data, np.flatnonzero(full & (end < starts[row + 1])), 1)
+    return begin - starts[row], end - starts[row]
+
+
+def _move(place: Int64, data: npt.NDArray[np.uint8], which: Int64, step: int) -> None:
+    """Move the places `which` that lie inside a character by single bytes to its border."""
+    for _ in range(_LONGEST):
+        which = which[np.minimum(place[which], len(data) - 1) == place[which]]
+        which = which[data[place[which]] & 0xC0 == _CONTINUES]
+        place[which] += step
+
+
+def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, sizes: Int64) -> Bools:
     """Return which tokens hold a byte of a stretch.
 
     Args:
         start, stop: int64[total], bytes of each token in its own text.
         offsets: int64[n + 1], text i has tokens ``offsets[i]:offsets[i + 1]``.
         spans: stretches of the n texts.
+        sizes: int64[n], bytes of each text.
 
     Returns:
-        bool[total]. A token that holds no byte (a blank that the tokenizer made up) counts if the tokens on both
-        of its sides are touched.
+        bool[total]. A token that holds no byte (a blank that the tokenizer made up) counts if it lies between
+        two touched tokens of one stretch.
     """
+    base = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[:-1]
+    shift = np.repeat(base, np.diff(offsets))
+    begin, end = start + shift, stop + shift
+    if np.any(begin[1:] < begin[:-1]) or np.any(end[1:] < end[:-1]):
+        return _touched_in_disorder(start, stop, offsets, spans)
+    shift = np.repeat(base, np.diff(spans.offsets))
+    return touched_in_order(begin, end, spans.start + shift, spans.stop + shift)
+
+
+def touched_in_order(start: Int64, stop: Int64, first: Int64, last: Int64) -> Bools:
+    """As :func:`touched`, for tokens one after the other and stretches ``first:last`` of all texts as one."""
+    begin, end = np.searchsorted(stop, first, "right"), np.searchsorted(start, last, "left")
+    # Tokens without bytes at either end of a stretch are not between two others.
+    while (outside := np.flatnonzero(begin < end)).size:
+        outside = outside[start[begin[outside]] == stop[begin[outside]]]
+        if not outside.size:
+            break
+        begin[outside] += 1
+    while (outside := np.flatnonzero(begin < end)).size:
+        outside = outside[start[end[outside] - 1] == stop[end[outside] - 1]]
+        if not outside.size:
+            break
+        end[outside] -= 1
+    return _filled(len(start), begin, end)
+
+
+def _filled(total: int, begin: Int64, end: Int64) -> Bools:
+    """Return bool[total], True inside intervals whose borders ascend; they may overlap and be empty."""
+    begin = np.maximum(begin, np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]]))
+    full = begin < end
+    change = np.zeros(total + 1, np.int8)
+    change[begin[full]] += 1
+    change[end[full]] -= 1
+    return np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
+
+
+def _touched_in_disorder(start: Int64, stop: Int64, offsets: Int64, spans: Spans) -> Bools:
+    """As :func:`touched`, stretch by stretch: a normalizer may have changed the order."""
     mask = np.zeros(len(start), np.bool_)
-    for row in range(len(offsets) - 1):
-        first, last = int(offsets[row]), int(offsets[row + 1])
+    for row, (first, last) in enumerate(pairwise(offsets.tolist())):
+        begins, ends = start[first:last], stop[first:last]
         for at in range(int(spans.offsets[row]), int(spans.offsets[row + 1])):
-            hit = (start[first:last] < spans.stop[at]) & (stop[first:last] > spans.start[at])
-            mask[first:last] |= hit & (start[first:last] < stop[first:last])
-            inside = np.flatnonzero(hit & (start[first:last] < stop[first:last]))
+            hit = (begins < spans.stop[at]) & (ends > spans.start[at]) & (begins < ends)
+            inside = np.flatnonzero(hit)
             if len(inside):
                 mask[first + inside[0] : first + inside[-1] + 1] = True
     return mask
 
 
+def _untrimmed(reference: Reference, literal: bool) -> Any:
+    """Return a backend whose post-processor does not trim blanks off the offsets, though they are the token's."""
+    spec = reference.files.spec
+    if not _trims(spec.get("post_processor")):
+        return reference.backend
+    import tokenizers
+
+    backend: Any = tokenizers.Tokenizer.from_str(json.dumps({**spec, "post_processor": None}))
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = literal
+    return backend
+
+
+def _trims(stage: dict[str, Any] | None) -> bool:
+    return stage is not None and (
+        stage.get("trim_offsets", False) or any(map(_trims, stage.get("processors", [])))
+    )
+
+
 def _byte_places(text: str) -> Int64:
     """int64[characters + 1]: at which byte each character begins."""
-    sizes = [len(character.encode()) for character in text]
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+    data = np.frombuffer(text.encode(), np.uint8)
+    return np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))
