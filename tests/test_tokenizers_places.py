@@ -88,11 +88,6 @@ def test_places_equal_the_offsets_of_tokenizers(name: str, mode: str, rows: list
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_places_of_hard_texts_equal_the_offsets_of_tokenizers(name: str, engine: str) -> None:
-    rows = [
-        *samples.hard_texts()[::5],
-        "a</s>b</s> c </s></s>\u4e16<s>" * 3,
-        "<tag>x<tag> <tag>",
-        "\u2581" * 3,
-    ]
+    rows = [*samples.hard_texts()[::5], "a</s>b</s> c </s></s>\u4e16<s>" * 3, "<tag>x<tag> <tag>", "\u2581" * 3]
     want = [expected(FORMS[name], text, literal=False) for text in rows]
     assert places(encoder_of(name, "encode", engine), rows) == want

@@ -151,15 +151,7 @@ class Skeletons:
         try:
             made = self._program.render(**self._variables, messages=symbols)
             text, learned = self._render(texts)
-        except (
-            Looked,
-            BadRecordError,
-            jinja2.TemplateError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-        ):
+        except (Looked, BadRecordError, jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError):
             return None
         return _cut(made, learned) if untrimmed(made) == text else None
 
@@ -264,6 +256,4 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the body in a scope."""
         line = next(parser.stream).lineno
-        return [
-            nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
-        ]
+        return [nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)]
