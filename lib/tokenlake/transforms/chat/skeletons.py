@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, cast, final
 
 import jinja2
@@ -151,7 +152,15 @@ class Skeletons:
         try:
             made = self._program.render(**self._variables, messages=symbols)
             text, learned = self._render(texts)
-        except (Looked, BadRecordError, jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError):
+        except (
+            Looked,
+            BadRecordError,
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+        ):
             return None
         return _cut(made, learned) if untrimmed(made) == text else None
 
@@ -197,11 +206,15 @@ def _cut(made: str, learned: Sequence[Stretch]) -> Skeleton | None:
         if inside and not isinstance(part, str):
             return None
         cuts = [0, *inside, size]
-        for first, last in zip(cuts, cuts[1:], strict=False):
+        for first, last in pairwise(cuts):
             parts.append(part[first:last] if isinstance(part, str) else part)
-            flags.append(any(start <= at + first and at + last <= stop for start, stop in learned))
+            flags.append(_inside(learned, at + first, at + last))
         at += size
     return Skeleton(tuple(parts), tuple(flags))
+
+
+def _inside(learned: Sequence[Stretch], first: int, last: int) -> bool:
+    return any(start <= first and last <= stop for start, stop in learned)
 
 
 def _joined(learned: Sequence[Stretch]) -> tuple[Stretch, ...]:
@@ -222,8 +235,10 @@ def _program(template: str) -> jinja2.Template | None:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
-    environment.globals["raise_exception"] = _raise
-    environment.filters[_JOIN] = lambda values: Join()(*values)
+    names: dict[str, Any] = environment.globals
+    names["raise_exception"] = _raise
+    filters: dict[str, Any] = environment.filters
+    filters[_JOIN] = _join
     try:
         tree = environment.parse(template)
     except jinja2.TemplateError:
@@ -233,6 +248,10 @@ def _program(template: str) -> jinja2.Template | None:
     tree = _JoinsOpenly().visit(tree)
     tree.set_environment(environment)
     return jinja2.Template.from_code(environment, environment.compile(tree), environment.make_globals(None))
+
+
+def _join(values: list[Any]) -> str:
+    return Join()(*values)
 
 
 def _raise(message: object) -> None:
@@ -256,4 +275,6 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the body in a scope."""
         line = next(parser.stream).lineno
-        return [nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)]
+        return [
+            nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+        ]

@@ -23,9 +23,17 @@ LEFT, RIGHT = 1, 2
 _MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+){CLOSE}")
 _SPLIT: Final = re.compile(f"({OPEN}[0-3][0-9]+{CLOSE})")
 _HARMLESS: Final = frozenset(
-    "__new__ __init__ __class__ __getattribute__ __str__ __repr__ __add__ __radd__ __init_subclass__ "
-    "__subclasshook__ __doc__ __setattr__ __delattr__ __dir__ __reduce__ __reduce_ex__ __getstate__ __sizeof__ "
-    "__getnewargs__ strip lstrip rstrip".split()
+    {"__new__", "__init__", "__class__", "__getattribute__", "__str__", "__repr__", "__add__", "__radd__"}
+    | {
+        "__init_subclass__",
+        "__subclasshook__",
+        "__doc__",
+        "__setattr__",
+        "__delattr__",
+        "__dir__",
+        "__sizeof__",
+    }
+    | {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "strip", "lstrip", "rstrip"}
 )
 
 Slot = tuple[int, int]
@@ -64,7 +72,7 @@ class Symbol(str):
     __slots__ = ()
 
     def __add__(self, other: str) -> Symbol:
-        return Symbol(str.__add__(self, other)) if isinstance(other, str) else _looked()
+        return Symbol(str.__add__(self, other))
 
     def __radd__(self, other: str) -> Symbol:
         return Symbol(str.__add__(other, str.__str__(self)))
