@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
+    from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
     from tokenlake.transforms.prompt.engine import PromptEngine
 
 _HOME: Final = {
@@ -70,14 +72,18 @@ _HOME: Final = {
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
+    "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
 }
 
 __all__ = [
     "ArrowShardedSource",
     "BuildResult",
     "Catalog",
+    "ChatTemplateTransform",
     "ColumnMapper",
     "CompositeShardedSource",
+    "ConvertInputOutputToChatML",
+    "ConvertToChatML",
     "CsvShardedSource",
     "DatasetIntrospector",
     "Err",
@@ -88,6 +94,7 @@ __all__ = [
     "LengthManager",
     "LimitedShardedSource",
     "Manifest",
+    "MaybeApplyChatTemplate",
     "Ok",
     "ParquetShardedSource",
     "PipelineConfig",

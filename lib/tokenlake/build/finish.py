@@ -53,8 +53,13 @@ class Finish:
         if prompt is None:
             return cls(prefix, suffix, job.eos_id if job.pack else None)
         before = prefix if prompt.add_bos else ()
-        after = suffix if suffix[-1:] == (job.eos_id,) else (*suffix, job.eos_id)
-        return cls(before, after if prompt.add_eos else (), None, prompts=True)
+        if not prompt.add_eos:
+            return cls(before, (), None, prompts=True)
+        if prompt.format_type == "chat":  # its template says how an answer ends
+            return cls(before, suffix, job.eos_id if job.pack else None)
+        return cls(
+            before, suffix if suffix[-1:] == (job.eos_id,) else (*suffix, job.eos_id), None, prompts=True
+        )
 
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
         """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""

@@ -44,7 +44,8 @@ class PromptConfig(Section):
     """Begin with what the tokenizer itself puts before a text (BOS), if it does."""
 
     add_eos: Switch = True
-    """End with EOS, packed or not, where the template does not spell it."""
+    """End with EOS, packed or not, where the template does not spell it; for chat, the chat template ends the answer
+    and packing the document."""
 
     system_message: Text | None = None
     """What stands before the prompt; a turn of its own in chat."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Self, final
 
 import numpy as np
+import pyarrow as pa
 from pydantic import ValidationError
 
 from tokenlake.config.explain import path_of
@@ -15,14 +16,17 @@ from tokenlake.config.prompt import PromptConfig
 from tokenlake.config.resolved_texts import ResolvedPrompt
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.faults import Fault
+from tokenlake.lengths.truncation import STRATEGIES, Strategy, truncate
 from tokenlake.result import Err, Ok, Result
 from tokenlake.rows import Row, Rows
 from tokenlake.tokenizers import Encoder, TokenizerFiles, load_tokenizer
-from tokenlake.transforms.prompt.fitting import Example, Fitting, Tokens, stacked
+from tokenlake.transforms.prompt.fitting import NAMES, Example, Fitting, Tokens, stacked
 from tokenlake.transforms.prompt.opening import open_prompt
-from tokenlake.transforms.prompt.settling import settled_prompt
+from tokenlake.transforms.prompt.settling import check_end
 
 Padding = Literal["max_length", "longest", "do_not_pad"] | bool
+_PADDING: Final[dict[object, str]] = {True: "longest", False: "do_not_pad"}
+_STRATEGY: Final[dict[object, Strategy]] = {True: "simple", False: "none"}
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
 _SIDES: Final = ("left", "right")
 
@@ -41,8 +45,9 @@ class PromptEngine:
         config: the section `prompt` (``prompt_template`` in the second system's files).
         tokenizer: Hub id, directory, tokenizer.json file, or its files.
         max_length: most tokens of a row, special ones included.
-        truncation: cut what is longer; False makes it an error.
-        truncation_side: ``right``: the end goes, and with it EOS; ``left``: the beginning, but never BOS.
+        truncation: cut what is longer, by one of the strategies of :mod:`tokenlake.lengths.truncation`; True is
+            ``simple``; False and ``none`` make it an error.
+        truncation_side: ``right``: the end goes, and the EOS that is put there is not learned; ``left``: the beginning.
         padding: ``max_length``, ``longest`` of a batch (True), ``do_not_pad`` (False).
         padding_side: where padding goes.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``, as in a build.
@@ -57,7 +62,7 @@ class PromptEngine:
         tokenizer: str | os.PathLike[str] | TokenizerFiles,
         *,
         max_length: int = 2048,
-        truncation: bool = True,
+        truncation: Strategy | bool = True,
         truncation_side: Literal["left", "right"] = "right",
         padding: Padding = "max_length",
         padding_side: Literal["left", "right"] = "right",
@@ -65,25 +70,26 @@ class PromptEngine:
     ) -> None:
         _one_of("padding", padding, _PADDINGS)
         _one_of("padding_side", padding_side, _SIDES)
+        _one_of("truncation", truncation, (True, False, *STRATEGIES))
         _one_of("truncation_side", truncation_side, _SIDES)
         _one_of("special_tokens_in_text", special_tokens_in_text, ("literal", "encode", "fail"))
         if max_length < 1:
             raise _config_error("max_length", "a positive number", max_length)
         files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
-        self._prompt = prompt = settled_prompt(_resolved(config), files, files.eos_id)
+        self._prompt = prompt = _resolved(config)
+        check_end(prompt, files, files.eos_id)
         self._renderer = open_prompt(prompt, files, special_tokens_in_text)
         control = self._renderer.control_tokens
         mode = "encode" if control or special_tokens_in_text == "encode" else "literal"
         self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode, sample_rate=0.0)
-        self._truncation = truncation
-        self._padding = {True: "longest", False: "do_not_pad"}.get(padding, padding)  # type: ignore[call-overload]
+        self._truncation: Strategy = _STRATEGY.get(truncation, truncation)  # pyright: ignore[reportAttributeAccessIssue]
+        self._padding = _PADDING.get(padding, padding)
         self._fitting = Fitting(
             prefix=self._encoder.prefix if prompt.add_bos else (),
-            suffix=self._encoder.suffix if prompt.add_eos else (),
-            eos_id=files.eos_id if prompt.add_eos else None,
+            suffix=_suffix(prompt, self._encoder.suffix, files.eos_id),
             max_length=max_length,
             truncation_side=truncation_side,
-            pad_id=_pad(files) if self._padding != "do_not_pad" else 0,
+            pad_id=_pad(files),
             padding_side=padding_side,
         )
 
@@ -137,8 +143,7 @@ class PromptEngine:
             self._fitting.example(tokens, size) for tokens, size in zip(documents, lengths, strict=True)
         ]
         if self._padding == "do_not_pad" or not examples:
-            names = ("input_ids", "attention_mask", "labels")
-            return {name: [example[name] for example in examples] for name in names}
+            return {name: [example[name] for example in examples] for name in NAMES}
         return stacked(examples)
 
     def _documents(self, rows: list[Row]) -> list[Tokens]:
@@ -151,13 +156,12 @@ class PromptEngine:
         edges = encoded.offsets[1:-1]
         pairs = zip(np.split(encoded.ids, edges), np.split(learned, edges), strict=True)
         return (
-            [self._fit(index, Tokens(ids, marks)) for index, (ids, marks) in enumerate(pairs)] if rows else []
+            [self._fit(index, Tokens(*pair), made.text) for index, pair in enumerate(pairs)] if rows else []
         )
 
-    def _fit(self, index: int, tokens: Tokens) -> Tokens:
-        limit = self._fitting.max_length
-        whole = sum(map(len, self._fitting.finished(tokens)))
-        if whole > limit and not self._truncation:
+    def _fit(self, index: int, tokens: Tokens, text: pa.LargeStringArray) -> Tokens:
+        limit, whole = self._fitting.max_length, self._fitting.length(tokens)
+        if whole > limit and self._truncation == "none":
             raise _bad(
                 index,
                 "max_length",
@@ -165,7 +169,7 @@ class PromptEngine:
                 f"at most {limit} tokens",
                 whole,
             )
-        fitted = self._fitting.fitted(tokens)
+        fitted = self._fitting.fitted(tokens, lambda room: self._cut(text.slice(index, 1), room))
         if not fitted.learned.any():
             raise _bad(
                 index,
@@ -174,8 +178,16 @@ class PromptEngine:
                 "max_length, or cut the prompt",
                 "at least one token to learn",
                 0,
+                reason="nothing_to_learn",
             )
         return fitted
+
+    def _cut(self, text: pa.LargeStringArray, room: int) -> tuple[int, int]:
+        """Return which tokens of a text, large_string[1], are kept."""
+        _, start, stop = self._encoder.encode_places(text)
+        side = self._fitting.truncation_side
+        cut = truncate(str(text[0].as_py()), start, stop, room, self._truncation, side)
+        return cut.first, cut.last
 
     def _fault(self, index: int, row: Row, fault: Fault) -> BadRecordError:
         found = _NAMED.search(fault.detail)
@@ -209,6 +221,15 @@ def _resolved(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
                 f"{path}: {first['msg']}", field_path=path, expected=first["msg"], got=repr(first["input"])
             ) from None
     return ResolvedPrompt(**config.model_dump())
+
+
+def _suffix(prompt: ResolvedPrompt, suffix: tuple[int, ...], eos_id: int | None) -> tuple[int, ...]:
+    """Return what a prompt ends with: what the post-processor puts there, and EOS; a chat template ends the answer."""
+    if not prompt.add_eos:
+        return ()
+    if prompt.format_type == "chat" or eos_id is None or suffix[-1:] == (eos_id,):
+        return suffix
+    return (*suffix, eos_id)
 
 
 def _pad(files: TokenizerFiles) -> int:

@@ -1,20 +1,23 @@
-"""From the ids of a prompt to a row of a fixed length: BOS and EOS, truncation, padding, labels."""
+"""From the ids of a prompt to a row: BOS and EOS, truncation, padding, labels; as builds do it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.lengths.padding import IGNORED
+
 Int32 = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 Example = dict[str, Int32]
+Cut = Callable[[int], tuple[int, int]]
+"""Most tokens to keep, to the tokens that are kept: (first, last)."""
 
-IGNORED: Final = -100
-"""The label of a token that is not learned."""
+NAMES: Final = ("input_ids", "attention_mask", "labels")
 
 
 @final
@@ -35,44 +38,44 @@ class Fitting:
     """What is put around a prompt's ids, and how long the whole may be.
 
     Attributes:
-        prefix, suffix: what the tokenizer's post-processor puts around a text.
-        eos_id: what a prompt ends with beyond that; None for nothing.
+        prefix, suffix: what a prompt begins and ends with (BOS, EOS); what it spells itself is not put there again.
         max_length: most tokens, all special ones included.
-        truncation_side: where what is too long is cut; BOS stays, and EOS goes with the end of the answer: who learns
-            from half an answer must not learn to stop there.
+        truncation_side: where what is too long is cut.
         pad_id: of padding.
         padding_side: where padding goes.
     """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
-    eos_id: int | None
     max_length: int
     truncation_side: Literal["left", "right"]
     pad_id: int
     padding_side: Literal["left", "right"]
 
-    def finished(self, tokens: Tokens) -> tuple[Tokens, Tokens]:
-        """Return BOS, and the rest with EOS; what the template spelled already is not put there again."""
-        ids, learned = tokens.ids, tokens.learned
-        size = len(self.prefix)
-        if tuple(ids[:size].tolist()) == self.prefix:
-            head = Tokens(ids[:size], learned[:size])
-            ids, learned = ids[size:], learned[size:]
-        else:
-            head = Tokens(np.array(self.prefix, np.int32), np.zeros(size, np.bool_))
-        tail = self._tail(ids)
-        marks = np.full(len(tail), bool(learned.any()))
-        return head, Tokens(np.concatenate([ids, tail]), np.concatenate([learned, marks]))
+    def length(self, tokens: Tokens) -> int:
+        """Return how many tokens a prompt has with what is put around it."""
+        before, after = self._lacking(tokens.ids)
+        return len(before) + len(tokens) + len(after)
 
-    def fitted(self, tokens: Tokens) -> Tokens:
-        """Return a whole prompt, cut to `max_length` where it is longer."""
-        head, rest = self.finished(tokens)
-        room = max(0, self.max_length - len(head))
-        cut = slice(0, room) if self.truncation_side == "right" else slice(max(0, len(rest) - room), None)
-        ids = np.concatenate([head.ids, rest.ids[cut]])[: self.max_length]
-        learned = np.concatenate([head.learned, rest.learned[cut]])[: self.max_length]
-        return Tokens(ids, learned)
+    def fitted(self, tokens: Tokens, cut: Cut) -> Tokens:
+        """Return a whole prompt of at most `max_length` tokens.
+
+        On the side where it is cut, what it spelled itself is gone, and is put there; an EOS after half an answer is
+        not learned: nobody is to learn to stop there.
+        """
+        before, after = self._lacking(tokens.ids)
+        whole = True
+        if len(before) + len(tokens) + len(after) > self.max_length:
+            if self.truncation_side == "right":
+                whole, after = False, self.suffix
+            else:
+                before = self.prefix
+            first, last = cut(max(0, self.max_length - len(before) - len(after)))
+            tokens = Tokens(tokens.ids[first:last], tokens.learned[first:last])
+        ids = [np.array(before, np.int32), tokens.ids, np.array(after, np.int32)]
+        marks = np.full(len(after), whole and bool(tokens.learned.any()))
+        learned = np.concatenate([np.zeros(len(before), np.bool_), tokens.learned, marks])
+        return Tokens(np.concatenate(ids)[: self.max_length], learned[: self.max_length])
 
     def example(self, tokens: Tokens, length: int) -> Example:
         """Return `tokens` padded to `length`: input_ids, attention_mask, labels, each int32[length]."""
@@ -81,17 +84,15 @@ class Fitting:
         ids, mask, labels = (np.full(length, value, np.int32) for value in (self.pad_id, 0, IGNORED))
         ids[at], mask[at] = tokens.ids, 1
         labels[at] = np.where(tokens.learned, tokens.ids, np.int32(IGNORED))
-        return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+        return dict(zip(NAMES, (ids, mask, labels), strict=True))
 
-    def _tail(self, ids: Int32) -> Int32:
-        suffix = self.suffix
-        if suffix and tuple(ids[-len(suffix) :].tolist()) == suffix:
-            suffix = ()
-        last = suffix[-1] if suffix else (int(ids[-1]) if len(ids) else None)
-        end = () if self.eos_id is None or last == self.eos_id else (self.eos_id,)
-        return np.array((*suffix, *end), np.int32)
+    def _lacking(self, ids: Int32) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        before, after = self.prefix, self.suffix
+        begins = tuple(ids[: len(before)].tolist()) == before
+        ends = bool(after) and tuple(ids[-len(after) :].tolist()) == after
+        return () if begins else before, () if ends else after
 
 
 def stacked(examples: Sequence[Example]) -> Example:
     """Return examples of one length L as a batch, int32[n, L] each."""
-    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+    return {name: np.stack([example[name] for example in examples]) for name in NAMES}

@@ -14,9 +14,10 @@ from tokenlake.faults import Fault
 from tokenlake.rows import Rows
 from tokenlake.spans import Spans
 from tokenlake.tokenizers import TokenizerFiles
+from tokenlake.transforms.prompt.judged import judged_values, sizes_of
 from tokenlake.transforms.prompt.layout import Layout, special_pattern
 from tokenlake.transforms.prompt.template import Piece
-from tokenlake.transforms.prompt.values import Values, values_of
+from tokenlake.transforms.prompt.values import Values
 from tokenlake.transforms.rendering import Rendered
 
 Int64 = npt.NDArray[np.int64]
@@ -46,6 +47,11 @@ class PromptRenderer:
         return self._layout.control
 
     @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that every row must have."""
+        return tuple(name for name in self._layout.columns if name not in self._layout.optional)
+
+    @property
     def columns(self) -> tuple[str, ...] | None:
         return None if any("." in column for column in self._layout.columns) else self._layout.columns
 
@@ -55,7 +61,10 @@ class PromptRenderer:
         A row is bad if a value is missing (``null_column``) or no text, number or boolean (``not_a_string``), if the
         answer is empty (``empty_label``), or if it spells a special token where that is refused.
         """
-        values, faults = self._values(rows)
+        layout = self._layout
+        values, faults = judged_values(
+            rows, layout.columns, optional=layout.optional, label=layout.label, pattern=self._pattern
+        )
         joined = self._joined(values, len(rows))
         faults = self._forged(joined.text) | faults
         keep = np.ones(len(rows), np.bool_)
@@ -65,29 +74,6 @@ class PromptRenderer:
             return Rendered(text=joined.text, origin=np.arange(len(rows)), spans=joined.spans(keep))
         text = joined.text.filter(_ARROW.array(keep))
         return Rendered(text=text, origin=np.flatnonzero(keep), spans=joined.spans(keep), bad=bad)
-
-    def _values(self, rows: Rows) -> tuple[dict[str, Values], dict[int, Fault]]:
-        layout = self._layout
-        values: dict[str, Values] = {}
-        faults: dict[int, Fault] = {}
-        for column in layout.columns:
-            found = values[column] = values_of(rows, column, optional=column in layout.optional)
-            faults = found.faults | self._spelled(column, found) | faults
-        if layout.label is not None:
-            empty = np.flatnonzero(_sizes(values[layout.label].text) == 0).tolist()
-            fault = Fault("empty_label", f"the column {layout.label!r} is empty: there is no answer to learn")
-            faults = dict.fromkeys(empty, fault) | faults
-        return values, faults
-
-    def _spelled(self, column: str, values: Values) -> dict[int, Fault]:
-        """Find the rows whose own value spells a special token."""
-        if not self._pattern:
-            return {}
-        fault = Fault(
-            "special_token_in_text", f"the column {column!r} spells out a special token of the tokenizer"
-        )
-        matches = _COMPUTE.match_substring_regex(values.text, self._pattern)
-        return dict.fromkeys(_COMPUTE.indices_nonzero(matches).to_pylist(), fault)
 
     def _forged(self, text: Any) -> dict[int, Fault]:
         """Find the rows that make a special token together with what stands beside them."""
@@ -106,7 +92,7 @@ class PromptRenderer:
         for piece in self._layout.pieces:
             part = _part(piece, values)
             parts.append(part)
-            sizes.append(len(piece.text.encode()) if piece.column is None else _sizes(part))
+            sizes.append(len(piece.text.encode()) if piece.column is None else sizes_of(part))
         text = _COMPUTE.binary_join_element_wise(*parts, _ARROW.scalar("", _TEXT))
         return _Joined(text, tuple(sizes), tuple(piece.learned for piece in self._layout.pieces), count)
 
@@ -164,7 +150,3 @@ def _part(piece: Piece, values: dict[str, Values]) -> Any:
     )
     empty = _COMPUTE.equal(_COMPUTE.binary_length(text), 0)
     return _COMPUTE.if_else(empty, text, followed) if _COMPUTE.any(empty).as_py() else followed
-
-
-def _sizes(text: Any) -> Int64:
-    return _COMPUTE.binary_length(text).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
