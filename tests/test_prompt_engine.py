@@ -89,7 +89,7 @@ def cut_by_hand(
     own, learned = (
         (own[:room], learned[:room]) if right else (own[len(own) - room :], learned[len(learned) - room :])
     )
-    end = labels[-1] if not right and set(learned) != {-100} else -100
+    end = labels[-1] if not right and any(label != -100 for label in learned) else -100
     return ids[:head] + own + ids[-1:], labels[:head] + learned + [end]
 
 

@@ -1,4 +1,4 @@
-"""Columns to turns: the input is what the user says, the label what the assistant answers, as the chat template has it."""
+"""Columns to turns: the input is what the user says, the label what the assistant answers."""
 
 from __future__ import annotations
 

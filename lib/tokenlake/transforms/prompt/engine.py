@@ -76,7 +76,7 @@ class PromptEngine:
         if max_length < 1:
             raise _config_error("max_length", "a positive number", max_length)
         files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
-        self._prompt = prompt = _resolved(config)
+        self._prompt = prompt = resolved_prompt(config)
         check_end(prompt, files, files.eos_id)
         self._renderer = open_prompt(prompt, files, special_tokens_in_text)
         control = self._renderer.control_tokens
@@ -210,7 +210,12 @@ def _first(batch: Mapping[str, Any]) -> Example:
     return {name: values[0] for name, values in batch.items()}
 
 
-def _resolved(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
+def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
+    """Return a section `prompt` worked out.
+
+    Raises:
+        ConfigError: it is wrong.
+    """
     if not isinstance(config, PromptConfig):
         try:
             config = PromptConfig.model_validate(dict(config))
