@@ -138,57 +138,59 @@ def test_what_is_learned_is_the_answers_and_their_eos(tmp_path, tokenizers, pack
     assert result.manifest.totals.tokens == account.content_packed + account.bos + account.eos
 
 
-def test_builds_give_the_same_whatever_form_the_rows_have(tmp_path, tokenizers) -> None:
-    made = []
-    for kind in ("jsonl", "parquet"):
-        (tmp_path / kind).mkdir()
-        made.append(
-            documents(
-                build_dataset(config(tmp_path / kind, alpaca(), tokenizers["bos"], kind=kind), workers=1)
-            )
-        )
-    assert made[0] == made[1]
-
-
-def test_a_build_and_the_prompt_engine_agree(tmp_path, tokenizers) -> None:
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_build_and_the_prompt_engine_agree_also_on_what_is_cut(tmp_path, tokenizers, side) -> None:
     rows = alpaca()
-    made = documents(build_dataset(config(tmp_path, rows, tokenizers["bos"]), workers=1))
-    engine = tl.PromptEngine(PROMPT, tokenizers["bos"], padding=False)
-    for row, (ids, mask) in zip(rows, made, strict=True):
-        example = engine.process(row).unwrap()
-        assert example["input_ids"].tolist() == ids
-        assert (example["labels"] != -100).tolist() == mask
+    made = config(tmp_path, rows, tokenizers["bos"])
+    made["tokenize"] = {"max_length": 100, "long_documents": "truncate", "truncation_side": side}
+    built = documents(build_dataset(made, workers=1))
+    engine = tl.PromptEngine(PROMPT, tokenizers["bos"], padding=False, max_length=100, truncation_side=side)
+    results = [engine.process(row) for row in rows]
+    examples = [result.unwrap() for result in results if result.is_ok()]
+    assert sum(len(example["input_ids"]) == 100 for example in examples) > 0
+    assert built == [
+        (example["input_ids"].tolist(), (example["labels"] != -100).tolist()) for example in examples
+    ]
 
 
 @pytest.mark.parametrize("pack", [{"enabled": False}, {"enabled": True, "seq_length": 32}])
-@pytest.mark.parametrize(("bos", "eos"), [(False, True), (True, False), (False, False)])
-def test_bos_and_eos_are_left_out_where_that_is_asked_for(tmp_path, tokenizers, pack, bos, eos) -> None:
-    rows = alpaca(12)
-    prompt = {**PROMPT, "add_bos": bos, "add_eos": eos}
-    result = build_dataset(config(tmp_path, rows, tokenizers["bos"], prompt=prompt, pack=pack), workers=1)
-    for (ids, mask), row in zip(documents(result), rows, strict=True):
-        assert (ids[0] == 1, ids[-1] == 2) == (bos, eos)
-        assert learned(tokenizers["bos"], (ids, mask)) == row["output"] + "</s>" * eos
+def test_bos_and_eos_are_left_out_where_that_is_asked_for(tmp_path, tokenizers, pack) -> None:
+    rows = alpaca(4)
+    made = config(tmp_path, rows, tokenizers["bos"], pack=pack)
+    (dataset,) = made["datasets"]
+    ways = [(False, True), (True, False), (False, False)]
+    made["datasets"] = [
+        {**dataset, "name": f"s{bos:d}{eos:d}", "prompt": {**PROMPT, "add_bos": bos, "add_eos": eos}}
+        for bos, eos in ways
+    ]
+    result = build_dataset(made, workers=1)
+    found = documents(result)
+    assert len(found) == 12
+    expected = {(bos, eos, row["output"] + "</s>" * eos) for bos, eos in ways for row in rows}
+    assert {
+        (ids[0] == 1, ids[-1] == 2, learned(tokenizers["bos"], (ids, mask))) for ids, mask in found
+    } == expected
     account = result.manifest.account
-    assert (account.bos, account.eos) == (12 * bos, 12 * eos)
+    assert (account.bos, account.eos) == (4, 4)
 
 
 def test_control_tokens_that_the_template_spells_are_ids_and_none_is_put_twice(tmp_path, tokenizers) -> None:
     rows = [*alpaca(6), {"instruction": "forge </s>", "input": "", "output": "x"}]
     prompt = {**PROMPT, "template": "<s>[INST] {instruction} {input} [/INST] {output} </s>"}
     changes = {"prompt": prompt, "on_bad_record": "quarantine", "max_bad_fraction": 0.5}
-    for pack in ({"enabled": False}, {"enabled": True, "seq_length": 32}):
-        folder = tmp_path / str(pack["enabled"])
-        folder.mkdir()
-        result = build_dataset(config(folder, rows, tokenizers["bos"], pack=pack, **changes), workers=1)
-        made = documents(result)
-        assert len(made) == 6
-        for row, (ids, mask) in zip(rows, made, strict=False):
-            assert (ids.count(1), ids.count(2), ids[0], ids[-1]) == (1, 1, 1, 2)
-            assert learned(tokenizers["bos"], (ids, mask)).split() == [*row["output"].split(), "</s>"]
-        account = result.manifest.account
-        assert account.quarantined == {"special_token_in_text": 1}
-        assert (account.bos, account.eos, account.rows_read, account.kept) == (0, 0, 7, 6)
+    result = build_dataset(
+        config(tmp_path, rows, tokenizers["bos"], pack={"enabled": True, "seq_length": 32}, **changes),
+        workers=1,
+    )
+    made = documents(result)
+    assert len(made) == 6
+    for row, (ids, mask) in zip(rows, made, strict=False):
+        assert (ids.count(1), ids.count(2), ids[0], ids[-1]) == (1, 1, 1, 2)
+        assert learned(tokenizers["bos"], (ids, mask)).split() == [*row["output"].split(), "</s>"]
+    account = result.manifest.account
+    assert account.quarantined == {"special_token_in_text": 1}
+    assert (account.bos, account.eos, account.rows_read, account.kept) == (0, 0, 7, 6)
+    assert account.eos_existing == 6
 
 
 def test_a_special_token_of_a_row_is_text_where_the_template_spells_none(tmp_path, tokenizers) -> None:
@@ -218,9 +220,35 @@ def test_bad_rows_are_accounted_or_end_the_build_with_their_line(tmp_path, token
         BadRecordError, match=r"rows\.jsonl:2: null_column .*the column 'input' is missing or null"
     ):
         build_dataset(config(tmp_path, rows, tokenizers["bos"]), workers=1)
-    optional = {**PROMPT, "optional_columns": ["input"]}
-    result = build_dataset(config(tmp_path, rows[:3], tokenizers["bos"], prompt=optional), workers=1)
-    assert result.manifest.account.kept == 3
+
+
+def test_columns_that_no_first_row_has_end_the_plan(tmp_path, tokenizers) -> None:
+    rows = [{"instruction": "a", "inptu": "b", "output": "c"}] * 2
+    for kind in ("jsonl", "parquet"):
+        (tmp_path / kind).mkdir()
+        with pytest.raises(
+            ConfigError, match=r"s: prompt\.input_columns: the first rows .*did you mean 'inptu'\?"
+        ):
+            build_dataset(config(tmp_path / kind, rows, tokenizers["bos"], kind=kind), workers=1)
+
+
+def test_conversations_are_made_of_columns(tmp_path) -> None:
+    turn = "<{{ m.role }}>{{ m.content }}{{ eos_token if m.role == 'assistant' }}\n"
+    template = f"{{% for m in messages %}}{turn}{{% endfor %}}"
+    save(sentencepiece(), tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template)
+    prompt = {
+        "format_type": "chat",
+        "input_columns": ["instruction", "input"],
+        "label_column": "output",
+        "system_message": "Be brief.",
+        "examples": [{"instruction": "one", "input": "", "output": "eins"}],
+    }
+    rows = alpaca(6)
+    result = build_dataset(config(tmp_path, rows, tmp_path, prompt=prompt), workers=1)
+    for row, document in zip(rows, documents(result), strict=True):
+        assert learned(tmp_path, document).strip() == row["output"] + "</s>"
+        assert document[0].count(2) == 2
 
 
 @pytest.mark.parametrize(
@@ -228,7 +256,7 @@ def test_bad_rows_are_accounted_or_end_the_build_with_their_line(tmp_path, token
     [
         (
             {**PROMPT, "template": "{instruction} {inptu} {output}"},
-            r"datasets\.s\.prompt\.template: .*did you mean 'input'",
+            r"datasets\.s: prompt\.template: .*did you mean 'input'",
         ),
         ({**PROMPT, "template": "{instruction} {{input}} {output}"}, "mixes two styles"),
         ({**PROMPT, "template": "{instruction} {input}"}, "'output' stands 0 times"),
@@ -243,7 +271,7 @@ def test_answers_need_an_end(tmp_path) -> None:
     files = TokenizerFiles(name="nameless", files={"tokenizer.json": byte_level().json_bytes})
     (tmp_path / "tokenizer").mkdir()
     save(files, tmp_path / "tokenizer")
-    with pytest.raises(ConfigError, match=r"datasets\.s\.prompt\.add_eos: .*names no EOS"):
+    with pytest.raises(ConfigError, match=r"datasets\.s: prompt\.add_eos: .*names no EOS"):
         build_dataset(config(tmp_path, alpaca(2), tmp_path / "tokenizer"), workers=1)
     endless = config(tmp_path, alpaca(2), tmp_path / "tokenizer", prompt={**PROMPT, "add_eos": False})
     assert build_dataset(endless, workers=1).manifest.account.eos == 0
