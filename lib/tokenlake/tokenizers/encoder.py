@@ -23,13 +23,14 @@ from tokenlake.tokenizers.cuts import CutRule, cut_rule
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.located import Located, Locator
+from tokenlake.tokenizers.places import row_offsets
 from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.sampling import WINDOW, Sample, Sampler
 from tokenlake.tokenizers.special import SpecialScan
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -168,8 +169,12 @@ class Encoder:
         Raises:
             as :meth:`encode`; EngineMismatchError also if the tokens' places differ.
         """
-        encoded, located = self._locate(text)
-        return encoded, located.touched(spans)
+        encoded, blocks = self._locate(text)
+        masks, first = [np.empty(0, np.bool_)], 0
+        for block in blocks:
+            masks.append(block.touched(spans.slice(first, first + len(block.text))))
+            first += len(block.text)
+        return encoded, np.concatenate(masks)
 
     def encode_places(
         self, text: pa.LargeStringArray
@@ -182,30 +187,34 @@ class Encoder:
         Raises:
             as :meth:`encode_spans`.
         """
-        encoded, located = self._locate(text)
-        return encoded, *located.places()
+        encoded, blocks = self._locate(text)
+        none = np.empty(0, np.int64)
+        places = [(none, none), *(block.places() for block in blocks)]
+        return encoded, np.concatenate([a for a, _ in places]), np.concatenate([b for _, b in places])
 
-    def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Located]:
+    def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Iterable[Located]]:
+        """Return a batch's ids, and piece by piece where they lie."""
         ascii_only = _checked(text, self.files.name)
-        none, sampled, rows = np.empty(0, np.int64), 0, np.empty(0, np.int64)
+        none = np.empty(0, np.int64)
         if self._fast is None:
-            located = self._locator.by_reference(text)
-        else:
-            rows = none if ascii_only else self._guard.rows(text)
-            offsets, ids = self._encode_fast(self._fast, text, rows)
-            located = self._locator.by_ids(text, offsets, ids, rows)
-            again = partial(self._locator.of_texts, self._fast.encode)
-            expected = self._locator.reference.encode
-            sampled = self._sampler.check(text, located.odd, located.row, again, expected)
+            located = list(self._locator.by_reference(text))
+            offsets, ids = _joined([part.ids for part in located])
+            offsets = row_offsets(np.concatenate([none, *(np.diff(part.offsets) for part in located)]))
+            return Encoded(offsets=offsets, ids=ids, special_docs=none, special_counts=none), located
+        rows = none if ascii_only else self._guard.rows(text)
+        offsets, ids = self._encode_fast(self._fast, text, rows)
+        made = partial(self._locator.of_row, text, offsets, ids)
+        again = partial(self._locator.of_texts, self._fast.encode)
+        sampled = self._sampler.check(text, rows, made, again, self._locator.reference.encode)
         encoded = Encoded(
-            offsets=located.offsets,
-            ids=located.ids,
+            offsets=offsets,
+            ids=ids,
             special_docs=none,
             special_counts=none,
             sampled=sampled,
             guarded=len(rows),
         )
-        return encoded, located
+        return encoded, self._locator.by_ids(text, offsets, ids, rows)
 
     @cached_property
     def _locator(self) -> Locator:

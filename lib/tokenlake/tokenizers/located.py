@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,20 @@ from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.places import (
     Placed,
     PlacingReference,
+    row_offsets,
     touched,
     touched_in_order,
     whole_characters,
 )
-from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.reference import BATCH_BYTES, Reference
 from tokenlake.tokenizers.sampling import require_equal
 from tokenlake.tokenizers.sizes import TokenSizes
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+_BLOCK: Final = 1 << 18  # tokens that are located at a time
 
 
 @final
@@ -52,38 +55,36 @@ class Located:
     start: Int64
     stop: Int64
 
-    def row(self, row: int) -> Placed:
-        """Return a row that is not odd: its ids, and where each begins and ends (bytes)."""
-        first, last = int(self.offsets[row]), int(self.offsets[row + 1])
-        edges = self.edges[first : last + 1] - self.edges[first]
-        start, stop = whole_characters(self.text, np.full(last - first, row, np.int64), edges[:-1], edges[1:])
-        return self.ids[first:last], start, stop
-
     def places(self) -> tuple[Int64, Int64]:
         """Return where each token begins and ends: int64[total], int64[total], bytes of its own text."""
         counts = np.diff(self.offsets)
-        base = np.repeat(self.edges[self.offsets[:-1]], counts)
-        start, stop = self.edges[:-1] - base, self.edges[1:] - base
+        starts = string_buffers(self.text)[0][:-1]
+        base = np.repeat(starts, counts)
+        shift: Any = starts[0] - self.edges[0] if len(starts) else 0
+        if len(self.odd):
+            shift = np.repeat(starts - self.edges[self.offsets[:-1]], counts)
+        start, stop = self.edges[:-1] + shift, self.edges[1:] + shift
         if len(self.odd):
             inside = np.repeat(self._is_odd(), counts)
-            start[inside], stop[inside] = self.start, self.stop
-        return whole_characters(self.text, np.repeat(np.arange(len(counts)), counts), start, stop)
+            start[inside], stop[inside] = self.start + base[inside], self.stop + base[inside]
+        start, stop = whole_characters(self.text, start, stop)
+        return start - base, stop - base
 
     def touched(self, spans: Spans) -> Bools:
         """Return which tokens hold a byte of the stretches `spans` of the texts: bool[total]."""
         row = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))
-        first, last = whole_characters(self.text, row, spans.start, spans.stop)
-        base = self.edges[self.offsets[row]]
+        begin = string_buffers(self.text)[0][row]
+        first, last = whole_characters(self.text, spans.start + begin, spans.stop + begin)
+        shift = self.edges[self.offsets[row]] - begin
         if not len(self.odd):
-            return touched_in_order(self.edges[:-1], self.edges[1:], first + base, last + base)
+            return touched_in_order(self.edges[:-1], self.edges[1:], first + shift, last + shift)
         odd = self._is_odd()
         even = ~odd[row]
-        mask = touched_in_order(self.edges[:-1], self.edges[1:], (first + base)[even], (last + base)[even])
+        mask = touched_in_order(self.edges[:-1], self.edges[1:], (first + shift)[even], (last + shift)[even])
         counts = np.diff(self.offsets)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[odd])])
-        whole = Spans(spans.offsets, first, last).select(odd)
+        whole = Spans(spans.offsets, first - begin, last - begin).select(odd)
         sizes = np.diff(string_buffers(self.text)[0])[odd]
-        mask[np.repeat(odd, counts)] = touched(self.start, self.stop, offsets, whole, sizes)
+        mask[np.repeat(odd, counts)] = touched(self.start, self.stop, row_offsets(counts[odd]), whole, sizes)
         return mask
 
     def _is_odd(self) -> Bools:
@@ -106,52 +107,80 @@ class Locator:
         self.reference = PlacingReference(reference, literal=literal)
         self.sizes = TokenSizes.of(files, literal=literal)
 
-    def by_reference(self, text: pa.LargeStringArray) -> Located:
-        """Encode and locate by the reference alone."""
-        rows = self.reference.encode(cast("list[str]", text.to_pylist()))
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(ids) for ids, _, _ in rows], out=offsets[1:])
-        ids = np.concatenate([np.empty(0, np.int32), *(ids for ids, _, _ in rows)])
-        return self._with_odd(
-            text, offsets, ids, np.zeros(len(ids) + 1, np.int64), np.arange(len(rows)), rows
-        )
+    def by_reference(self, text: pa.LargeStringArray) -> Iterator[Located]:
+        """Encode and locate by the reference alone, :data:`BATCH_BYTES` of text at a time."""
+        for first, last in _blocks(string_buffers(text)[0], BATCH_BYTES):
+            part = text.slice(first, last - first)
+            rows = self.reference.encode(cast("list[str]", part.to_pylist()))
+            offsets = row_offsets([len(ids) for ids, _, _ in rows])
+            ids = np.concatenate([ids for ids, _, _ in rows])
+            yield _with_odd(part, offsets, ids, _unknown(ids), np.arange(len(rows)), rows)
 
-    def by_ids(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64) -> Located:
+    def by_ids(
+        self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64
+    ) -> Iterator[Located]:
         """Locate what an engine made of a batch, of whose rows `guarded` (ascending) are the reference's.
+
+        Yields:
+            The batch piece by piece: what is small is quick.
 
         Raises:
             EngineMismatchError: a row that the reference had to look at has other ids.
         """
-        if self.sizes is None:
-            edges, odd = np.zeros(len(ids) + 1, np.int64), np.arange(len(text))
-        else:
-            edges, odd = self.sizes.edges(text, offsets, ids)
-            odd = np.union1d(odd, guarded) if len(guarded) else odd
-        texts = cast("list[str]", text.take(pa.array(odd, pa.int64())).to_pylist()) if len(odd) else []
-        rows = self.reference.encode(texts)
-        for row, value, placed in zip(odd.tolist(), texts, rows, strict=True):
-            require_equal(value, (placed[0],), (ids[offsets[row] : offsets[row + 1]],))
-        return self._with_odd(text, offsets, ids, edges, odd, rows)
+        for first, last in _blocks(offsets, _BLOCK):
+            begin, end = int(offsets[first]), int(offsets[last])
+            held_back = guarded[(guarded >= first) & (guarded < last)] - first
+            part = text.slice(first, last - first)
+            yield self._block(part, offsets[first : last + 1] - begin, ids[begin:end], held_back)
 
     def of_texts(
         self, encode: Callable[[pa.LargeStringArray], tuple[Int64, Int32]], texts: list[str]
     ) -> list[Placed]:
-        """Encode by an engine and locate texts, as :meth:`by_ids` does; of odd ones by the reference."""
-        text = pa.array(texts, pa.large_string())
-        located = self.by_ids(text, *encode(text), np.empty(0, np.int64))
-        start, stop = located.places()
-        cuts = located.offsets[1:-1]
-        return (
-            list(zip(np.split(located.ids, cuts), np.split(start, cuts), np.split(stop, cuts), strict=True))
-            if texts
-            else []
-        )
+        """Encode texts by an engine, and locate them as :meth:`by_ids`."""
+        rows: list[Placed] = []
+        for text in texts:
+            array: pa.LargeStringArray = pa.array([text], pa.large_string())
+            rows.append(self.of_row(array, *encode(array), 0))
+        return rows
 
-    @staticmethod
-    def _with_odd(
-        text: pa.LargeStringArray, offsets: Int64, ids: Int32, edges: Int64, odd: Int64, rows: list[Placed]
-    ) -> Located:
-        nothing = np.empty(0, np.int64)
-        start = np.concatenate([nothing, *(start for _, start, _ in rows)])
-        stop = np.concatenate([nothing, *(stop for _, _, stop in rows)])
-        return Located(text=text, offsets=offsets, ids=ids, edges=edges, odd=odd, start=start, stop=stop)
+    def of_row(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, row: int) -> Placed:
+        """Return the ids that an engine made of a row of a batch, and where each begins and ends (bytes)."""
+        ids = ids[offsets[row] : offsets[row + 1]]
+        located = self._block(text.slice(row, 1), np.array([0, len(ids)]), ids, np.empty(0, np.int64))
+        return ids, *located.places()
+
+    def _block(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64) -> Located:
+        if self.sizes is None:
+            edges, odd = _unknown(ids), np.arange(len(text))
+        else:
+            edges, odd = self.sizes.edges(text, offsets, ids)
+        if len(guarded):
+            odd = np.union1d(odd, guarded)
+        texts = cast("list[str]", text.take(pa.array(odd, pa.int64())).to_pylist()) if len(odd) else []
+        rows = self.reference.encode(texts)
+        for row, value, placed in zip(odd.tolist(), texts, rows, strict=True):
+            require_equal(value, (placed[0],), (ids[offsets[row] : offsets[row + 1]],))
+        return _with_odd(text, offsets, ids, edges, odd, rows)
+
+
+def _blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
+    """Yield pieces of n rows (first, last exclusive) of `size` items or less, at least one row each."""
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        last = int(np.searchsorted(offsets, int(offsets[first]) + size, "right")) - 1
+        last = min(max(last, first + 1), count)
+        yield first, last
+        first = last
+
+
+def _unknown(ids: Int32) -> Int64:
+    return np.zeros(len(ids) + 1, np.int64)
+
+
+def _with_odd(
+    text: pa.LargeStringArray, offsets: Int64, ids: Int32, edges: Int64, odd: Int64, rows: list[Placed]
+) -> Located:
+    nothing = np.empty(0, np.int64)
+    start = np.concatenate([nothing, *(start for _, start, _ in rows)])
+    stop = np.concatenate([nothing, *(stop for _, _, stop in rows)])
+    return Located(text=text, offsets=offsets, ids=ids, edges=edges, odd=odd, start=start, stop=stop)

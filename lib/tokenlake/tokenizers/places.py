@@ -34,13 +34,13 @@ class PlacingReference:
 
     def __init__(self, reference: Reference, *, literal: bool) -> None:
         self._backend = _untrimmed(reference, literal)
-        self._name = reference.files.name
+        self.files = reference.files
         blanks = [reference.files.token_id(blank) for blank in ("\u2581", "\u0120")]
         self._blanks = [blank for blank in blanks if blank is not None]
 
     def encode(self, texts: Sequence[str]) -> list[Placed]:
         """Return (ids, start, stop) of every text: int32[k], int64[k], int64[k]; places are UTF-8 bytes."""
-        with deliberate(f"tokenizer {self._name!r}: encoding"):
+        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
             return [
                 self._placed(text, encoding)
                 for batch in in_batches(texts)
@@ -60,30 +60,27 @@ class PlacingReference:
         return ids, start, stop
 
 
-def whole_characters(text: pa.LargeStringArray, row: Int64, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
-    """Widen stretches of bytes to whole characters.
-
-    Args:
-        text: valid UTF-8.
-        row: int64[k], the row of each stretch.
-        start, stop: int64[k], bytes from the beginning of the stretch's row; a stretch without bytes stays one.
-    """
+def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
+    """Widen stretches ``start:stop`` (int64[k], bytes of the array's own data) to whole characters."""
     starts, data = string_buffers(text)
-    if not len(row) or is_ascii(text):
+    if is_ascii(text):
         return start, stop
-    begin, end = starts[row] + start, starts[row] + stop
-    full = begin < end
-    _move(begin, data, np.flatnonzero(full), -1)
-    _move(end, data, np.flatnonzero(full & (end < starts[row + 1])), 1)
-    return begin - starts[row], end - starts[row]
+    return _moved(start, data[: starts[-1]], -1), _moved(stop, data[: starts[-1]], 1)
 
 
-def _move(place: Int64, data: npt.NDArray[np.uint8], which: Int64, step: int) -> None:
-    """Move the places `which` that lie inside a character by single bytes to its border."""
+def _moved(place: Int64, data: npt.NDArray[np.uint8], step: int) -> Int64:
+    """Return places with those inside a character moved by single bytes to its border."""
+    place, which = place.copy(), np.flatnonzero(data.take(place, mode="clip") & 0xC0 == _CONTINUES)
     for _ in range(_LONGEST):
-        which = which[np.minimum(place[which], len(data) - 1) == place[which]]
+        which = which[place[which] < len(data)]
         which = which[data[place[which]] & 0xC0 == _CONTINUES]
         place[which] += step
+    return place
+
+
+def row_offsets(counts: npt.ArrayLike) -> Int64:
+    """Return where each of n rows begins, and the last ends: int64[n + 1], for rows of `counts` (n) items."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, sizes: Int64) -> Bools:
@@ -99,7 +96,7 @@ def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, sizes: Int6
         bool[total]. A token that holds no byte (a blank that the tokenizer made up) counts if it lies between
         two touched tokens of one stretch.
     """
-    base = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[:-1]
+    base = row_offsets(sizes)[:-1]
     shift = np.repeat(base, np.diff(offsets))
     begin, end = start + shift, stop + shift
     if np.any(begin[1:] < begin[:-1]) or np.any(end[1:] < end[:-1]):
@@ -128,11 +125,10 @@ def touched_in_order(start: Int64, stop: Int64, first: Int64, last: Int64) -> Bo
 def _filled(total: int, begin: Int64, end: Int64) -> Bools:
     """Return bool[total], True inside intervals whose borders ascend; they may overlap and be empty."""
     begin = np.maximum(begin, np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]]))
-    full = begin < end
-    change = np.zeros(total + 1, np.int8)
-    change[begin[full]] += 1
-    change[end[full]] -= 1
-    return np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
+    end = np.maximum(begin, end)
+    edges = np.concatenate([np.zeros(1, np.int64), np.stack([begin, end], 1).ravel(), np.array([total])])
+    inside = np.arange(len(edges) - 1) % 2 == 1
+    return np.repeat(inside, np.diff(edges))
 
 
 def _touched_in_disorder(start: Int64, stop: Int64, offsets: Int64, spans: Spans) -> Bools:

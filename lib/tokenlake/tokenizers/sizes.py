@@ -92,12 +92,12 @@ class TokenSizes:
         return edges, np.union1d(odd, wrong) if odd.size else wrong
 
     def _pieces(self, offsets: Int64, held: Int32) -> Int64:
-        """Return which tokens begin a piece of text (int64[k], ascending)."""
+        """Return which tokens begin a piece of text: int64[k], some of them twice."""
         begins = offsets[:-1][np.diff(offsets) > 0]
         if not self._has_added:
             return begins
         after = np.flatnonzero(held >= _ADDED) + 1
-        begins = np.union1d(begins, after[after < len(held)])
+        begins = np.concatenate([begins, after[after < len(held)]])
         return begins[held[begins] < _ADDED]
 
     def _follow(self, text: pa.LargeStringArray, offsets: Int64, held: Int32) -> Int64:
@@ -107,7 +107,7 @@ class TokenSizes:
         first pieces of all rows come first, then the second ones.
         """
         starts, data = string_buffers(text)
-        token = self._pieces(offsets, held)
+        token = np.unique(self._pieces(offsets, held))
         row = np.searchsorted(offsets, token, "right") - 1
         rank = np.arange(len(row)) - np.searchsorted(row, row)
         sizes = np.concatenate([np.zeros(1, np.int64), np.cumsum(held & (_ADDED - 1), dtype=np.int64)])
