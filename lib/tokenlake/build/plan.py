@@ -109,8 +109,11 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
     notes: list[str] = []
     for source in build.sources:
         files, parts = _read_listing(build, source, on_event)
-        settled, found = settle(source, files, tokenizers[source.name].files)
-        _check_room(settled, tokenizers[source.name])
+        tokenizer = tokenizers[source.name]
+        settled, found = settle(
+            source, files, tokenizer.files, tokenizer.eos_id if tokenizer.eos_id >= 0 else None
+        )
+        _check_room(settled, tokenizer)
         inputs += files
         ranges.append(parts)
         sources.append(settled)
