@@ -84,10 +84,10 @@ def shard_problems(config: PipelineConfig) -> list[str]:
             "leave one or the other out"
         ]
     if total - sum(own) < others:
-        rest = f" that have no num_shards of their own, of {total} - {sum(own)}" if own else ""
+        taken = f" beside the {sum(own)} of datasets with a number of their own" if own else ""
         return [
-            f"save.num_shards: {total} is too few for {others} datasets{rest}: a file holds documents of one "
-            f"dataset; write at least {sum(own) + others}"
+            f"save.num_shards: {total} is too few: {others} datasets{taken} need a file each, because a file holds "
+            f"documents of one dataset; write at least {sum(own) + others}"
         ]
     return []
 
