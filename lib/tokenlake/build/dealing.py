@@ -17,6 +17,7 @@ from tokenlake.schema import ROW_GROUP_TOKENS
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 MOST_FILES: Final = 512
 """That a unit writes at a time, all splits together: each is an open file with a row group in the making."""
@@ -57,6 +58,7 @@ class DealingSink:
         file: Int64,
         position: Int64,
         around: Around = NOTHING_AROUND,
+        again: Bools | None = None,
         kept: pa.RecordBatch | None = None,
     ) -> None:
         # What is around the documents is a sum over all of them: the sinks take it for content, here it is set right.
@@ -66,12 +68,15 @@ class DealingSink:
             eos=around.eos,
             eos_existing=around.eos_existing,
         )
-        files = len(self._sinks)
+        whole = np.ones(len(position), np.bool_) if again is None else ~again
+        number = self._next - 1 + np.cumsum(whole)  # of the document that each is, or is a piece of
         for index, sink in enumerate(self._sinks):
-            rows = np.arange((index - self._next) % files, len(position), files)
+            rows = np.flatnonzero(number % len(self._sinks) == index)
             if len(rows):
-                sink.add(*_gathered(ids, offsets, rows), file[rows], position[rows], kept=taken(kept, rows))
-        self._next = (self._next + len(position)) % files
+                more = None if again is None else again[rows]
+                found = _gathered(ids, offsets, rows)
+                sink.add(*found, file[rows], position[rows], again=more, kept=taken(kept, rows))
+        self._next = (self._next + int(whole.sum())) % len(self._sinks)
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
         self._sinks[self._next].add_long(windows, file, position)

@@ -87,9 +87,9 @@ def _of_values(values: list[Any], kind: ColumnType) -> tuple[Any, list[tuple[int
     return _ARROW.array(values, target), bad
 
 
-def rows_of(columns: pa.RecordBatch, objects: list[dict[str, Any]] | None) -> Rows:
-    """Return a batch of records as rows; JSON as objects alone, whose columns have other types in every batch."""
-    return Rows(columns) if objects is None else Rows(objects=objects)
+def rows_of(table: Rows) -> Rows:
+    """Return rows as they were read; JSON as objects alone, because its columns have other types in every batch."""
+    return Rows(objects=table.objects) if table.has_objects else table
 
 
 def as_json(value: Any) -> str | None:

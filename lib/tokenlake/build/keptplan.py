@@ -88,7 +88,7 @@ def _first_rows(source: ResolvedSource, parts: Sequence[FileRange]) -> Iterator[
         limited = replace(part, rows=count if part.rows is None else min(count, part.rows))
         columns = tuple(name for name, _ in source.kept) if _has_schema(part, chain) else None
         for batch in read_rows(limited, every, columns):
-            yield chain.on_rows(rows_of(batch.rows, batch.objects)).rows
+            yield chain.on_rows(rows_of(batch.table)).rows
             left -= batch.rows_read
         if left <= 0:
             return

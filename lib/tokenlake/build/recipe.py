@@ -19,7 +19,6 @@ from tokenlake.build.documents import Documents, taken
 from tokenlake.build.kept import Keeper, rows_of
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.faults import Fault
-from tokenlake.rows import Rows
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, TextRowBatch, refuse
 from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
@@ -144,13 +143,14 @@ class KeepingRecipe:
         return self._source.tokenizer.special_tokens_in_text == "encode"
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
-        # Columns of JSON have other types in every batch, so there the objects are taken.
-        columns = None if part.file.format in ("jsonl", "json") else self._keeper.names
-        for batch in read_texts(part, self._source, columns):
-            yield self._prepare(batch)
+        batches = read_texts(part, self._source, self._keeper.names)
+        while (batch := next(batches, None)) is not None:
+            box = [self._prepare(batch)]
+            del batch  # it may hold a text of 200 MB, which only its consumer still needs
+            yield box.pop()
 
     def _prepare(self, batch: TextRowBatch) -> Prepared:
-        kept, faults = self._keeper.take(rows_of(batch.rows, batch.objects))
+        kept, faults = self._keeper.take(batch.table)
         file = np.full(len(batch.positions), batch.file.file_id, np.int64)
         documents = Documents(batch.text, file, batch.positions, kept=kept)
         if not faults:
@@ -192,8 +192,7 @@ class RowsRecipe:
 
     def _prepare(self, batch: RowBatch) -> Prepared:
         keeps = bool(self._keeper.names)
-        rows = rows_of(batch.rows, batch.objects) if keeps else Rows(batch.rows, batch.objects)
-        outcome = self._chain.on_rows(rows)
+        outcome = self._chain.on_rows(rows_of(batch.table) if keeps else batch.table)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
         made = self._renderer.render(outcome.rows)
         if unfit:

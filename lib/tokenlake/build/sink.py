@@ -15,6 +15,7 @@ from tokenlake.manifest import ShardEntry
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @final
@@ -46,12 +47,14 @@ class Sink(Protocol):
         file: Int64,
         position: Int64,
         around: Around = NOTHING_AROUND,
+        again: Bools | None = None,
         kept: pa.RecordBatch | None = None,
     ) -> None:
         """Add documents: ids int32[total], offsets int64[n + 1], file and position int64[n].
 
-        In a build with a loss mask ids are marked, see :mod:`tokenlake.packing.marks`. `kept` are the n rows of
-        fields kept beside the ids.
+        In a build with a loss mask ids are marked, see :mod:`tokenlake.packing.marks`. `again`, bool[n], is True for
+        a further piece of the document before; None where all are whole. `kept` are the n rows of fields kept beside
+        the ids.
         """
         ...
 

@@ -27,6 +27,7 @@ from tokenlake.storage import Layout, Store
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 __all__ = ["NOTHING_AROUND", "Around", "PackedSink", "Sink", "TokensSink", "check_boundaries", "open_sink"]
 
@@ -107,13 +108,13 @@ class PackedSink:
         file: Int64,
         position: Int64,
         around: Around = NOTHING_AROUND,
-        kept: pa.RecordBatch
-        | None = None,  # a packed row is of several documents and keeps no fields of theirs
+        again: Bools | None = None,
+        kept: pa.RecordBatch | None = None,
     ) -> None:
         self.counts["content"] += int(offsets[-1] - offsets[0]) - around.bos - around.eos
         self.counts.update(bos=around.bos, eos=around.eos, eos_existing=around.eos_existing)
-        self._count(len(position))
-        for packed in self._packer.add(ids, offsets, file, position):
+        self._count(len(position), 0 if again is None else int(again.sum()))
+        for packed in self._packer.add(ids, offsets, file, position, again):
             self._write(packed)
 
     def finish(self) -> list[ShardEntry]:
@@ -129,11 +130,12 @@ class PackedSink:
     def discard(self) -> None:
         self._writer.discard()
 
-    def _count(self, documents: int) -> None:
-        self.counts["documents"] += documents
-        self.counts["bos"] += documents * len(self._prefix)
-        self.counts["eos"] += documents * len(self._suffix)
-        self.counts["eos_existing"] += documents if self._existing else 0
+    def _count(self, pieces: int, again: int = 0) -> None:
+        # In packed rows a further piece is one more segment of its document, told by its start.
+        self.counts["documents"] += pieces - again
+        self.counts["bos"] += pieces * len(self._prefix)
+        self.counts["eos"] += pieces * len(self._suffix)
+        self.counts["eos_existing"] += pieces - again if self._existing else 0
 
     def _counted(self, windows: Iterable[Int32]) -> Iterator[Int32]:
         for tokens in windows:

@@ -20,6 +20,7 @@ from tokenlake.packing.marks import LEARNED, learned, plain
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _ARROW: Final[Any] = pa
 _KEPT_BYTES: Final = 64 << 20  # of kept fields after which a row group ends, however few tokens it has
@@ -71,6 +72,7 @@ class TokensSink:
         file: Int64,
         position: Int64,
         around: Around = NOTHING_AROUND,
+        again: Bools | None = None,
         kept: pa.RecordBatch | None = None,
     ) -> None:
         if not len(position):

@@ -82,8 +82,8 @@ _DATASET: Final[dict[str, Rule]] = {
     "additional_fields": _BUILD,
     **dict.fromkeys(("format_callback", "format_fields", "transforms"), _BUILD),
     **dict.fromkeys(("chat", "prompt", "preference", "long_documents"), _BUILD),
+    **dict.fromkeys(("truncation_strategy", "truncation_side", "num_shards"), _BUILD),
     "shard_column": _later(None, instead=f"{_SHARDS}, or there are exactly save.num_shards"),
-    "num_shards": _BUILD,
 }
 _TOKENIZER: Final[dict[str, Rule]] = {
     **dict.fromkeys(("name_or_path", "max_length", "truncation", "add_special_tokens"), _BUILD),
@@ -104,7 +104,7 @@ _SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
 )
 _TOKENIZE: Final[dict[str, Rule]] = {
     **dict.fromkeys(("default_tokenizer", "max_length", "engine", "special_tokens_in_text"), _BUILD),
-    "long_documents": _BUILD,
+    **dict.fromkeys(("long_documents", "truncation_strategy", "truncation_side"), _BUILD),
     "remove_columns": _BUILD,
     "batch_size": _later(1000, instead="documents are encoded in blocks of at least 4 MiB"),
     "num_workers": _later(4, instead="`--workers N`, the flow's parameter or build_dataset(workers=N)"),
