@@ -1,6 +1,6 @@
 """The Arrow schemas of a dataset's shards, how they are written, and their logical hash.
 
-Two kinds of dataset:
+Three kinds of dataset:
 
 ``packed``
     One row per sequence of exactly ``L`` tokens. ``segment_lengths`` says how many tokens each
@@ -11,7 +11,10 @@ Two kinds of dataset:
 ``tokens``
     One row per document, ragged.
 
-Where only a part of the tokens is to be learned, both have ``loss_mask``, one bit per id: whether the id
+``preference``
+    One row per judged prompt: the columns of :mod:`tokenlake.preferences`, then ``file, position``.
+
+Where only a part of the tokens is to be learned, the first two have ``loss_mask``, one bit per id: whether the id
 bears loss when it is predicted. Padding and BOS never do.
 
 Token columns are PLAIN, without dictionary and statistics: both cost size and time on token ids.
@@ -25,6 +28,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
+
+from tokenlake.preferences import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
 
@@ -67,6 +72,26 @@ def tokens_schema(*, loss_mask: bool = False) -> pa.Schema:
         bits = pa.list_(pa.field("item", pa.bool_(), nullable=False))
         fields.append(pa.field("loss_mask", bits, nullable=False))
     return pa.schema(fields)
+
+
+_HELD: Final[dict[str, Any]] = {
+    **dict.fromkeys(("ids", "labels"), pa.list_(pa.field("item", pa.int32(), nullable=False))),
+    "mask": pa.list_(pa.field("item", pa.int8(), nullable=False)),
+    "label": pa.bool_(),
+    "text": pa.large_string(),
+}
+
+
+def preference_fields(method: Method, trainer: Trainer) -> list[pa.Field[Any]]:
+    """Return the columns that the trainer of a method reads."""
+    columns = columns_for(method, trainer)
+    return [pa.field(column.name, _HELD[column.holds], nullable=False) for column in columns]
+
+
+def preference_schema(method: Method, trainer: Trainer) -> pa.Schema:
+    """Schema of a preference shard: one row per judged prompt, and where it comes from."""
+    place = [pa.field(name, pa.int64(), nullable=False) for name in ("file", "position")]
+    return pa.schema([*preference_fields(method, trainer), *place])
 
 
 def row_group_rows(seq_length: int) -> int:
@@ -130,6 +155,15 @@ def _flatten(array: Any) -> list[np.ndarray[Any, Any]]:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype("<i4")
         return [lengths, *_flatten(array.flatten())]
+    if pa.types.is_large_string(kind):
+        return _flatten(array.cast(pa.large_binary()))
+    if pa.types.is_large_binary(kind):
+        offsets, data = (
+            np.frombuffer(buffer, kind) for buffer, kind in zip(array.buffers()[1:], ("<i8", "u1"))
+        )
+        begin = array.offset
+        offsets = offsets[begin : begin + len(array) + 1]
+        return [np.diff(offsets), data[offsets[0] : offsets[-1]]]
     if pa.types.is_struct(kind):
         return [part for index in range(kind.num_fields) for part in _flatten(array.field(index))]
     values = array.to_numpy(zero_copy_only=False)

@@ -26,6 +26,7 @@ class Documents:
         spans: of the texts: what bears loss; None for plain text.
         extra: bool[n], True for a document that is not the first of its row; None where none is.
         parts: texts of a document.
+        label: bool[n], whether a document is a good answer; None where answers are not judged one by one.
     """
 
     text: pa.LargeStringArray
@@ -34,6 +35,7 @@ class Documents:
     spans: Spans | None = None
     extra: Bools | None = None
     parts: int = 1
+    label: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.position)
@@ -62,6 +64,7 @@ class Documents:
             None if self.spans is None else self.spans.slice(begin, end),
             None if self.extra is None else self.extra[first:last],
             self.parts,
+            None if self.label is None else self.label[first:last],
         )
 
     def select(self, mask: Bools) -> Self:
@@ -74,6 +77,7 @@ class Documents:
             None if self.spans is None else self.spans.select(inside),
             None if self.extra is None else self.extra[mask],
             self.parts,
+            None if self.label is None else self.label[mask],
         )
 
     @classmethod
@@ -82,6 +86,7 @@ class Documents:
         if len(parts) == 1:
             return parts[0]
         text: Any = pa.concat_arrays([part.text for part in parts])
+        labels = [part.label for part in parts if part.label is not None]
         spans = [part.spans for part in parts if part.spans is not None]
         return cls(
             text,
@@ -90,6 +95,7 @@ class Documents:
             Spans.concat(spans) if spans else None,
             _all_extra(parts),
             parts[0].parts,
+            np.concatenate(labels) if labels else None,
         )
 
 

@@ -158,6 +158,7 @@ class RowsRecipe:
             spans=made.spans,
             extra=_extra(row),
             parts=made.parts,
+            label=made.label,
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
         bad = self._judge(batch, sorted(faults.items()))

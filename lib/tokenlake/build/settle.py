@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.sources.inputs import InputFile
 from tokenlake.tokenizers import TokenizerFiles
+from tokenlake.transforms.preference.settling import settled_preference
 
 
 def settle(
@@ -17,4 +19,7 @@ def settle(
     Raises:
         ConfigError: what is asked for cannot be had from these inputs or this tokenizer.
     """
+    if source.texts.preference is not None:
+        preference = settled_preference(source.texts.preference, tokenizer)
+        return replace(source, texts=replace(source.texts, preference=preference)), []
     return source, []

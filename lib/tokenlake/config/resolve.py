@@ -16,6 +16,7 @@ from tokenlake.config.availability import RULES, unavailable
 from tokenlake.config.chat import ChatConfig
 from tokenlake.config.dataset import callback_name
 from tokenlake.config.identity import identity, source_identity
+from tokenlake.config.preference import preference_problems
 from tokenlake.config.resolved import (
     ResolvedBuild,
     ResolvedPack,
@@ -120,7 +121,7 @@ def _missing(config: PipelineConfig) -> list[str]:
             )
     for dataset in config.datasets:
         problems += _missing_in(config, dataset)
-    return problems
+    return problems + preference_problems(config)
 
 
 def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:

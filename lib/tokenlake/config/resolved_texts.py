@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from tokenlake.preferences import Method, Trainer
+
 
 def _nothing() -> dict[str, Any]:
     return {}
@@ -58,7 +60,8 @@ class ResolvedPreference:
         chat_template: for conversations: the Jinja text; None until the plan took the tokenizer's.
     """
 
-    method: Literal["dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo"]
+    method: Method
+    trainer: Trainer = "easydel"
     prompt_field: str = "prompt"
     chosen_field: str = "chosen"
     rejected_field: str = "rejected"

@@ -1,0 +1,150 @@
+"""Rows of preferences to texts: of a prompt, and of the prompt with each of its answers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.config.resolved_texts import ResolvedPreference
+from tokenlake.errors import ConfigError
+from tokenlake.faults import Fault
+from tokenlake.rows import Rows
+from tokenlake.tokenizers import TokenizerFiles
+from tokenlake.tokenizers.special import SpecialScan
+from tokenlake.transforms.preference.conversation import ConversationTexts
+from tokenlake.transforms.preference.judgement import Given, Judgement, judgements
+from tokenlake.transforms.preference.turns import Value, value_of
+from tokenlake.transforms.rendering import Rendered
+
+_ARROW: Final[Any] = pa
+_FIELDS: Final = ("prompt", "chosen", "rejected", "completion")
+
+
+@final
+class PreferenceRenderer:
+    """Makes the texts of a document: of dpo, orpo, cpo ``prompt, prompt + chosen, prompt + rejected``; of kto, bco
+    ``prompt, prompt + completion``; of reward both whole texts; of grpo the prompt.
+
+    Args:
+        special_tokens_in_text: ``fail``: rows whose own text spells a special token are bad; ``encode``: it becomes
+            one; ``literal``: it stays text, which conversations, whose template spells its own, cannot have.
+    """
+
+    def __init__(
+        self, settings: ResolvedPreference, files: TokenizerFiles, special_tokens_in_text: str
+    ) -> None:
+        self._settings, self._files, self._special = settings, files, special_tokens_in_text
+        self._scan = SpecialScan(files.special_tokens)
+        self._names = {name: getattr(settings, f"{name}_field") for name in (*_FIELDS, "label")}
+
+    @property
+    def control_tokens(self) -> bool:
+        return self._special != "literal"
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        # A row need not have all of the fields, and a reader refuses a column that is not there.
+        return None
+
+    def render(self, rows: Rows) -> Rendered:
+        """Return the texts; rows that cannot be used are bad (see :mod:`~tokenlake.transforms.preference.judgement`)."""
+        texts: list[str] = []
+        own: list[str] = []
+        origin: list[int] = []
+        labels: list[bool] = []
+        bad: dict[int, Fault] = {}
+        for index, given in enumerate(self._given(rows)):
+            made = given if isinstance(given, Fault) else self._texts(given)
+            if isinstance(made, Fault):
+                bad[index] = made
+                continue
+            for judgement, parts, said in made:
+                texts += parts
+                own.append(said)
+                origin.append(index)
+                labels.append(bool(judgement.label))
+        spelled = set(np.array(origin)[self._spelled(own)].tolist()) if own else set[int]()
+        fault = Fault(
+            "special_token_in_text", "the row's own text spells out a special token of the tokenizer"
+        )
+        bad |= dict.fromkeys(spelled, fault)
+        return self._rendered(texts, origin, labels, bad)
+
+    def _rendered(
+        self, texts: list[str], origin: list[int], labels: list[bool], bad: dict[int, Fault]
+    ) -> Rendered:
+        parts = texts_per_document(self._settings.method)
+        keep = np.array([index not in bad for index in origin], np.bool_)
+        array = _ARROW.array(texts, pa.large_string())
+        if not keep.all():
+            array = array.filter(pa.array(np.repeat(keep, parts)))
+        return Rendered(
+            text=array,
+            origin=np.array(origin, np.int64)[keep],
+            bad=tuple(sorted(bad.items())),
+            parts=parts,
+            label=np.array(labels, np.bool_)[keep] if self._settings.method in ("kto", "bco") else None,
+        )
+
+    def _given(self, rows: Rows) -> list[Given | Fault]:
+        columns = {name: rows.values(path) for name, path in self._names.items()}
+        found: list[Given | Fault] = []
+        for at in range(len(rows)):
+            values = {name: value_of(columns[name][at], self._names[name]) for name in _FIELDS}
+            fault = next((value for value in values.values() if isinstance(value, Fault)), None)
+            fields: Any = values
+            found.append(fault or Given(**fields, label=columns["label"][at]))
+        return found
+
+    def _texts(self, given: Given) -> list[tuple[Judgement, list[str], str]] | Fault:
+        """Return each document's texts, and its row's own words."""
+        found = judgements(given, self._settings.method)
+        if isinstance(found, Fault):
+            return found
+        made: list[tuple[Judgement, list[str], str]] = []
+        for judgement in found:
+            texts = self._parts(judgement)
+            if isinstance(texts, Fault):
+                return texts
+            made.append((judgement, texts, _own(judgement)))
+        return made
+
+    def _parts(self, judgement: Judgement) -> list[str] | Fault:
+        prompt, answers = judgement.prompt, judgement.answers
+        values: tuple[Value | None, ...] = (prompt, *answers)
+        if any(isinstance(value, list) for value in values):
+            if self._special == "literal":
+                raise ConfigError(
+                    "special_tokens_in_text: literal is for texts, but rows hold conversations, whose template spells "
+                    "special tokens itself; use fail (such rows are bad records) or encode"
+                )
+            whole = self._conversations.texts(prompt, answers)
+        else:
+            whole = [str(prompt), *(f"{prompt or ''}{answer}" for answer in answers)]
+        return whole[1:] if self._settings.method == "reward" and not isinstance(whole, Fault) else whole
+
+    @cached_property
+    def _conversations(self) -> ConversationTexts:
+        return ConversationTexts(self._settings, self._files)
+
+    def _spelled(self, own: list[str]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        if self._special != "fail":
+            return np.empty(0, np.int64)
+        return self._scan.count(_ARROW.array(own, pa.large_string()))[0]
+
+
+def texts_per_document(method: str) -> int:
+    """Return how many texts a document has."""
+    return {"grpo": 1, "kto": 2, "bco": 2, "reward": 2}.get(method, 3)
+
+
+def _own(judgement: Judgement) -> str:
+    """All that the row itself says; a text with its answer in one piece, for a border may lie inside a token."""
+    prompt, answers = judgement.prompt, judgement.answers
+    if isinstance(prompt, str) or (prompt is None and isinstance(answers[0], str)):
+        return "\n".join(f"{prompt or ''}{answer}" for answer in answers or ("",))
+    turns = [turn for value in (prompt or (), *answers) for turn in value]
+    return "\n".join(str(value) for turn in turns if isinstance(turn, dict) for value in turn.values())
