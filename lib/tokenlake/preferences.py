@@ -65,21 +65,41 @@ def parts_of(method: Method) -> tuple[Part, ...]:
 
 
 @cache
+def text_weights(method: Method) -> tuple[int, ...]:
+    """Return, for each text of a document, how often it counts so that every part counts once.
+
+    The texts are the prompt and then the prompt with each answer; for reward, which has no prompt, the whole texts.
+    """
+    if method == "reward":
+        return 1, 1
+    answers = len(parts_of(method)) - 1
+    return (1 - answers, *(1,) * answers)
+
+
+@cache
 def columns_for(method: Method, trainer: Trainer) -> tuple[TrainerColumn, ...]:
     """Return the columns that the trainer of a method reads, in their order."""
-    answers = [part for part in parts_of(method) if part != "prompt"]
-    label = (TrainerColumn("label", "label"),) if answers == ["completion"] else ()
+    answers: tuple[Part, ...] = tuple(part for part in parts_of(method) if part != "prompt")
+    label = (TrainerColumn("label", "label"),) if answers == ("completion",) else ()
     if method == "grpo":
         return _prompts(trainer)
     if method == "reward":
         return tuple(column for part in answers for column in _whole(part, trainer))
     if trainer == "trl" and method in ("dpo", "kto"):
-        return (*(TrainerColumn(f"{part}_ids", "ids", (part,)) for part in ("prompt", *answers)), *label)
+        return (*(TrainerColumn(f"{part}_ids", "ids", (part,)) for part in parts_of(method)), *label)
     prompt = (
         TrainerColumn("prompt_input_ids", "ids", ("prompt",)),
         TrainerColumn("prompt_attention_mask", "mask", ("prompt",)),
     )
     return (*prompt, *(column for part in answers for column in _together(part)), *label)
+
+
+@cache
+def id_weights(method: Method, trainer: Trainer) -> dict[str, int]:
+    """Return the columns of ids and how often each counts, so that every part of a row counts once."""
+    columns = [column for column in columns_for(method, trainer) if column.holds == "ids"]
+    repeated = [column.parts[:-1] for column in columns]
+    return {column.name: 1 - repeated.count(column.parts) for column in columns}
 
 
 def _prompts(trainer: Trainer) -> tuple[TrainerColumn, ...]:

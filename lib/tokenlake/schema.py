@@ -159,7 +159,8 @@ def _flatten(array: Any) -> list[np.ndarray[Any, Any]]:
         return _flatten(array.cast(pa.large_binary()))
     if pa.types.is_large_binary(kind):
         offsets, data = (
-            np.frombuffer(buffer, kind) for buffer, kind in zip(array.buffers()[1:], ("<i8", "u1"))
+            np.frombuffer(buffer, kind)
+            for buffer, kind in zip(array.buffers()[1:], ("<i8", "u1"), strict=True)
         )
         begin = array.offset
         offsets = offsets[begin : begin + len(array) + 1]

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tokenlake.build.plan import Plan
 from tokenlake.build.recipe import Recipe, open_recipe, special_mode
 from tokenlake.config.resolve import ResolvedSource
+from tokenlake.preferences import text_weights
 from tokenlake.sources.ranges import FileRange
 from tokenlake.tokenizers import Encoder
 
@@ -122,22 +123,20 @@ class _Place:
 
     texts: list[pa.LargeStringArray]
     bytes_read: int
-
-    @property
-    def documents(self) -> int:
-        return sum(map(len, self.texts))
+    documents: int
 
 
 def _beginning_of(part: FileRange, recipe: Recipe) -> _Place:
     """Read batches until one says how much input it took: some formats read ahead, or begin with what is left out."""
     texts: list[pa.LargeStringArray] = []
-    read = 0
+    read = documents = 0
     for batch in islice(recipe.read(part), _MOST_BATCHES):
         texts.append(batch.documents.text)
         read += batch.bytes_read
+        documents += len(batch.documents)
         if read and len(batch.documents):
             break
-    return _Place(texts, read)
+    return _Place(texts, read, documents)
 
 
 def _count_ids(plan: Plan, source: ResolvedSource, recipe: Recipe, texts: list[pa.LargeStringArray]) -> float:
@@ -154,6 +153,10 @@ def _count_ids(plan: Plan, source: ResolvedSource, recipe: Recipe, texts: list[p
     encoded = len(encoder.encode(beginnings).ids)
     per_byte = encoded / max(1, pc.sum(pc.binary_length(beginnings)).as_py())
     lengths = np.concatenate([np.asarray(pc.binary_length(text)) for text in texts]) * per_byte
+    if source.texts.preference is not None:
+        # its prompt is a beginning of its other texts
+        weights = np.array(text_weights(source.texts.preference.method))
+        return max(0.0, float((lengths.reshape(-1, len(weights)) @ weights).sum()))
     lengths += (
         len(encoder.prefix) + len(encoder.suffix) + (planned.append_eos and plan.build.pack is not None)
     )

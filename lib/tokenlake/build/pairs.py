@@ -15,6 +15,7 @@ from tokenlake.build.job import UnitJob
 from tokenlake.build.parts import PartWriter
 from tokenlake.config.resolved_texts import ResolvedPreference
 from tokenlake.manifest import ShardEntry
+from tokenlake.preferences import text_weights
 from tokenlake.schema import ROW_GROUP_TOKENS, preference_schema
 from tokenlake.storage import Layout, Store
 from tokenlake.tokenizers import Encoded, Encoder
@@ -71,6 +72,11 @@ class PreferenceSink:
         if len(joined.origin):
             self._cut(self._rows(documents, joined), joined.lengths)
         return joined
+
+    def text_bytes(self, documents: Documents) -> int:
+        """Return the UTF-8 bytes of prompts and answers, each counted once as ids are."""
+        sizes = documents.text_sizes.reshape(-1, documents.parts).sum(axis=0)
+        return int(sizes @ np.array(text_weights(self._settings.method)))
 
     def finish(self) -> list[ShardEntry]:
         """Write what is left and publish; returns the parts."""

@@ -202,7 +202,7 @@ class Unit:
         encoded = self._encoder.encode(documents.text)
         joined = sink.add(documents, encoded)
         self._counts["tokens"] += joined.tokens
-        self._counts["text_bytes"] += documents.text_bytes
+        self._counts["text_bytes"] += sink.text_bytes(documents)
         self._counts["special_tokens_in_text"] += (
             encoded.special_tokens if not self._recipe.control_tokens else 0
         )

@@ -100,6 +100,8 @@ def _expected(made: Plan, whole: Estimate) -> list[tuple[str, str]]:
     pack = made.build.pack
     splits = {name: part for source in made.build.sources for name, part in source.splits}
     rows = f"{_about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
+    if (preference := made.build.preference) is not None:
+        rows = f"{_about(whole.documents)} for {preference.method}, in the columns of {preference.trainer}"
     return [
         ("tokens", _about(whole.tokens)),
         ("sequences" if pack else "rows", rows),

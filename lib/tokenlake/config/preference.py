@@ -37,6 +37,9 @@ class PreferenceConfig(Section):
     label_field: Text = "label"
     """Field that says whether it was good: true or false."""
 
+    tools_field: Text = "tools"
+    """Field of the tools that a conversation may call, where rows have it."""
+
 
 def preference_problems(config: PipelineConfig) -> list[str]:
     """Return what contradicts a preference section; nothing where no dataset has one."""
@@ -73,10 +76,9 @@ def _in_dataset(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
             f"{path}.long_documents: split, but a pair cannot be cut into several; write keep, truncate (cuts the "
             "answers' ends) or drop"
         )
-    for other in ("chat", "prompt"):
-        if getattr(dataset, other) is not None:
-            problems.append(
-                f"{path}.{other}: set beside `preference`; its conversations are rendered by the tokenizer's own "
-                "chat template, and its fields are named in `preference`"
-            )
-    return problems
+    return problems + [
+        f"{path}.{other}: set beside `preference`; its conversations are rendered by the tokenizer's own chat "
+        "template, and its fields are named in `preference`"
+        for other in ("chat", "prompt")
+        if getattr(dataset, other) is not None
+    ]

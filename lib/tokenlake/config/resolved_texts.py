@@ -67,6 +67,7 @@ class ResolvedPreference:
     rejected_field: str = "rejected"
     completion_field: str = "completion"
     label_field: str = "label"
+    tools_field: str = "tools"
     chat_template: str | None = None
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.manifest import InputFileEntry, Manifest, ShardEntry
+from tokenlake.preferences import TrainerColumn, columns_for
 from tokenlake.storage import Layout, Store
 
 
@@ -23,6 +24,7 @@ class Segment:
         source, path, position: where the document comes from (`position`: row number or byte offset).
         start: index of the run's first id within the document.
         ids: the run.
+        part: of a preference: prompt, chosen, rejected or completion.
     """
 
     source: str
@@ -30,12 +32,16 @@ class Segment:
     position: int
     start: int
     ids: tuple[int, ...]
+    part: str | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One row: its place, its segments, and how many ids of padding follow them."""
+    """One row: its place, its segments, and how many ids of padding follow them.
+
+    Of a judged answer, `label` says whether it is good.
+    """
 
     split: str
     row: int
@@ -43,6 +49,7 @@ class Sequence:
     shard_row: int
     segments: tuple[Segment, ...]
     padding: int
+    label: bool | None = None
 
 
 def read_sequences(
@@ -118,6 +125,13 @@ def _sequence(
     values: dict[str, Any],
     inputs: dict[int, InputFileEntry],
 ) -> Sequence:
+    if manifest.preference is not None:
+        entry = inputs[values["file"]]
+        parts = _parts(columns_for(*manifest.preference), values)
+        shown = tuple(
+            Segment(entry.source, entry.path, values["position"], 0, tuple(run), part) for part, run in parts
+        )
+        return Sequence(shard.split, row, shard.path, shard_row, shown, 0, values.get("label"))
     ids: list[int] = values["input_ids"]
     packed = manifest.kind == "packed"
     lengths: list[int] = values["segment_lengths"] if packed else [len(ids)]
@@ -130,3 +144,12 @@ def _sequence(
         segments.append(Segment(entry.source, entry.path, document["position"], document["start"], run))
         begin += length
     return Sequence(shard.split, row, shard.path, shard_row, tuple(segments), len(ids) - begin)
+
+
+def _parts(columns: tuple[TrainerColumn, ...], values: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the parts of a preference; an answer without the prompt that its column may begin with."""
+    ids: dict[tuple[str, ...], list[int]] = {
+        column.parts: values[column.name] for column in columns if column.holds == "ids"
+    }
+    for parts, run in ids.items():
+        yield parts[-1], run[len(ids.get(parts[:-1], ())) :]

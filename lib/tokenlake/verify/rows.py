@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.schema import LogicalHasher, packed_schema, tokens_schema
+from tokenlake.manifest import Manifest
+from tokenlake.preferences import IGNORED, Part, TrainerColumn, columns_for
+from tokenlake.schema import LogicalHasher, packed_schema, preference_schema, tokens_schema
 
 Int64s = npt.NDArray[np.int64]
 Fault = tuple[str, str, str]  # problem, expected, got
 
+_LAWS: Final = {
+    "ids": "the ids of the prompt, then the answer's",
+    "mask": "a 1 for each id",
+    "labels": f"{IGNORED} for each id of the prompt, then the answer's ids",
+}
 
-def expected_schema(seq_length: int | None) -> pa.Schema:
-    """Return the columns that every shard of the kind has (``seq_length`` None: a tokens dataset)."""
-    return tokens_schema() if seq_length is None else packed_schema(seq_length)
+
+@final
+@dataclass(frozen=True, slots=True)
+class RowKind:
+    """What the rows of a version are.
+
+    Attributes:
+        seq_length: L of a packed dataset, else None.
+        columns: what a preference trainer reads; empty for the other kinds.
+        schema: the columns that every shard has.
+    """
+
+    seq_length: int | None
+    columns: tuple[TrainerColumn, ...]
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Return the kind of a version's rows."""
+        if manifest.preference is not None:
+            return cls(None, columns_for(*manifest.preference), preference_schema(*manifest.preference))
+        length = manifest.seq_length
+        return cls(length, (), tokens_schema() if length is None else packed_schema(length))
 
 
 @final
@@ -26,11 +53,11 @@ class RowCheck:
     """Counts and checks rows as they come; one for each shard.
 
     Args:
-        seq_length: L of a packed dataset, None for tokens.
+        kind: what the rows are.
         file_ids: ascending ids of the manifest's input table, int64.
     """
 
-    seq_length: int | None
+    kind: RowKind
     file_ids: Int64s
     rows: int = 0
     tokens: int = 0
@@ -47,19 +74,25 @@ class RowCheck:
             self._fault("nulls", "no nulls in any column", f"some in {', '.join(nulls)}")
         else:
             self.hasher.update(table)
-            self._packed(table) if self.seq_length is not None else self._ragged(table)
+            self._by_kind(table)
         self.rows += table.num_rows
 
-    def _packed(self, table: pa.Table) -> None:
+    def _by_kind(self, table: pa.Table) -> None:
+        if self.kind.columns:
+            self._judged(table)
+        elif self.kind.seq_length is None:
+            self._ragged(table)
+        else:
+            self._packed(table, self.kind.seq_length)
+
+    def _packed(self, table: pa.Table, seq_length: int) -> None:
         lengths, pieces = _list(table, "segment_lengths")
         documents, provenance = _list(table, "documents")
         limits = np.concatenate(([0], np.cumsum(lengths)))
         ends = np.concatenate(([0], np.cumsum(pieces, dtype=np.int64)))[limits]
         used = np.diff(ends)
         self._rows("segment lengths", "at least one piece in every row", lengths < 1)
-        self._rows(
-            "segment lengths", f"at most {self.seq_length} ids in a row", used > (self.seq_length or 0)
-        )
+        self._rows("segment lengths", f"at most {seq_length} ids in a row", used > seq_length)
         self._rows("segment lengths", "pieces of at least one id", np.diff(_marked(pieces < 1)[limits]) > 0)
         self._rows("provenance", "a document for every segment", lengths != documents)
         start = _numbers(provenance.field("start"))
@@ -73,6 +106,21 @@ class RowCheck:
         self._rows("input_ids", "at least one id in every row", lengths < 1)
         self._provenance(*(_numbers(table[name].combine_chunks()) for name in ("file", "position")))
         self.tokens += int(lengths.sum())
+        self.documents += table.num_rows
+
+    def _judged(self, table: pa.Table) -> None:
+        """Preferences: each part counts once, by the column that holds it last; the other columns follow the ids."""
+        columns = self.kind.columns
+        ids = {column.parts: _list(table, column.name) for column in columns if column.holds == "ids"}
+        for parts, (size, _) in ids.items():
+            own = size - ids[parts[:-1]][0] if len(parts) > 1 else size
+            self._rows("ids", f"at least one id of the {''.join(parts[-1:])}", own < 1)
+            self.tokens += int(own.sum())
+        for column in columns:
+            if column.holds in ("ids", "mask", "labels"):
+                wrong = _unlike(column, ids, *_list(table, column.name))
+                self._rows(column.name, _LAWS[column.holds], wrong)
+        self._provenance(*(_numbers(table[name].combine_chunks()) for name in ("file", "position")))
         self.documents += table.num_rows
 
     def _provenance(self, file: Int64s, position: Int64s) -> None:
@@ -93,6 +141,26 @@ class RowCheck:
 
     def _fault(self, problem: str, expected: str, got: str) -> None:
         self.faults.setdefault(f"{problem}: {expected}", (problem, expected, got))
+
+
+def _unlike(
+    column: TrainerColumn, ids: dict[tuple[Part, ...], tuple[Int64s, Int64s]], size: Int64s, values: Int64s
+) -> npt.NDArray[np.bool_]:
+    """Return the rows (bool[n]) where a column is not what the ids of its parts say."""
+    lengths, whole = ids[column.parts]
+    if (size != lengths).any():
+        return size != lengths
+    begins, before = ids.get(column.parts[:-1], (np.zeros(len(size), np.int64), whole[:0]))
+    offsets = np.cumsum(size) - size
+    is_before = np.arange(len(values)) - np.repeat(offsets, size) < np.repeat(begins, size)
+    if column.holds == "mask":
+        wrong = values != 1
+    elif column.holds == "labels":
+        wrong = values != np.where(is_before, IGNORED, whole)
+    else:
+        wrong = is_before.copy()
+        wrong[is_before] = values[is_before] != before if int(is_before.sum()) == len(before) else True
+    return np.diff(_marked(wrong)[np.concatenate((offsets, [len(values)]))]) > 0
 
 
 def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:

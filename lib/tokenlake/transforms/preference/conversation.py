@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Sequence
+from typing import Any, cast, final
 
 from tokenlake.config.resolved_texts import ResolvedPreference
-from tokenlake.errors import NotAvailableError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.faults import Fault
 from tokenlake.tokenizers import TokenizerFiles
-from tokenlake.transforms.preference.turns import Value
+from tokenlake.transforms.chat.template import ChatTemplate
+from tokenlake.transforms.preference.turns import Turn, Value
 
 
 @final
 class ConversationTexts:
-    """Renders with the template of `settings`."""
+    """Renders with the template of `settings`.
+
+    Raises:
+        ConfigError: there is no template, or it cannot be compiled.
+    """
 
     def __init__(self, settings: ResolvedPreference, files: TokenizerFiles) -> None:
-        raise NotAvailableError("preferences of conversations are not available yet; today: texts")
+        if settings.chat_template is None:
+            raise ConfigError(
+                f"preference: rows hold conversations, but tokenizer {files.name!r} has no chat template; use a "
+                "tokenizer that has one (chat_template.jinja, or chat_template in tokenizer_config.json)",
+                tokenizer=files.name,
+            )
+        self._template = ChatTemplate.of(settings.chat_template, files)
 
-    def texts(self, prompt: Value | None, answers: tuple[Value, ...]) -> list[str] | Fault:
-        """Return the text of the prompt, and of the prompt with each answer."""
-        raise NotImplementedError
+    def texts(
+        self, prompt: Value | None, answers: tuple[Value, ...], tools: Sequence[Any] | None
+    ) -> list[str] | Fault:
+        """Return the text of the prompt, and of the prompt with each answer.
+
+        The prompt ends with what begins the assistant's turn, where that is whose turn it is.
+        """
+        turns = cast("list[Turn]", prompt or [])
+        said = cast("tuple[list[Turn], ...]", answers)
+        begins = all(answer[0]["role"] == "assistant" for answer in said)
+        try:
+            first = self._text(turns, tools, open_turn=begins) if turns else ""
+            wholes = [self._text([*turns, *answer], tools, open_turn=False) for answer in said]
+        except BadRecordError as error:
+            return Fault(str(error.details.get("reason", "template_error")), str(error))
+        if any(not whole.startswith(first) for whole in wholes):
+            return Fault(
+                "prompt_not_a_beginning",
+                "the chat template does not render the conversation as a continuation of its prompt",
+            )
+        return [first, *wholes]
+
+    def _text(self, turns: list[Turn], tools: Sequence[Any] | None, *, open_turn: bool) -> str:
+        return self._template.render(turns, tools, add_generation_prompt=open_turn).text

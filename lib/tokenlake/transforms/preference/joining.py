@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.preferences import Method, Part, parts_of
-from tokenlake.transforms.preference.ragged import Ragged, common_prefix
+from tokenlake.transforms.preference.ragged import Ragged, common_prefix, total_lengths
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ class Joined:
     @property
     def lengths(self) -> Int64:
         """int64[m], ids of each document, each part counted once."""
-        return sum((part.lengths for part in self.parts.values()), np.zeros(len(self.origin), np.int64))
+        return total_lengths(list(self.parts.values()))
 
 
 @final
@@ -79,7 +79,7 @@ class Joiner:
     long_documents: str
 
     def join(self, ids: Int32, offsets: Int64) -> Joined:
-        """Join the texts of n documents, :func:`texts_per_document` runs of ids for each."""
+        """Join the texts of n documents, as many runs of ids for each."""
         return _Joining(self, _bare(self.method, Ragged(ids, offsets))).run()
 
 
@@ -100,7 +100,8 @@ def _bare(method: Method, texts: Ragged) -> _Bare:
         for index in range(per)
     ]
     if method in ("grpo", "reward"):
-        return _Bare(dict(zip(parts, columns, strict=True)), np.zeros(len(columns[0]), np.bool_))
+        same: dict[Part, Ragged] = dict(zip(parts, columns, strict=True))
+        return _Bare(same, np.zeros(len(columns[0]), np.bool_))
     prompt, *wholes = columns
     border = np.minimum.reduce([common_prefix(prompt, whole) for whole in wholes])
     found: dict[Part, Ragged] = {"prompt": prompt.cut(border)}
@@ -122,11 +123,13 @@ class _Joining:
     def run(self) -> Joined:
         bare = self.bare.parts
         count = len(next(iter(bare.values())))
-        content = self._content(bare)
+        content = total_lengths(list(bare.values()))
         head, tail = self._heads(bare), self._tails(bare)
-        whole = {name: self._around(name, part, head, tail) for name, part in bare.items()}
+        whole: dict[Part, Ragged] = {
+            name: self._around(name, part, head, tail) for name, part in bare.items()
+        }
         keep, cut = self._fitted(whole, content)
-        parts = {name: part.select(keep) for name, part in cut.items()}
+        parts: dict[Part, Ragged] = {name: part.select(keep) for name, part in cut.items()}
         # An EOS that we put there is gone where its answer was cut.
         eos = sum(
             int((there & (cut[name].lengths == whole[name].lengths))[keep].sum())
@@ -149,9 +152,6 @@ class _Joining:
             left_out=dict(self.left_out),
         )
 
-    def _content(self, parts: dict[Part, Ragged]) -> Int64:
-        return np.sum([part.lengths for part in parts.values()], axis=0, dtype=np.int64)
-
     def _heads(self, parts: dict[Part, Ragged]) -> dict[Part, Bools]:
         """Which runs lack their BOS."""
         names: tuple[Part, ...] = ("prompt",) if "prompt" in parts else tuple(parts)
@@ -168,11 +168,11 @@ class _Joining:
 
     def _fitted(self, parts: dict[Part, Ragged], content: Int64) -> tuple[Bools, dict[Part, Ragged]]:
         """Return which documents stay, and all parts, cut where the policy says so."""
-        keep = np.ones(len(content), np.bool_)
+        parts, keep = dict(parts), np.ones(len(content), np.bool_)
         empty = np.logical_or.reduce([part.lengths == 0 for part in parts.values()])
         keep = self._leave(keep, empty, "empty", content)
         prompt = parts["prompt"].lengths if "prompt" in parts else np.zeros(len(content), np.int64)
-        answers = {name: part for name, part in parts.items() if name != "prompt"}
+        answers: dict[Part, Ragged] = {name: part for name, part in parts.items() if name != "prompt"}
         most = self.by.max_length
         if self.by.long_documents != "keep":
             full = prompt >= most if answers else prompt > most
@@ -182,7 +182,8 @@ class _Joining:
             keep = self._leave(keep, prompt + longest > most, "too_long", content)
         if self.by.long_documents == "truncate":
             room = np.maximum(most - prompt, 0)
-            parts = parts | {name: part.cut(room) for name, part in answers.items()}
+            for name, part in answers.items():
+                parts[name] = part.cut(room)
         if "rejected" in parts:
             keep = self._leave(keep, _equal(parts["chosen"], parts["rejected"]), "equal_answers", content)
         return keep, parts

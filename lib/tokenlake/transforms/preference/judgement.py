@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from tokenlake.faults import Fault
 from tokenlake.preferences import Method
@@ -23,6 +23,7 @@ class Given:
     rejected: Value | None = None
     completion: Value | None = None
     label: object = None
+    tools: Any = None
 
 
 @final

@@ -109,5 +109,13 @@ def common_prefix(left: Ragged, right: Ragged) -> Int64:
     return lengths
 
 
+def total_lengths(parts: Sequence[Ragged]) -> Int64:
+    """Return the lengths of the i-th runs of all parts together: int64[n]."""
+    total = np.zeros(len(parts[0]), np.int64)
+    for part in parts:
+        total += part.lengths
+    return total
+
+
 def _offsets(lengths: Int64) -> Int64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

@@ -11,12 +11,13 @@ import pyarrow as pa
 from tokenlake.config.resolved_texts import ResolvedPreference
 from tokenlake.errors import ConfigError
 from tokenlake.faults import Fault
+from tokenlake.preferences import text_weights
 from tokenlake.rows import Rows
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.tokenizers.special import SpecialScan
 from tokenlake.transforms.preference.conversation import ConversationTexts
 from tokenlake.transforms.preference.judgement import Given, Judgement, judgements
-from tokenlake.transforms.preference.turns import Value, value_of
+from tokenlake.transforms.preference.turns import Value, tools_of, value_of
 from tokenlake.transforms.rendering import Rendered
 
 _ARROW: Final[Any] = pa
@@ -38,7 +39,7 @@ class PreferenceRenderer:
     ) -> None:
         self._settings, self._files, self._special = settings, files, special_tokens_in_text
         self._scan = SpecialScan(files.special_tokens)
-        self._names = {name: getattr(settings, f"{name}_field") for name in (*_FIELDS, "label")}
+        self._names = {name: getattr(settings, f"{name}_field") for name in (*_FIELDS, "label", "tools")}
 
     @property
     def control_tokens(self) -> bool:
@@ -50,7 +51,7 @@ class PreferenceRenderer:
         return None
 
     def render(self, rows: Rows) -> Rendered:
-        """Return the texts; rows that cannot be used are bad (see :mod:`~tokenlake.transforms.preference.judgement`)."""
+        """Return the texts; rows that cannot be used are bad (see :func:`judgements`)."""
         texts: list[str] = []
         own: list[str] = []
         origin: list[int] = []
@@ -76,7 +77,7 @@ class PreferenceRenderer:
     def _rendered(
         self, texts: list[str], origin: list[int], labels: list[bool], bad: dict[int, Fault]
     ) -> Rendered:
-        parts = texts_per_document(self._settings.method)
+        parts = len(text_weights(self._settings.method))
         keep = np.array([index not in bad for index in origin], np.bool_)
         array = _ARROW.array(texts, pa.large_string())
         if not keep.all():
@@ -96,7 +97,9 @@ class PreferenceRenderer:
             values = {name: value_of(columns[name][at], self._names[name]) for name in _FIELDS}
             fault = next((value for value in values.values() if isinstance(value, Fault)), None)
             fields: Any = values
-            found.append(fault or Given(**fields, label=columns["label"][at]))
+            tools = tools_of(columns["tools"][at])
+            fault = fault or (tools if isinstance(tools, Fault) else None)
+            found.append(fault or Given(**fields, label=columns["label"][at], tools=tools))
         return found
 
     def _texts(self, given: Given) -> list[tuple[Judgement, list[str], str]] | Fault:
@@ -106,13 +109,13 @@ class PreferenceRenderer:
             return found
         made: list[tuple[Judgement, list[str], str]] = []
         for judgement in found:
-            texts = self._parts(judgement)
+            texts = self._parts(judgement, given.tools)
             if isinstance(texts, Fault):
                 return texts
             made.append((judgement, texts, _own(judgement)))
         return made
 
-    def _parts(self, judgement: Judgement) -> list[str] | Fault:
+    def _parts(self, judgement: Judgement, tools: Any) -> list[str] | Fault:
         prompt, answers = judgement.prompt, judgement.answers
         values: tuple[Value | None, ...] = (prompt, *answers)
         if any(isinstance(value, list) for value in values):
@@ -121,7 +124,7 @@ class PreferenceRenderer:
                     "special_tokens_in_text: literal is for texts, but rows hold conversations, whose template spells "
                     "special tokens itself; use fail (such rows are bad records) or encode"
                 )
-            whole = self._conversations.texts(prompt, answers)
+            whole = self._conversations.texts(prompt, answers, tools)
         else:
             whole = [str(prompt), *(f"{prompt or ''}{answer}" for answer in answers)]
         return whole[1:] if self._settings.method == "reward" and not isinstance(whole, Fault) else whole
@@ -134,11 +137,6 @@ class PreferenceRenderer:
         if self._special != "fail":
             return np.empty(0, np.int64)
         return self._scan.count(_ARROW.array(own, pa.large_string()))[0]
-
-
-def texts_per_document(method: str) -> int:
-    """Return how many texts a document has."""
-    return {"grpo": 1, "kto": 2, "bco": 2, "reward": 2}.get(method, 3)
 
 
 def _own(judgement: Judgement) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from os.path import commonprefix
 from typing import Final
 
 from tokenlake.transforms.preference.turns import Turn
@@ -24,7 +23,7 @@ def shared_text(left: str, right: str) -> int:
     The blanks after that word belong to the answers, and so does a word that only begins alike: tokenizers put a
     word's blank before it. Each text keeps at least one word. Scripts without blanks are cut between characters.
     """
-    end = len(commonprefix((left, right)))
+    end = _alike(left, right)
     shorter = min(len(left.rstrip()), len(right.rstrip()))
     if end >= shorter:
         found = _LAST_WORD.search(left[:shorter])
@@ -32,6 +31,15 @@ def shared_text(left: str, right: str) -> int:
     while end and (_inside_word(left, end) or _inside_word(right, end)):
         end -= 1
     return len(left[:end].rstrip())
+
+
+def _alike(left: str, right: str) -> int:
+    """Return how many characters are equal from the beginning: by halving, for texts may be long."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
+    return low
 
 
 def _inside_word(text: str, at: int) -> bool:

@@ -12,7 +12,7 @@ from tokenlake.config.resolved_texts import ResolvedPreference
 from tokenlake.preferences import IGNORED, Part, TrainerColumn, columns_for
 from tokenlake.schema import preference_fields
 from tokenlake.transforms.preference.joining import Joined
-from tokenlake.transforms.preference.ragged import Ragged
+from tokenlake.transforms.preference.ragged import Ragged, total_lengths
 
 _ARROW: Final[Any] = pa
 
@@ -47,7 +47,7 @@ def _runs(column: TrainerColumn, parts: dict[Part, Ragged]) -> Ragged:
     if column.holds == "labels":
         runs = [*(Ragged.filled(IGNORED, run.lengths) for run in runs[:-1]), runs[-1]]
     if column.holds == "mask":
-        return Ragged.filled(1, np.sum([run.lengths for run in runs], axis=0, dtype=np.int64))
+        return Ragged.filled(1, total_lengths(runs))
     return Ragged.joined(runs)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+import orjson
+
 from tokenlake.faults import Fault
 
 Turn = dict[str, Any]
@@ -54,6 +56,18 @@ def _turn(raw: object) -> Turn | None:
     if not isinstance(role, str) or not _is_utf8(str(message.get("content", ""))):
         return None
     return {**message, "role": _ROLES.get(role, role), "content": message.get("content", "")}
+
+
+def tools_of(raw: object) -> list[Any] | Fault | None:
+    """Return the tools that a conversation may call: a list, or JSON text of one."""
+    if isinstance(raw, str):
+        try:
+            raw = orjson.loads(raw)
+        except ValueError:
+            return Fault("bad_tools", "the tools are text, but not JSON")
+    if raw is None or raw == []:
+        return None
+    return cast("list[Any]", raw) if isinstance(raw, list) else Fault("bad_tools", "the tools are not a list")
 
 
 def is_empty(value: Value) -> bool:
