@@ -52,7 +52,7 @@ class Reference:
         from tokenizers import Tokenizer
 
         self.tokenizer = Tokenizer.from_str(files.json_bytes.decode())
-        self.eos = self.tokenizer.token_to_id(files.eos_token)
+        self.eos = int(self.tokenizer.token_to_id(files.eos_token or ""))
         probe = self.tokenizer.encode("a").ids
         self.bos = probe[: probe.index(self.ids("a")[0])]
         self.template = files.config.get("chat_template")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from tests import preference_support as support
 from tests.preference_support import Reference, prompt_columns, together
 from tokenlake.build.estimate import estimate, total
 from tokenlake.build.plan import make_plan
-from tokenlake.build.runner import BuildResult, build_dataset
+from tokenlake.build.pool import WorkerPool
+from tokenlake.build.runner import BuildResult, build_dataset, result_of, run_pending
+from tokenlake.build.session import BuildSession
 from tokenlake.cli.app import main
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
@@ -28,6 +31,7 @@ from tokenlake.verify import verify
 from tokenlake.verify.rows import RowCheck, RowKind
 
 Row = dict[str, Any]
+Build = Callable[[Row], BuildResult]
 METHODS = ("dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo")
 
 
@@ -64,6 +68,25 @@ def folder(tmp_path: Path) -> Path:
         for file, data in files.files.items():
             (tmp_path / name / file).write_bytes(data)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One worker process for all builds: starting it takes longer than they do."""
+    with WorkerPool(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def build(pool: WorkerPool) -> Build:
+    """Builds a dataset as `build_dataset` does, in that worker."""
+
+    def built(config: Row) -> BuildResult:
+        session = BuildSession.open(config)
+        run_pending(session, pool, retries=0)
+        return result_of(session, session.commit(), 0.0)
+
+    return built
 
 
 def write(path: Path, rows: list[Row]) -> None:
@@ -137,8 +160,8 @@ def expected(method: str, row: Row, reference: Reference) -> list[Row]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_row_comes_back_id_for_id(folder: Path, method: Any) -> None:
-    result = build_dataset(config_of(folder, method), workers=1)
+def test_every_row_comes_back_id_for_id(folder: Path, build: Build, method: Any) -> None:
+    result = build(config_of(folder, method))
     reference = Reference(support.llama())
     rows = pairs(0, 50)
     assert rows_of(result) == [made for row in rows for made in expected(method, row, reference)]
@@ -156,25 +179,25 @@ def test_every_row_comes_back_id_for_id(folder: Path, method: Any) -> None:
 
 @pytest.mark.parametrize("tokenizer", ["llama", "chatml"])
 @pytest.mark.parametrize("method", ["dpo", "reward", "kto", "grpo"])
-def test_conversations_come_back_id_for_id(folder: Path, method: str, tokenizer: str) -> None:
+def test_conversations_come_back_id_for_id(folder: Path, build: Build, method: str, tokenizer: str) -> None:
     files: TokenizerFiles = getattr(support, tokenizer)()
     rows = [conversation(row) for row in pairs(0, 20)]
     (folder / "in" / "b.jsonl").unlink()
     write(folder / "in" / "a.jsonl", rows)
-    result = build_dataset(config_of(folder, method, tokenizer), workers=1)
+    result = build(config_of(folder, method, tokenizer))
     reference = Reference(files)
     assert rows_of(result) == [made for row in rows for made in expected(method, row, reference)]
     # The templates spell BOS and EOS themselves.
     assert (result.manifest.account.bos, result.manifest.account.eos) == (0, 0)
 
 
-def test_ids_and_provenance_survive_every_kind_of_input(folder: Path) -> None:
-    jsonl = build_dataset(config_of(folder, "dpo"), workers=1)
+def test_ids_and_provenance_survive_every_kind_of_input(folder: Path, build: Build) -> None:
+    jsonl = build(config_of(folder, "dpo"))
     for name in ("a", "b"):
         rows = [json.loads(line) for line in (folder / "in" / f"{name}.jsonl").read_text().splitlines()]
         (folder / "in" / f"{name}.jsonl").unlink()
         pq.write_table(__import__("pyarrow").Table.from_pylist(rows), folder / "in" / f"{name}.parquet")
-    parquet = build_dataset(config_of(folder, "dpo"), workers=1)
+    parquet = build(config_of(folder, "dpo"))
     assert rows_of(parquet) == rows_of(jsonl)
     assert [row["position"] for row in rows_of(parquet, places=True)] == [*range(30), *range(20)]
     starts = [row["position"] for row in rows_of(jsonl, places=True)]
@@ -191,10 +214,10 @@ def test_the_number_of_workers_changes_no_byte(folder: Path) -> None:
     assert built(1) == built(2)
 
 
-def test_a_second_build_has_nothing_to_do_and_another_trainer_has(folder: Path) -> None:
-    assert build_dataset(config_of(folder, "dpo"), workers=1).status == "built"
-    assert build_dataset(config_of(folder, "dpo"), workers=1).status == "exists"
-    other = build_dataset(config_of(folder, "dpo", trainer="trl"), workers=1)
+def test_a_second_build_has_nothing_to_do_and_another_trainer_has(folder: Path, build: Build) -> None:
+    assert build(config_of(folder, "dpo")).status == "built"
+    assert build(config_of(folder, "dpo")).status == "exists"
+    other = build(config_of(folder, "dpo", trainer="trl"))
     assert (other.status, other.version) == ("built", 2)
     assert set(rows_of(other)[0]) == {"prompt_ids", "chosen_ids", "rejected_ids"}
 
@@ -202,7 +225,7 @@ def test_a_second_build_has_nothing_to_do_and_another_trainer_has(folder: Path) 
 # What does not get through is accounted
 
 
-def test_bad_rows_are_set_aside_by_reason(folder: Path) -> None:
+def test_bad_rows_are_set_aside_by_reason(folder: Path, build: Build) -> None:
     good = pairs(0, 1)[0]
     bad = [
         {**good, "rejected": good["chosen"]},
@@ -214,9 +237,7 @@ def test_bad_rows_are_set_aside_by_reason(folder: Path) -> None:
     write(folder / "in" / "b.jsonl", [*bad, good])
     with pytest.raises(BadRecordError, match=r"b\.jsonl:1: equal_answers"):
         build_dataset(config_of(folder, "dpo"), workers=1)
-    result = build_dataset(
-        config_of(folder, "dpo", on_bad_record="quarantine", max_bad_fraction=1.0), workers=1
-    )
+    result = build(config_of(folder, "dpo", on_bad_record="quarantine", max_bad_fraction=1.0))
     reasons = ("equal_answers", "empty_answer", "missing_field", "special_token_in_text", "no_prompt")
     account = result.manifest.account
     assert account.quarantined == dict.fromkeys(reasons, 1)
@@ -225,32 +246,30 @@ def test_bad_rows_are_set_aside_by_reason(folder: Path) -> None:
     assert [(row["reason"], json.loads(row["raw"])) for row in found] == list(zip(reasons, bad, strict=True))
 
 
-def test_a_bad_pair_is_one_bad_row_though_it_would_be_two_documents(folder: Path) -> None:
+def test_a_bad_pair_is_one_bad_row_though_it_would_be_two_documents(folder: Path, build: Build) -> None:
     write(folder / "in" / "b.jsonl", [{"prompt": "a", "chosen": "b", "rejected": " "}])
-    result = build_dataset(
-        config_of(folder, "kto", on_bad_record="quarantine", max_bad_fraction=1.0), workers=1
-    )
+    result = build(config_of(folder, "kto", on_bad_record="quarantine", max_bad_fraction=1.0))
     account = result.manifest.account
     assert (account.rows_read, account.kept, account.expanded) == (31, 30, 30)
     assert account.quarantined == {"empty_answer": 1}
 
 
-def test_borders_that_moved_are_counted(folder: Path) -> None:
+def test_borders_that_moved_are_counted(folder: Path, build: Build) -> None:
     rows = [{"prompt": "Answer: ", "chosen": "yes", "rejected": "no"}, *pairs(0, 3)]
     write(folder / "in" / "b.jsonl", rows)
     (folder / "in" / "a.jsonl").unlink()
-    result = build_dataset(config_of(folder, "dpo"), workers=1)
+    result = build(config_of(folder, "dpo"))
     assert result.manifest.account.normalized == {"prompt_border_moved": 1}
 
 
 @pytest.mark.parametrize("policy", ["keep", "truncate", "drop"])
-def test_lengths_are_what_was_asked_for_and_accounted(folder: Path, policy: str) -> None:
+def test_lengths_are_what_was_asked_for_and_accounted(folder: Path, build: Build, policy: str) -> None:
     reference = Reference(support.llama())
     made = [reference.parts(*row.values()) for row in pairs(0, 50)]
     prompts = sorted(len(parts[0]) for parts in made)
     limit = prompts[-1] + 6
     config = config_of(folder, "dpo", trainer="trl", long_documents=policy)
-    result = build_dataset(config | {"tokenize": {"max_length": limit}}, workers=1)
+    result = build(config | {"tokenize": {"max_length": limit}})
     rows, account = [list(row.values()) for row in rows_of(result)], result.manifest.account
     fits = [len(parts[0]) + max(map(len, parts[1:])) <= limit for parts in made]
     assert 0 < sum(fits) < len(made)
@@ -275,10 +294,10 @@ def test_lengths_are_what_was_asked_for_and_accounted(folder: Path, policy: str)
     assert verify(open_store(folder / "store"), "set", 1, deep=True).ok
 
 
-def test_a_prompt_that_leaves_no_room_is_left_out_with_its_answers(folder: Path) -> None:
+def test_a_prompt_that_leaves_no_room_is_left_out_with_its_answers(folder: Path, build: Build) -> None:
     config = config_of(folder, "kto", long_documents="truncate") | {"tokenize": {"max_length": 3}}
     write(folder / "in" / "b.jsonl", [{"prompt": "a", "chosen": "b c d", "rejected": "e f g"}])
-    account = build_dataset(config, workers=1).manifest.account
+    account = build(config).manifest.account
     assert account.filtered == {"prompt_too_long": 30}
     assert (account.kept, account.expanded, account.documents) == (1, 1, 2)
 
@@ -290,20 +309,22 @@ def test_a_prompt_that_leaves_no_room_is_left_out_with_its_answers(folder: Path)
         ({"tokenize": {"long_documents": "split"}}, "a pair cannot be cut into several"),
     ],
 )
-def test_what_contradicts_preferences_is_an_error(folder: Path, changes: Row, message: str) -> None:
+def test_what_contradicts_preferences_is_an_error(
+    folder: Path, build: Build, changes: Row, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_dataset(config_of(folder, "dpo") | changes, workers=1)
+        build(config_of(folder, "dpo") | changes)
 
 
-def test_all_sources_have_the_same_rows(folder: Path) -> None:
+def test_all_sources_have_the_same_rows(folder: Path, build: Build) -> None:
     config = config_of(folder, "dpo")
     (first,) = config["datasets"]
     for preference in ({"method": "orpo"}, {"method": "dpo", "trainer": "trl"}, None):
         other = {**first, "name": "t", "preference": preference}
         with pytest.raises(ConfigError, match=r"different columns \(s: dpo for easydel, t: "):
-            build_dataset(config | {"datasets": [first, other]}, workers=1)
+            build(config | {"datasets": [first, other]})
     with pytest.raises(ConfigError, match=r"datasets\.s\.chat: set beside `preference`"):
-        build_dataset(config_of(folder, "dpo", chat={}), workers=1)
+        build(config_of(folder, "dpo", chat={}))
 
 
 # Everything that asks what the rows are
@@ -381,11 +402,11 @@ def test_load_dataset_gives_rows_that_a_collator_takes(
     assert all(isinstance(token, int) for token in loaded[0]["prompt_ids"] + loaded[0]["completion_ids"])
 
 
-def test_a_plan_expects_about_what_comes(folder: Path) -> None:
+def test_a_plan_expects_about_what_comes(folder: Path, build: Build) -> None:
     for method in ("dpo", "kto", "reward", "grpo"):
         config = config_of(folder, method)
         expected_ = total(estimate(make_plan(resolve(load_config(config)))))
-        totals = build_dataset(config, workers=1).manifest.totals
+        totals = build(config).manifest.totals
         assert expected_.documents == pytest.approx(totals.documents, rel=0.3)
         assert expected_.tokens == pytest.approx(totals.tokens, rel=0.3)
 

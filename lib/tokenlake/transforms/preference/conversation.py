@@ -9,7 +9,8 @@ from tokenlake.config.resolved_texts import ResolvedPreference
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.faults import Fault
 from tokenlake.tokenizers import TokenizerFiles
-from tokenlake.transforms.chat.template import ChatTemplate
+from tokenlake.transforms.chat.skeletons import Messages, Skeletons, Stretch
+from tokenlake.transforms.chat.template import ChatTemplate, named_tokens
 from tokenlake.transforms.preference.turns import Turn, Value
 
 
@@ -29,6 +30,7 @@ class ConversationTexts:
                 tokenizer=files.name,
             )
         self._template = ChatTemplate.of(settings.chat_template, files)
+        self._skeletons = {open_turn: self._skeletons_for(files, open_turn) for open_turn in (False, True)}
 
     def texts(
         self, prompt: Value | None, answers: tuple[Value, ...], tools: Sequence[Any] | None
@@ -52,5 +54,21 @@ class ConversationTexts:
             )
         return [first, *wholes]
 
+    def _skeletons_for(self, files: TokenizerFiles, open_turn: bool) -> Skeletons:
+        def render(messages: Messages) -> tuple[str, Sequence[Stretch]]:
+            made = self._template.render(messages, add_generation_prompt=open_turn)
+            return made.text, made.learned
+
+        variables = {
+            **named_tokens(files),
+            "add_generation_prompt": open_turn,
+            "tools": None,
+            "documents": None,
+        }
+        return Skeletons(self._template.text, render, variables)
+
     def _text(self, turns: list[Turn], tools: Sequence[Any] | None, *, open_turn: bool) -> str:
+        filled = None if tools else self._skeletons[open_turn].fill(turns)
+        if filled is not None:
+            return filled.text
         return self._template.render(turns, tools, add_generation_prompt=open_turn).text
