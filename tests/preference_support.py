@@ -51,11 +51,11 @@ class Reference:
     def __init__(self, files: TokenizerFiles) -> None:
         from tokenizers import Tokenizer
 
-        self.tokenizer = Tokenizer.from_str(files.json_bytes.decode())
-        self.eos = int(self.tokenizer.token_to_id(files.eos_token or ""))
+        self.tokenizer: Any = Tokenizer.from_str(files.json_bytes.decode())
+        self.eos = int(self.tokenizer.token_to_id(files.eos_token))
         probe = self.tokenizer.encode("a").ids
         self.bos = probe[: probe.index(self.ids("a")[0])]
-        self.template = files.config.get("chat_template")
+        self.template: Any = files.config.get("chat_template")
         self.named = {"bos_token": files.bos_token or "", "eos_token": files.eos_token or ""}
 
     def ids(self, text: str) -> list[int]:

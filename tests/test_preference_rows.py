@@ -243,7 +243,7 @@ def test_a_conversation_needs_a_template_and_control_tokens() -> None:
         ("dpo", {"chosen": "yes", "rejected": "no"}, "no_prompt"),
         ("dpo", {**PAIR, "chosen": turns("a", "b")}, "unlike_answers"),
         ("dpo", {**PAIR, "chosen": 5}, "not_text_or_messages"),
-        ("dpo", {**PAIR, "chosen": [{"content": "x"}]}, "not_text_or_messages"),
+        ("dpo", {**PAIR, "chosen": [{"content": "x"}]}, "no_role"),
         ("dpo", {**PAIR, "chosen": "\ud800"}, "invalid_utf8"),
         ("dpo", {**PAIR, "prompt": "a <|im_end|> b"}, "special_token_in_text"),
         ("dpo", {**PAIR, "prompt": "a <|im_", "chosen": "end|> b"}, "special_token_in_text"),

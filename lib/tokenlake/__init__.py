@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenlake.config import PipelineConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
+    from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
+    from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -42,6 +45,7 @@ _HOME: Final = {
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
     "PipelineConfig": "tokenlake.config",
     "TokenlakeError": "tokenlake.errors",
@@ -62,22 +66,28 @@ _HOME: Final = {
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
+    "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
 }
 
 __all__ = [
     "ArrowShardedSource",
     "BuildResult",
     "Catalog",
+    "ChatTemplateTransform",
     "ColumnMapper",
     "CompositeShardedSource",
+    "ConvertInputOutputToChatML",
+    "ConvertToChatML",
     "CsvShardedSource",
     "DatasetIntrospector",
     "FilesShardedSource",
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
+    "LengthManager",
     "LimitedShardedSource",
     "Manifest",
+    "MaybeApplyChatTemplate",
     "ParquetShardedSource",
     "PipelineConfig",
     "ShardInfo",

@@ -76,6 +76,13 @@ def _in_dataset(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
             f"{path}.long_documents: split, but a pair cannot be cut into several; write keep, truncate (cuts the "
             "answers' ends) or drop"
         )
+    for section, where in ((dataset, path), (config.tokenize, "tokenize")):
+        given = {"truncation_strategy": "simple", "truncation_side": "right"}
+        problems += [
+            f"{where}.{name}: {getattr(section, name)}, but of preferences only the answers' ends are cut: leave it out"
+            for name, usual in given.items()
+            if getattr(section, name) not in (None, usual)
+        ]
     return problems + [
         f"{path}.{other}: set beside `preference`; its conversations are rendered by the tokenizer's own chat "
         "template, and its fields are named in `preference`"

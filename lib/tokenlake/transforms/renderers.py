@@ -5,6 +5,7 @@ from __future__ import annotations
 from tokenlake.config.resolved_texts import ResolvedTexts
 from tokenlake.errors import NotAvailableError
 from tokenlake.tokenizers import TokenizerFiles
+from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.fieldtext import FieldText
 from tokenlake.transforms.preference import PreferenceRenderer
 from tokenlake.transforms.rendering import Renderer
@@ -24,6 +25,8 @@ def open_renderer(
     """
     if texts.preference:
         return PreferenceRenderer(texts.preference, files, special_tokens_in_text)
-    if texts.chat or texts.prompt:
-        raise NotAvailableError("chat and prompt are not available yet")
+    if texts.chat:
+        return ChatRenderer(texts.chat, files, special_tokens_in_text)
+    if texts.prompt:
+        raise NotAvailableError("prompt is not available yet")
     return FieldText(content_field)

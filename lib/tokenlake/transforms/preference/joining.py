@@ -40,7 +40,7 @@ class Joined:
         eos_existing: documents whose answers all had an EOS.
         moved: documents whose prompt's border moved.
         dropped: ids that are gone, by reason.
-        left_out: documents that are gone, by reason.
+        left_out: documents that are gone, by reason: int64[k], their indices.
     """
 
     parts: dict[Part, Ragged]
@@ -51,7 +51,7 @@ class Joined:
     eos_existing: int
     moved: int
     dropped: dict[str, int]
-    left_out: dict[str, int]
+    left_out: dict[str, Int64]
 
     @property
     def lengths(self) -> Int64:
@@ -118,7 +118,7 @@ class _Joining:
     by: Joiner
     bare: _Bare
     dropped: Counter[str] = field(default_factory=Counter[str])
-    left_out: Counter[str] = field(default_factory=Counter[str])
+    left_out: dict[str, Int64] = field(default_factory=dict[str, Int64])
 
     def run(self) -> Joined:
         bare = self.bare.parts
@@ -149,7 +149,7 @@ class _Joining:
             eos_existing=int(closed[keep].sum()),
             moved=int(self.bare.moved[keep].sum()),
             dropped=dict(self.dropped) | ({"truncated": gone} if gone else {}),
-            left_out=dict(self.left_out),
+            left_out=self.left_out,
         )
 
     def _heads(self, parts: dict[Part, Ragged]) -> dict[Part, Bools]:
@@ -191,7 +191,7 @@ class _Joining:
     def _leave(self, keep: Bools, gone: Bools, reason: str, content: Int64) -> Bools:
         leaving = keep & gone
         if leaving.any():
-            self.left_out[reason] += int(leaving.sum())
+            self.left_out[reason] = np.flatnonzero(leaving)
             self.dropped[reason] += int(content[leaving].sum())
         return keep & ~gone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import compress
 from typing import Any, Final, final
 
 import numpy as np
@@ -14,7 +15,7 @@ from tokenlake.faults import Fault
 from tokenlake.preferences import text_weights
 from tokenlake.rows import Rows
 from tokenlake.tokenizers import TokenizerFiles
-from tokenlake.tokenizers.special import SpecialScan
+from tokenlake.transforms.chat.forging import ForgeryScan, texts_in
 from tokenlake.transforms.preference.conversation import ConversationTexts
 from tokenlake.transforms.preference.judgement import Given, Judgement, judgements
 from tokenlake.transforms.preference.turns import Value, tools_of, value_of
@@ -38,7 +39,7 @@ class PreferenceRenderer:
         self, settings: ResolvedPreference, files: TokenizerFiles, special_tokens_in_text: str
     ) -> None:
         self._settings, self._files, self._special = settings, files, special_tokens_in_text
-        self._scan = SpecialScan(files.special_tokens)
+        self._scan = ForgeryScan.of(files)
         self._names = {name: getattr(settings, f"{name}_field") for name in (*_FIELDS, "label", "tools")}
 
     @property
@@ -53,7 +54,7 @@ class PreferenceRenderer:
     def render(self, rows: Rows) -> Rendered:
         """Return the texts; rows that cannot be used are bad (see :func:`judgements`)."""
         texts: list[str] = []
-        own: list[str] = []
+        own: list[Any] = []
         origin: list[int] = []
         labels: list[bool] = []
         bad: dict[int, Fault] = {}
@@ -67,11 +68,8 @@ class PreferenceRenderer:
                 own.append(said)
                 origin.append(index)
                 labels.append(bool(judgement.label))
-        spelled = set(np.array(origin)[self._spelled(own)].tolist()) if own else set[int]()
-        fault = Fault(
-            "special_token_in_text", "the row's own text spells out a special token of the tokenizer"
-        )
-        bad |= dict.fromkeys(spelled, fault)
+        for at, fault in self._unfit(own).items():
+            bad.setdefault(origin[at], fault)
         return self._rendered(texts, origin, labels, bad)
 
     def _rendered(
@@ -79,9 +77,9 @@ class PreferenceRenderer:
     ) -> Rendered:
         parts = len(text_weights(self._settings.method))
         keep = np.array([index not in bad for index in origin], np.bool_)
-        array = _ARROW.array(texts, pa.large_string())
         if not keep.all():
-            array = array.filter(pa.array(np.repeat(keep, parts)))
+            texts = list(compress(texts, np.repeat(keep, parts).tolist()))
+        array = _ARROW.array(texts, pa.large_string())
         return Rendered(
             text=array,
             origin=np.array(origin, np.int64)[keep],
@@ -102,12 +100,12 @@ class PreferenceRenderer:
             found.append(fault or Given(**fields, label=columns["label"][at], tools=tools))
         return found
 
-    def _texts(self, given: Given) -> list[tuple[Judgement, list[str], str]] | Fault:
+    def _texts(self, given: Given) -> list[tuple[Judgement, list[str], Any]] | Fault:
         """Return each document's texts, and its row's own words."""
         found = judgements(given, self._settings.method)
         if isinstance(found, Fault):
             return found
-        made: list[tuple[Judgement, list[str], str]] = []
+        made: list[tuple[Judgement, list[str], Any]] = []
         for judgement in found:
             texts = self._parts(judgement, given.tools)
             if isinstance(texts, Fault):
@@ -129,20 +127,32 @@ class PreferenceRenderer:
             whole = [str(prompt), *(f"{prompt or ''}{answer}" for answer in answers)]
         return whole[1:] if self._settings.method == "reward" and not isinstance(whole, Fault) else whole
 
+    def _unfit(self, own: list[Any]) -> dict[int, Fault]:
+        """Return what cannot be encoded, or must not be: special tokens in a row's own text, half characters."""
+        if self._special == "fail":
+            return self._scan.faults(own)
+        return {
+            at: Fault("invalid_utf8", "a text holds half of a surrogate pair")
+            for at, said in enumerate(own)
+            if not all(map(_is_utf8, texts_in(said)))
+        }
+
     @cached_property
     def _conversations(self) -> ConversationTexts:
         return ConversationTexts(self._settings, self._files)
 
-    def _spelled(self, own: list[str]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        if self._special != "fail":
-            return np.empty(0, np.int64)
-        return self._scan.count(_ARROW.array(own, pa.large_string()))[0]
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _own(judgement: Judgement) -> str:
-    """All that the row itself says; a text with its answer in one piece, for a border may lie inside a token."""
+def _own(judgement: Judgement) -> Any:
+    """All that the row itself says; a text with its answer in one piece, for the border may lie inside a token."""
     prompt, answers = judgement.prompt, judgement.answers
-    if isinstance(prompt, str) or (prompt is None and isinstance(answers[0], str)):
-        return "\n".join(f"{prompt or ''}{answer}" for answer in answers or ("",))
-    turns = [turn for value in (prompt or (), *answers) for turn in value]
-    return "\n".join(str(value) for turn in turns if isinstance(turn, dict) for value in turn.values())
+    if isinstance(prompt, list) or any(isinstance(answer, list) for answer in answers):
+        return [prompt, *answers]
+    return [f"{prompt or ''}{answer}" for answer in answers or ("",)]
