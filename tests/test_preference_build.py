@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +20,7 @@ from tokenlake.build.plan import make_plan
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, build_dataset, result_of, run_pending
 from tokenlake.build.session import BuildSession
+from tokenlake.catalog import Catalog
 from tokenlake.cli.app import main
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
@@ -28,7 +31,7 @@ from tokenlake.storage import open_store
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.preference import PreferenceRows
 from tokenlake.verify import verify
-from tokenlake.verify.rows import RowCheck, RowKind
+from tokenlake.verify.rows import Expected, RowCheck
 
 Row = dict[str, Any]
 Build = Callable[[Row], BuildResult]
@@ -196,12 +199,29 @@ def test_ids_and_provenance_survive_every_kind_of_input(folder: Path, build: Bui
     for name in ("a", "b"):
         rows = [json.loads(line) for line in (folder / "in" / f"{name}.jsonl").read_text().splitlines()]
         (folder / "in" / f"{name}.jsonl").unlink()
-        pq.write_table(__import__("pyarrow").Table.from_pylist(rows), folder / "in" / f"{name}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows), folder / "in" / f"{name}.parquet")
     parquet = build(config_of(folder, "dpo"))
     assert rows_of(parquet) == rows_of(jsonl)
     assert [row["position"] for row in rows_of(parquet, places=True)] == [*range(30), *range(20)]
     starts = [row["position"] for row in rows_of(jsonl, places=True)]
     assert starts[0] == starts[30] == 0 and starts[:30] == sorted(set(starts[:30]))
+
+
+def test_other_fields_are_kept_beside_prompts(folder: Path, build: Build) -> None:
+    rows = [{"prompt": f"What is {i}?", "answer": str(i), "n": [i]} for i in range(20)]
+    write(folder / "in" / "b.jsonl", rows)
+    (folder / "in" / "a.jsonl").unlink()
+    config = config_of(folder, "grpo", trainer="trl", additional_fields=["answer", "n"])
+    found = rows_of(build(config | {"save": {"output_dir": str(folder / "store"), "num_shards": 3}}))
+    wanted = ("prompt", "answer", "n")
+    assert sorted(([row[name] for name in wanted] for row in found), key=lambda row: row[2]) == [
+        [row[name] for name in wanted] for row in rows
+    ]
+    manifest = Catalog(open_store(folder / "store")).manifest("set", 1)
+    assert [entry.rows for entry in manifest.files] == [7, 7, 6]
+    assert verify(open_store(folder / "store"), "set", 1, deep=True).ok
+    with pytest.raises(ConfigError, match="'prompt' is a column that these rows have already"):
+        BuildSession.open(config_of(folder, "grpo", trainer="trl", additional_fields=["prompt"]))
 
 
 def test_the_number_of_workers_changes_no_byte(folder: Path) -> None:
@@ -426,28 +446,21 @@ def test_a_plan_expects_about_what_comes(folder: Path, build: Build) -> None:
 def test_deep_verification_finds_rows_that_contradict_themselves(
     store: Path, tmp_path: Path, column: str, change: Any, law: str
 ) -> None:
-    from tokenlake.catalog import Catalog
-
     manifest = Catalog(open_store(store)).manifest("dpo", 1)
     table = rows_of_store(store, "dpo")
     rows = table.to_pylist()
     rows[3][column] = change(rows[3][column])
-    import numpy as np
-    import pyarrow as pa
-
     ids = np.sort(np.array([entry.file_id for entry in manifest.inputs], np.int64))
-    check = RowCheck(RowKind.of(manifest), ids)
+    check = RowCheck(Expected.of(manifest), ids)
     check.add(pa.Table.from_pylist(rows, schema=table.schema))
     assert law in {problem for problem, _, _ in check.faults.values()}
-    sound = RowCheck(RowKind.of(manifest), ids)
+    sound = RowCheck(Expected.of(manifest), ids)
     sound.add(table)
     assert not sound.faults
     assert sound.hasher.digest() == manifest.files[0].logical
 
 
 def test_text_has_a_hash_that_does_not_depend_on_how_it_lies(tmp_path: Path) -> None:
-    import pyarrow as pa
-
     texts = pa.table({"prompt": pa.array(["", "a\u00e9", "bc", "", "d"], pa.large_string())})
     whole, pieces, other = LogicalHasher(), LogicalHasher(), LogicalHasher()
     whole.update(texts)

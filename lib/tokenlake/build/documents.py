@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from tokenlake.spans import Spans
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+_ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Documents:
         extra: bool[n], True for a document that is not the first of its row; None where none is.
         parts: texts of a document.
         label: bool[n], whether a document is a good answer; None where answers are not judged one by one.
+        kept: n rows of fields kept beside the tokens; None where none are.
     """
 
     text: pa.LargeStringArray
@@ -36,6 +39,7 @@ class Documents:
     extra: Bools | None = None
     parts: int = 1
     label: Bools | None = None
+    kept: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
         return len(self.position)
@@ -44,6 +48,11 @@ class Documents:
     def text_bytes(self) -> int:
         """UTF-8 bytes of all texts."""
         return int(self.text_sizes.sum())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all that is held: texts and kept fields."""
+        return self.text_bytes + (0 if self.kept is None else self.kept.nbytes)
 
     @property
     def text_sizes(self) -> Int64:
@@ -65,6 +74,7 @@ class Documents:
             None if self.extra is None else self.extra[first:last],
             self.parts,
             None if self.label is None else self.label[first:last],
+            None if self.kept is None else self.kept.slice(first, last - first),
         )
 
     def select(self, mask: Bools) -> Self:
@@ -78,6 +88,7 @@ class Documents:
             None if self.extra is None else self.extra[mask],
             self.parts,
             None if self.label is None else self.label[mask],
+            None if self.kept is None else self.kept.filter(pa.array(mask)),
         )
 
     @classmethod
@@ -96,7 +107,19 @@ class Documents:
             _all_extra(parts),
             parts[0].parts,
             np.concatenate(labels) if labels else None,
+            _all_kept(parts),
         )
+
+
+def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
+    """Return the kept fields of `rows` (int64[m]), any of them several times."""
+    indices: Any = pa.array(rows)
+    return None if kept is None else kept.take(indices)
+
+
+def _all_kept(parts: Sequence[Documents]) -> pa.RecordBatch | None:
+    kept = [part.kept for part in parts if part.kept is not None]
+    return _ARROW.concat_batches(kept) if kept else None
 
 
 def _all_extra(parts: Sequence[Documents]) -> Bools | None:

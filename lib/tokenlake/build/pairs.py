@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.build.documents import Documents
+from tokenlake.build.dealing import group_tokens
+from tokenlake.build.documents import Documents, taken
 from tokenlake.build.job import UnitJob
 from tokenlake.build.parts import PartWriter
+from tokenlake.columntypes import arrow_type
 from tokenlake.config.resolved_texts import ResolvedPreference
 from tokenlake.manifest import ShardEntry
 from tokenlake.preferences import text_weights
-from tokenlake.schema import ROW_GROUP_TOKENS, preference_schema
+from tokenlake.schema import preference_schema
 from tokenlake.storage import Layout, Store
 from tokenlake.tokenizers import Encoded, Encoder
 from tokenlake.transforms.preference import Joined, Joiner, preference_batch
@@ -35,10 +37,17 @@ def open_pairs(
     joiner = Joiner(
         settings.method, encoder.prefix, job.eos_id, tokenizer.max_length, tokenizer.long_documents
     )
-    schema = preference_schema(settings.method, settings.trainer)
-    return PreferenceSink(
-        settings, joiner, PartWriter(store, layout, split, job.unit, schema, job.max_shard_size)
-    )
+    kept = [(name, arrow_type(kind)) for name, kind in job.kept]
+    schema = preference_schema(settings.method, settings.trainer, kept)
+    numbers = [None] if job.files is None else range(job.files)
+    files = [
+        _RowsFile(
+            PartWriter(store, layout, split, job.unit, schema, job.max_shard_size, only),
+            group_tokens(job.files),
+        )
+        for only in numbers
+    ]
+    return PreferenceSink(settings, joiner, schema, files)
 
 
 @final
@@ -51,13 +60,53 @@ class _Waiting:
 
 
 @final
-class PreferenceSink:
-    """Joins prompts and answers, writes parts, and counts what became of every token."""
+class _RowsFile:
+    """Rows on their way to one file after the other, or to the only one."""
 
-    def __init__(self, settings: ResolvedPreference, joiner: Joiner, writer: PartWriter) -> None:
-        self.counts: Counter[str] = Counter()
-        self._settings, self._joiner, self._writer = settings, joiner, writer
+    def __init__(self, writer: PartWriter, full: int) -> None:
+        self.writer = writer
+        self._full = full
         self._waiting: list[_Waiting] = []
+
+    def add(self, rows: pa.RecordBatch, lengths: Int64) -> None:
+        """Lay rows of so many ids into row groups, whose borders do not depend on how rows arrive."""
+        ends = np.cumsum(lengths)
+        first, before = 0, 0
+        while first < len(lengths):
+            room = self._full - sum(each.tokens for each in self._waiting)
+            last = int(np.searchsorted(ends, before + room, side="right"))
+            last = max(last, first if self._waiting else first + 1)
+            if last > first:
+                tokens = int(ends[last - 1]) - before
+                self._waiting.append(_Waiting(rows.slice(first, last - first), tokens))
+                before += tokens
+            if last < len(lengths):
+                self.flush()
+            first = last
+
+    def flush(self) -> None:
+        """Write what waits as one row group."""
+        if not self._waiting:
+            return
+        rows = _ARROW.concat_batches([each.rows for each in self._waiting])
+        self.writer.write(rows, tokens=sum(each.tokens for each in self._waiting), documents=len(rows))
+        self._waiting.clear()
+
+
+@final
+class PreferenceSink:
+    """Joins prompts and answers, writes parts, and counts what became of every token.
+
+    Args:
+        files: to which rows are dealt out one by one.
+    """
+
+    def __init__(
+        self, settings: ResolvedPreference, joiner: Joiner, schema: pa.Schema, files: list[_RowsFile]
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._settings, self._joiner, self._schema, self._files = settings, joiner, schema, files
+        self._dealt = 0
 
     def add(self, documents: Documents, encoded: Encoded) -> Joined:
         """Add documents whose texts were encoded; returns what became of them."""
@@ -70,7 +119,7 @@ class PreferenceSink:
             eos_existing=joined.eos_existing,
         )
         if len(joined.origin):
-            self._cut(self._rows(documents, joined), joined.lengths)
+            self._deal(self._rows(documents, joined), joined.lengths)
         return joined
 
     def text_bytes(self, documents: Documents) -> int:
@@ -80,39 +129,34 @@ class PreferenceSink:
 
     def finish(self) -> list[ShardEntry]:
         """Write what is left and publish; returns the parts."""
-        self._flush()
-        return self._writer.finish()
+        for file in self._files:
+            file.flush()
+        return [entry for file in self._files for entry in file.writer.finish()]
 
     def discard(self) -> None:
         """Give up: remove temporary files."""
-        self._writer.discard()
+        for file in self._files:
+            file.writer.discard()
 
     def _rows(self, documents: Documents, joined: Joined) -> pa.RecordBatch:
         batch = preference_batch(self._settings, joined, documents.label, documents.text)
-        place = [_ARROW.array(values[joined.origin]) for values in (documents.file, documents.position)]
-        schema = preference_schema(self._settings.method, self._settings.trainer)
-        return _ARROW.RecordBatch.from_arrays([*batch.columns, *place], schema=schema)
+        columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns["file"] = _ARROW.array(documents.file[joined.origin])
+        columns["position"] = _ARROW.array(documents.position[joined.origin])
+        if (kept := taken(documents.kept, joined.origin)) is not None:
+            columns |= dict(zip(kept.schema.names, kept.columns, strict=True))
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(len(joined.origin), field.type)
+            for field in self._schema
+        ]
+        return _ARROW.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _cut(self, rows: pa.RecordBatch, lengths: Int64) -> None:
-        """Lay rows into row groups, whose borders do not depend on how rows arrive."""
-        ends = np.cumsum(lengths)
-        first, before = 0, 0
-        while first < len(lengths):
-            room = ROW_GROUP_TOKENS - sum(each.tokens for each in self._waiting)
-            last = int(np.searchsorted(ends, before + room, side="right"))
-            last = max(last, first if self._waiting else first + 1)
-            if last > first:
-                tokens = int(ends[last - 1]) - before
-                self._waiting.append(_Waiting(rows.slice(first, last - first), tokens))
-                before += tokens
-            if last < len(lengths):
-                self._flush()
-            first = last
-
-    def _flush(self) -> None:
-        if not self._waiting:
+    def _deal(self, rows: pa.RecordBatch, lengths: Int64) -> None:
+        many = len(self._files)
+        if many == 1:
+            self._files[0].add(rows, lengths)
             return
-        table: Any = _ARROW.Table.from_batches([each.rows for each in self._waiting])
-        rows = table.combine_chunks().to_batches()[0]
-        self._writer.write(rows, tokens=sum(each.tokens for each in self._waiting), documents=len(rows))
-        self._waiting.clear()
+        for number, file in enumerate(self._files):
+            mine = np.arange((number - self._dealt) % many, len(lengths), many)
+            file.add(rows.take(_ARROW.array(mine)), lengths[mine])
+        self._dealt += len(lengths)

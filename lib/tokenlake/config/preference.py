@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tokenlake.config.section import Section
 from tokenlake.config.values import Text
-from tokenlake.preferences import Method, Trainer
+from tokenlake.preferences import Method, Trainer, columns_for
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
@@ -83,6 +83,19 @@ def _in_dataset(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
             for name, usual in given.items()
             if getattr(section, name) not in (None, usual)
         ]
+    taken = {column.name for column in columns_for(dataset.preference.method, dataset.preference.trainer)}
+    problems += [
+        f"{path}.additional_fields: {name!r} is a column that these rows have already; rename the field: "
+        f"format_fields: {{{name}: another_name}}, and keep that"
+        for name in dataset.additional_fields or ()
+        if name.lower() in taken
+    ]
+    choice = dataset.tokenizer or config.tokenize.default_tokenizer or config.default_tokenizer
+    if choice is not None and not isinstance(choice, str) and choice.padding in ("max_length", "longest"):
+        problems.append(
+            f"{path}.tokenizer.padding: {choice.padding!r}, but rows of preferences are not padded, their trainers do "
+            "that; write padding: false"
+        )
     return problems + [
         f"{path}.{other}: set beside `preference`; its conversations are rendered by the tokenizer's own chat "
         "template, and its fields are named in `preference`"

@@ -107,9 +107,9 @@ def _introduction(manifest: Manifest) -> str:
 def _columns(manifest: Manifest) -> str:
     if manifest.preference is not None:
         lines = [f"- `{column.name}`: {_told(column)}.\n" for column in columns_for(*manifest.preference)]
-        return "".join(lines) + _PLACE
+        return "".join(lines) + _further(manifest) + _PLACE
     if manifest.seq_length is None:
-        return "- `input_ids`: the document's token ids (int32).\n" + _PLACE
+        return "- `input_ids`: the document's token ids (int32).\n" + _further(manifest) + _PLACE
     length = numbers.count(manifest.seq_length)
     return (
         f"- `input_ids`: exactly {length} token ids (int32).\n"
@@ -128,6 +128,18 @@ def _told(column: TrainerColumn) -> str:
         "label": "whether the answer is good (bool)",
         "text": "the prompt as text",
     }[column.holds]
+
+
+def _further(manifest: Manifest) -> str:
+    """The columns that not every dataset of unpacked rows has."""
+    build = manifest.config.get("build", {})
+    mask = (
+        "- `attention_mask`: 1 for an id of the document, 0 for padding.\n"
+        if "attention_mask" in build
+        else ""
+    )
+    names = ", ".join(f"`{name}`" for name, _ in build.get("kept", ()))
+    return mask + (f"- {names}: kept from the input.\n" if names else "")
 
 
 def _account(account: Account, seq_length: int | None) -> str:
