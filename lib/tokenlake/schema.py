@@ -1,6 +1,6 @@
 """The Arrow schemas of a dataset's shards, how they are written, and their logical hash.
 
-Two kinds of dataset:
+Three kinds of dataset:
 
 ``packed``
     One row per sequence of exactly ``L`` tokens. ``segment_lengths`` says how many tokens each
@@ -13,7 +13,10 @@ Two kinds of dataset:
     id of the document and 0 for padding. Fields kept of the input (`additional_fields`) are columns after all
     others, under their own names; only they may hold nulls.
 
-Where only a part of the tokens is to be learned, both have ``loss_mask``, one bit per id: whether the id
+``preference``
+    One row per judged prompt: the columns of :mod:`tokenlake.preferences`, then ``file, position``.
+
+Where only a part of the tokens is to be learned, the first two have ``loss_mask``, one bit per id: whether the id
 bears loss when it is predicted. Padding and BOS never do.
 
 Token columns are PLAIN, without dictionary and statistics: both cost size and time on token ids.
@@ -28,6 +31,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
+
+from tokenlake.preferences import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
 
@@ -75,6 +80,29 @@ def tokens_schema(
         bits = pa.list_(pa.field("item", pa.bool_(), nullable=False))
         fields.append(pa.field("loss_mask", bits, nullable=False))
     return pa.schema([*fields, *(pa.field(name, kind) for name, kind in kept)])
+
+
+_HELD: Final[dict[str, Any]] = {
+    **dict.fromkeys(("ids", "labels"), pa.list_(pa.field("item", pa.int32(), nullable=False))),
+    "mask": pa.list_(pa.field("item", pa.int8(), nullable=False)),
+    "label": pa.bool_(),
+    "text": pa.large_string(),
+}
+
+
+def preference_fields(method: Method, trainer: Trainer) -> list[pa.Field[Any]]:
+    """Return the columns that the trainer of a method reads."""
+    columns = columns_for(method, trainer)
+    return [pa.field(column.name, _HELD[column.holds], nullable=False) for column in columns]
+
+
+def preference_schema(
+    method: Method, trainer: Trainer, kept: Sequence[tuple[str, pa.DataType]] = ()
+) -> pa.Schema:
+    """Schema of a preference shard: one row per judged prompt, where it comes from, and the fields kept beside it."""
+    place = [pa.field(name, pa.int64(), nullable=False) for name in ("file", "position")]
+    beside = [pa.field(name, kind) for name, kind in kept]
+    return pa.schema([*preference_fields(method, trainer), *place, *beside])
 
 
 def row_group_rows(seq_length: int) -> int:

@@ -105,7 +105,7 @@ def _remove_strays(store: Store, layout: Layout, records: Sequence[UnitRecord]) 
 def _manifest(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
     packed = plan.build.pack
     return Manifest(
-        kind="packed" if packed else "tokens",
+        kind=plan.build.kind,
         dataset=layout.dataset,
         version=layout.version,
         fingerprint=plan.fingerprint,

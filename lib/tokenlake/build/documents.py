@@ -28,6 +28,7 @@ class Documents:
         spans: of the texts: what bears loss; None for plain text.
         extra: bool[n], True for a document that is not the first of its row; None where none is.
         parts: texts of a document.
+        label: bool[n], whether a document is a good answer; None where answers are not judged one by one.
         kept: n rows of fields kept beside the tokens; None where none are.
     """
 
@@ -37,6 +38,7 @@ class Documents:
     spans: Spans | None = None
     extra: Bools | None = None
     parts: int = 1
+    label: Bools | None = None
     kept: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
@@ -71,6 +73,7 @@ class Documents:
             None if self.spans is None else self.spans.slice(begin, end),
             None if self.extra is None else self.extra[first:last],
             self.parts,
+            None if self.label is None else self.label[first:last],
             None if self.kept is None else self.kept.slice(first, last - first),
         )
 
@@ -84,6 +87,7 @@ class Documents:
             None if self.spans is None else self.spans.select(inside),
             None if self.extra is None else self.extra[mask],
             self.parts,
+            None if self.label is None else self.label[mask],
             None if self.kept is None else self.kept.filter(pa.array(mask)),
         )
 
@@ -93,6 +97,7 @@ class Documents:
         if len(parts) == 1:
             return parts[0]
         text: Any = pa.concat_arrays([part.text for part in parts])
+        labels = [part.label for part in parts if part.label is not None]
         spans = [part.spans for part in parts if part.spans is not None]
         return cls(
             text,
@@ -101,6 +106,7 @@ class Documents:
             Spans.concat(spans) if spans else None,
             _all_extra(parts),
             parts[0].parts,
+            np.concatenate(labels) if labels else None,
             _all_kept(parts),
         )
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tokenlake.build.plan import Plan
 from tokenlake.build.recipe import Recipe, open_recipe, special_mode
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
+from tokenlake.preferences import text_weights
 from tokenlake.sources.ranges import FileRange
 from tokenlake.tokenizers import Encoder
 
@@ -148,22 +149,20 @@ class _Place:
 
     texts: list[pa.LargeStringArray]
     bytes_read: int
-
-    @property
-    def documents(self) -> int:
-        return sum(map(len, self.texts))
+    documents: int
 
 
 def _beginning_of(part: FileRange, recipe: Recipe) -> _Place:
     """Read batches until one says how much input it took: some formats read ahead, or begin with what is left out."""
     texts: list[pa.LargeStringArray] = []
-    read = 0
+    read = documents = 0
     for batch in islice(recipe.read(part), _MOST_BATCHES):
         texts.append(batch.documents.text)
         read += batch.bytes_read
+        documents += len(batch.documents)
         if read and len(batch.documents):
             break
-    return _Place(texts, read)
+    return _Place(texts, read, documents)
 
 
 def _count_ids(
@@ -186,6 +185,11 @@ def _count_ids(
     encoded = len(encoder.encode(beginnings).ids)
     per_byte = encoded / max(1, pc.sum(pc.binary_length(beginnings)).as_py())
     lengths = np.concatenate([np.asarray(pc.binary_length(text)) for text in texts]) * per_byte
+    if source.texts.preference is not None:
+        # its prompt is a beginning of its other texts
+        weights = np.array(text_weights(source.texts.preference.method))
+        total = float((lengths.reshape(-1, len(weights)) @ weights).sum())
+        return _Counted(tokens=max(0.0, total) / read, rows=1.0)
     around = len(encoder.prefix) + len(encoder.suffix)
     appended = planned.append_eos and plan.build.pack is not None
     return _counted(lengths, options, around, around + appended, read)

@@ -210,6 +210,7 @@ class RowsRecipe:
             spans=made.spans,
             extra=_extra(row),
             parts=made.parts,
+            label=made.label,
             kept=taken(kept, made.origin),
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
@@ -261,6 +262,7 @@ def _without(made: Rendered, unfit: dict[int, Fault]) -> Rendered:
         spans=None if made.spans is None else made.spans.select(inside),
         bad=tuple(sorted((unfit | dict(made.bad)).items())),
         parts=made.parts,
+        label=None if made.label is None else made.label[good],
     )
 
 

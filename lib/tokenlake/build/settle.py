@@ -15,8 +15,9 @@ from tokenlake.sources.firstrows import columns_of_files, first_rows
 from tokenlake.sources.inputs import InputFile
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.renderer import ChatRenderer
-from tokenlake.transforms.chat.sources import chosen_template, template_of, templates_of
+from tokenlake.transforms.chat.sources import chosen_template, templates_of
 from tokenlake.transforms.configured import open_chain
+from tokenlake.transforms.preference.settling import settled_preference
 
 _WITHOUT_MESSAGES: Final = ("text", "csv", "tsv")
 """Formats whose records hold no lists."""
@@ -90,12 +91,11 @@ def _notes_on(chat: ResolvedChat, renderer: ChatRenderer, tokenizer: TokenizerFi
 
 def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedTexts:
     """Put the tokenizer's template where prompts and preferences may need it."""
-    own = template_of(tokenizer)
     if texts.prompt is not None and texts.prompt.format_type == "chat":
         template = chosen_template(texts.prompt.chat_template, tokenizer)
         return replace(texts, prompt=replace(texts.prompt, chat_template=template))
-    if texts.preference is not None and texts.preference.chat_template is None:
-        return replace(texts, preference=replace(texts.preference, chat_template=own))
+    if texts.preference is not None:
+        return replace(texts, preference=settled_preference(texts.preference, tokenizer))
     return texts
 
 

@@ -21,6 +21,7 @@ from tokenlake.build.documents import Documents, taken
 from tokenlake.build.finish import Finish
 from tokenlake.build.job import UnitJob
 from tokenlake.build.lengths import Fitted, Lengths
+from tokenlake.build.pairs import PreferenceSink, open_pairs
 from tokenlake.build.produced import produced_by
 from tokenlake.build.quarantine import QuarantineWriter
 from tokenlake.build.recipe import Prepared, Recipe
@@ -33,6 +34,7 @@ from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.ranges import FileRange
 from tokenlake.storage import Layout, Store
 from tokenlake.tokenizers import Encoder
+from tokenlake.transforms.preference.joining import MOVED
 
 Progress = Callable[[dict[str, Any]], None]
 Int32 = npt.NDArray[np.int32]
@@ -69,7 +71,11 @@ class Unit:
         self._shares = [share for _, share in job.source.splits]
         layout = Layout(job.dataset, job.version)
         around = ((), ()) if recipe.rendered else (encoder.prefix, encoder.suffix)
-        self._sinks = {name: open_sink(job, store, layout, name, *around) for name in self._names}
+        pairs = {name: open_pairs(job, store, layout, name, encoder) for name in self._names}
+        self._pairs = {name: sink for name, sink in pairs.items() if sink is not None}
+        rest = [name for name in self._names if name not in self._pairs]
+        self._sinks = {name: open_sink(job, store, layout, name, *around) for name in rest}
+        self._outputs = [*self._sinks.values(), *self._pairs.values()]
         self._finish = Finish.of(job, encoder.prefix, encoder.suffix)
         finish = self._finish if recipe.rendered else None
         self._lengths = Lengths(job.source.tokenizer, encoder, finish, masked=job.loss_mask)
@@ -80,9 +86,9 @@ class Unit:
             for part in self._job.ranges:
                 self._read(part)
             self._flush()
-            parts = [entry for sink in self._sinks.values() for entry in sink.finish()]
+            parts = [entry for sink in self._outputs for entry in sink.finish()]
         except BaseException:
-            for sink in self._sinks.values():
+            for sink in self._outputs:
                 sink.discard()
             self._quarantine.discard()
             raise
@@ -179,6 +185,9 @@ class Unit:
 
     def _encode_all(self, split: str, box: list[Documents]) -> None:
         """Encode documents in order, long ones each by itself."""
+        if self._pairs:
+            self._encode_pairs(self._pairs[split], box.pop())
+            return
         long = [int(row) for row in np.flatnonzero(box[0].text_sizes > _LONG_BYTES)]
         if not long:
             self._encode(split, box)
@@ -189,6 +198,19 @@ class Unit:
             part = documents.slice(first, last)
             if first not in long or not self._encode_long(split, part):
                 self._encode(split, [part])
+
+    def _encode_pairs(self, sink: PreferenceSink, documents: Documents) -> None:
+        """Encode the texts of documents that have several, and let their sink join them."""
+        encoded = self._encoder.encode(documents.text)
+        joined = sink.add(documents, encoded)
+        self._counts["tokens"] += joined.tokens
+        self._counts["text_bytes"] += sink.text_bytes(documents)
+        self._counts["special_tokens_in_text"] += (
+            encoded.special_tokens if not self._recipe.control_tokens else 0
+        )
+        self._reasons["dropped"].update(joined.dropped)
+        self._reasons["normalized"].update({MOVED: joined.moved} if joined.moved else {})
+        self._settle(len(documents), joined.origin, documents.extra, joined.left_out)
 
     def _encode_long(self, split: str, document: Documents) -> bool:
         """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
@@ -300,7 +322,7 @@ class Unit:
     def _account(self) -> Account:
         """The unit's account; the sinks know what became of the tokens."""
         sums: Counter[str] = Counter()
-        for sink in self._sinks.values():
+        for sink in self._outputs:
             sums.update(sink.counts)
         counts = self._counts
         if self._job.pack and sums["content"] != counts["tokens"] - self._reasons["dropped"].total():

@@ -52,7 +52,11 @@ def peek(
 
 def _as_json(sequence: Sequence, decoders: dict[str, Decoder]) -> dict[str, Any]:
     found = asdict(sequence)
+    if sequence.label is None:
+        del found["label"]
     for segment, shown in zip(sequence.segments, found["segments"], strict=True):
+        if segment.part is None:
+            del shown["part"]
         shown["ids"] = list(segment.ids)
         shown["text"] = decoders[segment.source].text(segment.ids)
     return found
@@ -61,17 +65,18 @@ def _as_json(sequence: Sequence, decoders: dict[str, Decoder]) -> dict[str, Any]
 def _print_sequence(console: Console, sequence: Sequence, decoders: dict[str, Decoder], full: bool) -> None:
     tokens = sum(len(segment.ids) for segment in sequence.segments)
     padding = f", {count(sequence.padding)} padding" if sequence.padding else ""
+    judged = "" if sequence.label is None else f", judged {'good' if sequence.label else 'bad'}"
     console.print(
         Text(f"{sequence.split} row {count(sequence.row)}", style="bold"),
         Text(
-            f"  {plural(tokens, 'token')} in {plural(len(sequence.segments), 'segment')}{padding}",
+            f"  {plural(tokens, 'token')} in {plural(len(sequence.segments), 'segment')}{padding}{judged}",
             style="dim",
         ),
         sep="",
     )
     begin = 0
     for segment in sequence.segments:
-        console.print(_heading(segment, begin))
+        console.print(_part_heading(segment) if segment.part else _heading(segment, begin))
         console.print(_body(decoders[segment.source].text(segment.ids), full))
         begin += len(segment.ids)
     for name, value in sequence.kept.items():
@@ -86,6 +91,13 @@ def _heading(segment: Segment, begin: int) -> Text:
     if segment.start:
         place += f", from token {count(segment.start)} of its document"
     return Text.assemble(("── ", "dim"), (where, "cyan"), (f"  {place}", "dim"))
+
+
+def _part_heading(segment: Segment) -> Text:
+    """``-- chosen  pairs/a.jsonl:0  12 tokens``."""
+    where = printable(f"{segment.source}  {segment.path}:{segment.position}")
+    tokens = f"  {plural(len(segment.ids), 'token')}"
+    return Text.assemble(("── ", "dim"), (f"{segment.part}  ", "bold"), (where, "cyan"), (tokens, "dim"))
 
 
 def _body(text: str, full: bool) -> Text:

@@ -130,6 +130,8 @@ def _expected(made: Plan, whole: Estimate) -> list[tuple[str, str]]:
     exact = all(unit.files is not None for unit in made.units)
     files = numbers.plural(whole.files, "file")
     rows = f"{_about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
+    if (preference := made.build.preference) is not None:
+        rows = f"{_about(whole.documents)} for {preference.method}, in the columns of {preference.trainer}"
     return [
         ("tokens", _about(whole.tokens)),
         ("sequences" if pack else "rows", rows),

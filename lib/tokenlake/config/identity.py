@@ -15,7 +15,7 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSourc
 def identity(build: ResolvedBuild) -> dict[str, Any]:
     """Return the canonical, JSON-able identity of a build, without that of its sources."""
     return {
-        "kind": "tokens" if build.pack is None else "packed",
+        "kind": build.kind,
         "pack": None if build.pack is None else _pack(build.pack),
         "unit_size": build.unit_size,
         "max_shard_size": build.max_shard_size,

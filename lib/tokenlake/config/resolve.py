@@ -18,6 +18,7 @@ from tokenlake.config.chat import ChatConfig
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.lengths import contradictions, long_documents
 from tokenlake.config.outputs import has_attention_mask, only_in_builds, output_problems, shard_problems
+from tokenlake.config.preference import preference_problems
 from tokenlake.config.resolved import (
     ResolvedBuild,
     ResolvedPack,
@@ -132,7 +133,7 @@ def _missing(config: PipelineConfig) -> list[str]:
     for dataset in config.datasets:
         problems += _missing_in(config, dataset)
         problems += output_problems(config, dataset, _tokenizer_choice(config, dataset))
-    return problems + shard_problems(config) + contradictions(config)
+    return problems + shard_problems(config) + contradictions(config) + preference_problems(config)
 
 
 def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from tokenlake.columntypes import ColumnType
-from tokenlake.config.resolved_texts import ResolvedTexts
+from tokenlake.config.resolved_texts import ResolvedPreference, ResolvedTexts
 
 SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
 """What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
@@ -156,6 +156,18 @@ class ResolvedBuild:
     compression: Literal["zstd"]
     hash_threads: int
     num_shards: int | None = None
+
+    @property
+    def kind(self) -> Literal["packed", "tokens", "preference"]:
+        """What the rows of the dataset are."""
+        if self.preference is not None:
+            return "preference"
+        return "tokens" if self.pack is None else "packed"
+
+    @property
+    def preference(self) -> ResolvedPreference | None:
+        """The preference of the first source; all sources have the same method and trainer, or none has one."""
+        return self.sources[0].texts.preference if self.sources else None
 
     @property
     def loss_mask(self) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from tokenlake.preferences import Method, Trainer
+
 MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
 """Fields that hold a conversation, in the order in which they are looked for."""
 
@@ -63,12 +65,14 @@ class ResolvedPreference:
         chat_template: for conversations: the Jinja text; None until the plan took the tokenizer's.
     """
 
-    method: Literal["dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo"]
+    method: Method
+    trainer: Trainer = "easydel"
     prompt_field: str = "prompt"
     chosen_field: str = "chosen"
     rejected_field: str = "rejected"
     completion_field: str = "completion"
     label_field: str = "label"
+    tools_field: str = "tools"
     chat_template: str | None = None
 
 

@@ -9,15 +9,16 @@ from functools import cached_property
 from typing import Any, Final, Literal, Self, cast, final
 
 from tokenlake.account import Account
-from tokenlake.errors import AccountError
+from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.manifest.files import FileEntry, ShardEntry, Totals
 from tokenlake.manifest.inputs import InputFileEntry, Lineage, Parent, inputs_fingerprint
+from tokenlake.preferences import METHODS, TRAINERS, Method, Trainer
 from tokenlake.sealed import FORMAT_VERSION, SHA256, Fields, seal, seal_of, unseal
 from tokenlake.storage.keys import DATASET_NAME, key_problem
 from tokenlake.storage.layout import CLAIM, DATA, MANIFEST, RUNS
 
-Kind = Literal["packed", "tokens"]
-_KIND: Final = re.compile("packed|tokens")
+Kind = Literal["packed", "tokens", "preference"]
+_KIND: Final = re.compile("packed|tokens|preference")
 
 
 @final
@@ -30,10 +31,11 @@ class Manifest:
     compared on reading.
 
     Attributes:
-        kind: ``packed`` (fixed-length sequences) or ``tokens`` (a row per document).
+        kind: ``packed`` (fixed-length sequences) or ``tokens`` (a row per document) or ``preference`` (a row per judged
+            prompt, in the columns of :attr:`preference`).
         dataset, version: the name in the store and the number of this version.
         fingerprint: of the whole build.
-        seq_length: ids per row of a packed dataset, None for tokens.
+        seq_length: ids per row of a packed dataset, else None.
         config: the resolved config, as identity sees it.
         tokenizer: per source: name, file hashes, probe, special ids.
         files: the shards, in the order that readers number their rows by.
@@ -61,6 +63,20 @@ class Manifest:
     @property
     def format_version(self) -> int:
         return FORMAT_VERSION
+
+    @cached_property
+    def preference(self) -> tuple[Method, Trainer] | None:
+        """Which trainer's columns the rows of kind ``preference`` have; None for the other kinds."""
+        if self.kind != "preference":
+            return None
+        sources: dict[str, Any] = self.config.get("sources", {})
+        for source in sources.values():
+            found = source.get("texts", {}).get("preference", {})
+            if found.get("method") in METHODS and found.get("trainer") in TRAINERS:
+                return found["method"], found["trainer"]
+        raise IntegrityError(
+            f"{self.dataset}@v{self.version}: of kind preference, but its config names no method and trainer"
+        )
 
     @cached_property
     def totals(self) -> Totals:
@@ -173,7 +189,7 @@ class Manifest:
 
     def _check_shape(self, fields: Fields) -> None:
         if (self.kind == "packed") != (self.seq_length is not None):
-            fields.fail("seq_length", "a length for kind packed, null for kind tokens", self.seq_length)
+            fields.fail("seq_length", "a length for kind packed, else null", self.seq_length)
         repeated = [path for path, times in Counter(shard.path for shard in self.files).items() if times > 1]
         if repeated:
             fields.fail("files", "each path once", repeated)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.manifest import InputFileEntry, Manifest, ShardEntry
+from tokenlake.preferences import TrainerColumn, columns_for
 from tokenlake.storage import Layout, Store
 
 
@@ -23,6 +24,7 @@ class Segment:
         source, path, position: where the document comes from (`position`: row number or byte offset).
         start: index of the run's first id within the document.
         ids: the run.
+        part: of a preference: prompt, chosen, rejected or completion.
     """
 
     source: str
@@ -30,12 +32,16 @@ class Segment:
     position: int
     start: int
     ids: tuple[int, ...]
+    part: str | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One row: its place, its segments, how many ids of padding it has, and the fields kept beside it."""
+    """One row: its place, its segments, how many ids of padding it has, and the fields kept beside it.
+
+    Of a judged answer, `label` says whether it is good.
+    """
 
     split: str
     row: int
@@ -44,6 +50,7 @@ class Sequence:
     segments: tuple[Segment, ...]
     padding: int
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
+    label: bool | None = None
 
 
 def read_sequences(
@@ -119,6 +126,14 @@ def _sequence(
     values: dict[str, Any],
     inputs: dict[int, InputFileEntry],
 ) -> Sequence:
+    kept = {name: values[name] for name, _ in manifest.config.get("build", {}).get("kept", ())}
+    if manifest.preference is not None:
+        entry = inputs[values["file"]]
+        parts = _parts(columns_for(*manifest.preference), values)
+        shown = tuple(
+            Segment(entry.source, entry.path, values["position"], 0, tuple(run), part) for part, run in parts
+        )
+        return Sequence(shard.split, row, shard.path, shard_row, shown, 0, kept, values.get("label"))
     ids: list[int] = values["input_ids"]
     packed = manifest.kind == "packed"
     mask: list[int] = values.get("attention_mask") or [1] * len(ids)
@@ -133,5 +148,13 @@ def _sequence(
         segments.append(Segment(entry.source, entry.path, document["position"], document["start"], run))
         begin += length
     padding = len(ids) - sum(lengths)
-    kept = {name: values[name] for name, _ in manifest.config.get("build", {}).get("kept", ())}
     return Sequence(shard.split, row, shard.path, shard_row, tuple(segments), padding, kept)
+
+
+def _parts(columns: tuple[TrainerColumn, ...], values: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the parts of a preference; an answer without the prompt that its column may begin with."""
+    ids: dict[tuple[str, ...], list[int]] = {
+        column.parts: values[column.name] for column in columns if column.holds == "ids"
+    }
+    for parts, run in ids.items():
+        yield parts[-1], run[len(ids.get(parts[:-1], ())) :]

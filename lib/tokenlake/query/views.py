@@ -10,6 +10,7 @@ import pyarrow as pa
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError
 from tokenlake.manifest import Manifest
+from tokenlake.preferences import id_weights
 from tokenlake.query import tables
 from tokenlake.query.relations import Relation
 from tokenlake.query.verified import OnVerified, verified_paths
@@ -124,7 +125,7 @@ class _Maker:
             "unnest(documents) as d, unnest(segment_lengths)::bigint as length"
             if manifest.kind == "packed"
             else "select split, shard, row, 1::bigint as segment, "
-            "{file: file, position: position, start: 0::integer} as d, len(input_ids) as length"
+            f"{{file: file, position: position, start: 0::integer}} as d, {_length(manifest)} as length"
         )
         self._view(
             name,
@@ -151,6 +152,13 @@ class _Maker:
         if name not in self._made:
             self._connection.execute(f"create view {_quoted(name)} as {select}")
             self._made.add(name)
+
+
+def _length(manifest: Manifest) -> str:
+    """The ids of a row that is a document; of preferences each part counts once."""
+    if manifest.preference is None:
+        return "len(input_ids)"
+    return " + ".join(f"{weight} * len({name})" for name, weight in id_weights(*manifest.preference).items())
 
 
 def _inputs(manifest: Manifest) -> pa.Table:

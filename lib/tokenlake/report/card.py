@@ -10,6 +10,7 @@ import json
 
 from tokenlake.account import Account
 from tokenlake.manifest import Manifest
+from tokenlake.preferences import IGNORED, TrainerColumn, columns_for
 from tokenlake.report import dataset, numbers
 from tokenlake.report.account import account_table, remarks, sources_table
 from tokenlake.report.table import Table, to_markdown
@@ -22,6 +23,12 @@ _SIZES = (
     (10**7, "1M<n<10M"),
 )
 _LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"))
+
+
+_PLACE = (
+    "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
+    "  `manifest.json`), and the row number or byte offset in it.\n"
+)
 
 
 def render_card(manifest: Manifest) -> str:
@@ -78,6 +85,14 @@ def _size(rows: int) -> str:
 def _introduction(manifest: Manifest) -> str:
     account = manifest.account
     text = f"{numbers.plural(account.documents, 'document')} with {numbers.plural(account.tokens, 'token')} of text"
+    if manifest.preference is not None:
+        method, trainer = manifest.preference
+        names = {"trl": "TRL", "easydel": "EasyDeL"}
+        return (
+            f"Tokenized preferences for {method.upper()} in the columns of {names[trainer]}'s trainers, written by "
+            f"tokenlake: {numbers.plural(account.documents, 'row')} with "
+            f"{numbers.plural(account.tokens, 'token')} of text; {dataset.stored(manifest)}.\n"
+        )
     if manifest.seq_length is None:
         return f"Tokenized documents, written by tokenlake: {text}; {dataset.stored(manifest)}.\n"
     rows = (
@@ -90,13 +105,11 @@ def _introduction(manifest: Manifest) -> str:
 
 
 def _columns(manifest: Manifest) -> str:
+    if manifest.preference is not None:
+        lines = [f"- `{column.name}`: {_told(column)}.\n" for column in columns_for(*manifest.preference)]
+        return "".join(lines) + _further(manifest) + _PLACE
     if manifest.seq_length is None:
-        return (
-            "- `input_ids`: the document's token ids (int32).\n"
-            + _further(manifest)
-            + "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
-            "  `manifest.json`), and the row number or byte offset in it.\n"
-        )
+        return "- `input_ids`: the document's token ids (int32).\n" + _further(manifest) + _PLACE
     length = numbers.count(manifest.seq_length)
     return (
         f"- `input_ids`: exactly {length} token ids (int32).\n"
@@ -104,6 +117,17 @@ def _columns(manifest: Manifest) -> str:
         "- `documents`: for the same pieces, `file` (the id of an input file; the table is in `manifest.json`),\n"
         "  `position` (row number or byte offset in it) and `start` (the piece's first token within its document).\n"
     )
+
+
+def _told(column: TrainerColumn) -> str:
+    whose = " and ".join(column.parts)
+    return {
+        "ids": f"token ids (int32) of {whose}",
+        "mask": f"a 1 (int8) for each of them of {whose}",
+        "labels": f"token ids of {column.parts[-1] if column.parts else ''}, {IGNORED} for the prompt's (int32)",
+        "label": "whether the answer is good (bool)",
+        "text": "the prompt as text",
+    }[column.holds]
 
 
 def _further(manifest: Manifest) -> str:

@@ -20,6 +20,8 @@ def fill(manifest: Manifest) -> str:
 def shape(manifest: Manifest) -> str:
     """``2,507 x 2,048, 99.87% full`` for packed sequences, ``1,832 documents`` for tokens."""
     rows = numbers.count(manifest.totals.rows)
+    if manifest.preference is not None:
+        return f"{rows} for {manifest.preference[0]}, in the columns of {manifest.preference[1]}"
     if manifest.seq_length is None:
         return f"{rows} documents"
     return f"{rows} x {numbers.count(manifest.seq_length)}, {fill(manifest)} full"

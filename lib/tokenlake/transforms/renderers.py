@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tokenlake.config.resolved_texts import ResolvedTexts
-from tokenlake.errors import NotAvailableError
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.fieldtext import FieldText
+from tokenlake.transforms.preference import PreferenceRenderer
 from tokenlake.transforms.prompt.opening import open_prompt
 from tokenlake.transforms.rendering import Renderer
 
@@ -23,10 +23,10 @@ def open_renderer(
     Raises:
         ConfigError: the settings contradict themselves or the tokenizer.
     """
+    if texts.preference:
+        return PreferenceRenderer(texts.preference, files, special_tokens_in_text)
     if texts.chat:
         return ChatRenderer(texts.chat, files, special_tokens_in_text)
     if texts.prompt:
         return open_prompt(texts.prompt, files, special_tokens_in_text)
-    if texts.preference:
-        raise NotAvailableError("preference is not available yet")
     return FieldText(content_field)

@@ -14,6 +14,7 @@ from tokenlake.rows import Rows
 from tokenlake.spans import Spans
 
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @final
@@ -28,6 +29,7 @@ class Rendered:
             EOS) is the tokenizer's business.
         bad: rows of which no text could be made: (index, why), ascending.
         parts: texts of a document: 1, or more for preferences (prompt, chosen, rejected).
+        label: bool[m], whether a document is a good answer; None where answers are not judged one by one.
     """
 
     text: pa.LargeStringArray
@@ -35,6 +37,7 @@ class Rendered:
     spans: Spans | None = None
     bad: tuple[tuple[int, Fault], ...] = ()
     parts: int = 1
+    label: Bools | None = None
 
 
 class Renderer(Protocol):

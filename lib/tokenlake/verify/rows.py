@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,17 @@ import pyarrow as pa
 
 from tokenlake.columntypes import arrow_type
 from tokenlake.manifest import Manifest
-from tokenlake.schema import LogicalHasher, packed_schema, tokens_schema
+from tokenlake.preferences import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
+from tokenlake.schema import LogicalHasher, packed_schema, preference_schema, tokens_schema
 
 Int64s = npt.NDArray[np.int64]
 Fault = tuple[str, str, str]  # problem, expected, got
+
+_LAWS: Final = {
+    "ids": "the ids of the prompt, then the answer's",
+    "mask": "a 1 for each id",
+    "labels": f"{IGNORED} for each id of the prompt, then the answer's ids",
+}
 
 
 @final
@@ -26,22 +33,31 @@ class Expected:
         seq_length: L of a packed dataset, None for tokens.
         kept: (name, Arrow type) of the kept fields, the only columns that may hold nulls.
         attention_mask: whether unpacked rows say what of them is padding.
+        preference: method and trainer of preferences, None for the other kinds.
     """
 
     seq_length: int | None
     kept: tuple[tuple[str, pa.DataType], ...] = ()
     attention_mask: bool = False
+    preference: tuple[Method, Trainer] | None = None
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Read it off a manifest."""
         build = manifest.config.get("build", {})
         kept = tuple((name, arrow_type(kind)) for name, kind in build.get("kept", ()))
-        return cls(manifest.seq_length, kept, bool(build.get("attention_mask")))
+        return cls(manifest.seq_length, kept, bool(build.get("attention_mask")), manifest.preference)
+
+    @property
+    def columns(self) -> tuple[TrainerColumn, ...]:
+        """What a preference trainer reads; empty for the other kinds."""
+        return () if self.preference is None else columns_for(*self.preference)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that every shard has."""
+        if self.preference is not None:
+            return preference_schema(*self.preference, self.kept)
         if self.seq_length is not None:
             return packed_schema(self.seq_length)
         return tokens_schema(attention_mask=self.attention_mask, kept=self.kept)
@@ -74,8 +90,16 @@ class RowCheck:
             self._fault("nulls", "no nulls in any column", f"some in {', '.join(nulls)}")
         else:
             self.hasher.update(table)
-            self._packed(table) if self.expected.seq_length is not None else self._ragged(table)
+            self._by_kind(table)
         self.rows += table.num_rows
+
+    def _by_kind(self, table: pa.Table) -> None:
+        if self.expected.preference is not None:
+            self._judged(table)
+        elif self.expected.seq_length is None:
+            self._ragged(table)
+        else:
+            self._packed(table)
 
     def _packed(self, table: pa.Table) -> None:
         length = self.expected.seq_length or 0
@@ -121,6 +145,21 @@ class RowCheck:
         self._rows("attention_mask", "padding at one end of the row", inside > 1)
         return int(mask.sum())
 
+    def _judged(self, table: pa.Table) -> None:
+        """Preferences: each part counts once, by the column that holds it last; the other columns follow the ids."""
+        columns = self.expected.columns
+        ids = {column.parts: _list(table, column.name) for column in columns if column.holds == "ids"}
+        for parts, (size, _) in ids.items():
+            own = size - ids[parts[:-1]][0] if len(parts) > 1 else size
+            self._rows("ids", f"at least one id of the {''.join(parts[-1:])}", own < 1)
+            self.tokens += int(own.sum())
+        for column in columns:
+            if column.holds in ("ids", "mask", "labels"):
+                wrong = _unlike(column, ids, *_list(table, column.name))
+                self._rows(column.name, _LAWS[column.holds], wrong)
+        self._provenance(*(_numbers(table[name].combine_chunks()) for name in ("file", "position")))
+        self.documents += table.num_rows
+
     def _provenance(self, file: Int64s, position: Int64s) -> None:
         self._values("provenance", "files of the manifest's inputs", ~np.isin(file, self.file_ids))
         self._values("provenance", "position >= 0", position < 0)
@@ -139,6 +178,26 @@ class RowCheck:
 
     def _fault(self, problem: str, expected: str, got: str) -> None:
         self.faults.setdefault(f"{problem}: {expected}", (problem, expected, got))
+
+
+def _unlike(
+    column: TrainerColumn, ids: dict[tuple[Part, ...], tuple[Int64s, Int64s]], size: Int64s, values: Int64s
+) -> npt.NDArray[np.bool_]:
+    """Return the rows (bool[n]) where a column is not what the ids of its parts say."""
+    lengths, whole = ids[column.parts]
+    if (size != lengths).any():
+        return size != lengths
+    begins, before = ids.get(column.parts[:-1], (np.zeros(len(size), np.int64), whole[:0]))
+    offsets = np.cumsum(size) - size
+    is_before = np.arange(len(values)) - np.repeat(offsets, size) < np.repeat(begins, size)
+    if column.holds == "mask":
+        wrong = values != 1
+    elif column.holds == "labels":
+        wrong = values != np.where(is_before, IGNORED, whole)
+    else:
+        wrong = is_before.copy()
+        wrong[is_before] = values[is_before] != before if int(is_before.sum()) == len(before) else True
+    return np.diff(_marked(wrong)[np.concatenate((offsets, [len(values)]))]) > 0
 
 
 def _list_lengths(table: pa.Table, name: str) -> Int64s:

@@ -65,7 +65,8 @@ class Alike:
     """
 
     def __init__(self, skeletons: Skeletons, roles: Mapping[str, str], scan: SpecialScan | None) -> None:
-        self._skeletons, self._roles, self._scan = skeletons, roles, scan
+        self.skeletons: Final = skeletons
+        self._roles, self._scan = roles, scan
         self._turned = 0
 
     def render(self, conversations: Sequence[Any]) -> list[Together]:
@@ -106,7 +107,7 @@ class Alike:
         if not self._roles.keys() >= set(names):
             return None
         roles = tuple(self._roles[name] for name in names)
-        skeleton = self._skeletons.of(roles)
+        skeleton = self.skeletons.of(roles)
         columns = None if skeleton is None else _columns(contents)
         if skeleton is None or columns is None:
             return None
@@ -143,7 +144,7 @@ class Alike:
                 {"role": role, "content": str(column[row])}
                 for role, column in zip(roles, columns, strict=True)
             ]
-            self._skeletons.compare(Filled(text, learned), messages)
+            self.skeletons.compare(Filled(text, learned), messages)
 
 
 def _columns(contents: list[list[str]]) -> list[Column] | None:

@@ -1,0 +1,129 @@
+"""The columns that preference trainers read, by method and by whose trainers they are.
+
+Read on their sources in 2026 (TRL 1.10, EasyDeL 0.3). A row is made of parts: a ``prompt`` and its answers
+(``chosen`` and ``rejected``, or one ``completion``), each a run of ids. Two forms are in use:
+
+- the answers alone beside the prompt (TRL: dpo, kto: ``prompt_ids, chosen_ids, rejected_ids``);
+- prompt and answer together, with an attention mask and with labels that are -100 over the prompt (EasyDeL, and
+  TRL's orpo, cpo and bco: ``prompt_input_ids, chosen_input_ids, chosen_attention_mask, chosen_labels ...``).
+
+| method | trl | easydel |
+|---|---|---|
+| dpo | ``prompt_ids, chosen_ids, rejected_ids`` | together |
+| orpo, cpo | together | together |
+| kto | ``prompt_ids, completion_ids, label`` | together, ``label`` |
+| bco | together, ``label`` | together, ``label`` |
+| reward | ``chosen_ids, rejected_ids``, each with its prompt | ``input_ids_chosen, attention_mask_chosen ...`` |
+| grpo | ``prompt`` (text), ``prompt_input_ids`` | ``input_ids, attention_mask`` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal, final, get_args
+
+Method = Literal["dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo"]
+Trainer = Literal["easydel", "trl"]
+Part = Literal["prompt", "chosen", "rejected", "completion"]
+Holds = Literal["ids", "mask", "labels", "label", "text"]
+
+METHODS: Final[tuple[Method, ...]] = get_args(Method)
+TRAINERS: Final[tuple[Trainer, ...]] = get_args(Trainer)
+
+IGNORED: Final = -100
+"""The label of what is not learned."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainerColumn:
+    """A column of a preference dataset.
+
+    Attributes:
+        holds: ``ids``; ``mask`` (1 for each id); ``labels`` (the last part's ids, the rest :data:`IGNORED`); ``label``
+            (whether the answer is good); ``text`` (of the prompt).
+        parts: whose ids, one after the other.
+    """
+
+    name: str
+    holds: Holds
+    parts: tuple[Part, ...] = ()
+
+
+@cache
+def parts_of(method: Method) -> tuple[Part, ...]:
+    """Return the parts of a method's rows: runs of ids that are counted once each.
+
+    A reward model scores whole texts, so that its chosen and rejected part hold the prompt too.
+    """
+    if method == "grpo":
+        return ("prompt",)
+    if method == "reward":
+        return ("chosen", "rejected")
+    return ("prompt", "completion") if method in ("kto", "bco") else ("prompt", "chosen", "rejected")
+
+
+@cache
+def text_weights(method: Method) -> tuple[int, ...]:
+    """Return, for each text of a document, how often it counts so that every part counts once.
+
+    The texts are the prompt and then the prompt with each answer; for reward, which has no prompt, the whole texts.
+    """
+    if method == "reward":
+        return 1, 1
+    answers = len(parts_of(method)) - 1
+    return (1 - answers, *(1,) * answers)
+
+
+@cache
+def columns_for(method: Method, trainer: Trainer) -> tuple[TrainerColumn, ...]:
+    """Return the columns that the trainer of a method reads, in their order."""
+    answers: tuple[Part, ...] = tuple(part for part in parts_of(method) if part != "prompt")
+    label = (TrainerColumn("label", "label"),) if answers == ("completion",) else ()
+    if method == "grpo":
+        return _prompts(trainer)
+    if method == "reward":
+        return tuple(column for part in answers for column in _whole(part, trainer))
+    if trainer == "trl" and method in ("dpo", "kto"):
+        return (*(TrainerColumn(f"{part}_ids", "ids", (part,)) for part in parts_of(method)), *label)
+    prompt = (
+        TrainerColumn("prompt_input_ids", "ids", ("prompt",)),
+        TrainerColumn("prompt_attention_mask", "mask", ("prompt",)),
+    )
+    return (*prompt, *(column for part in answers for column in _together(part)), *label)
+
+
+@cache
+def id_weights(method: Method, trainer: Trainer) -> dict[str, int]:
+    """Return the columns of ids and how often each counts, so that every part of a row counts once."""
+    columns = [column for column in columns_for(method, trainer) if column.holds == "ids"]
+    repeated = [column.parts[:-1] for column in columns]
+    return {column.name: 1 - repeated.count(column.parts) for column in columns}
+
+
+def _prompts(trainer: Trainer) -> tuple[TrainerColumn, ...]:
+    if trainer == "trl":
+        return TrainerColumn("prompt", "text"), TrainerColumn("prompt_input_ids", "ids", ("prompt",))
+    return (
+        TrainerColumn("input_ids", "ids", ("prompt",)),
+        TrainerColumn("attention_mask", "mask", ("prompt",)),
+    )
+
+
+def _whole(part: Part, trainer: Trainer) -> tuple[TrainerColumn, ...]:
+    if trainer == "trl":
+        return (TrainerColumn(f"{part}_ids", "ids", (part,)),)
+    return (
+        TrainerColumn(f"input_ids_{part}", "ids", (part,)),
+        TrainerColumn(f"attention_mask_{part}", "mask", (part,)),
+    )
+
+
+def _together(part: Part) -> tuple[TrainerColumn, ...]:
+    both: tuple[Part, ...] = ("prompt", part)
+    return (
+        TrainerColumn(f"{part}_input_ids", "ids", both),
+        TrainerColumn(f"{part}_attention_mask", "mask", both),
+        TrainerColumn(f"{part}_labels", "labels", both),
+    )
