@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tokenlake.config import PipelineConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
+    from tokenlake.flat.save import create_writer, save_dataset, save_iterator
+    from tokenlake.flat.stats import WriteStats
+    from tokenlake.flat.tokenizing import pretokenize, tokenize_and_save
     from tokenlake.manifest import Manifest
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, batched_tokenize_iterator
+    from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -62,6 +67,16 @@ _HOME: Final = {
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
+    "WriteStats": "tokenlake.flat.stats",
+    "create_writer": "tokenlake.flat.save",
+    "save_dataset": "tokenlake.flat.save",
+    "save_iterator": "tokenlake.flat.save",
+    "pretokenize": "tokenlake.flat.tokenizing",
+    "tokenize_and_save": "tokenlake.flat.tokenizing",
+    "TokenizedShardedSource": "tokenlake.sources.sharded.tokenized",
+    "batched_tokenize_iterator": "tokenlake.sources.sharded.tokenized",
+    "TokenizerManager": "tokenlake.tokenizers.manager",
+    "compute_tokenizer_hash": "tokenlake.tokenizers.manager",
 }
 
 __all__ = [
@@ -83,13 +98,23 @@ __all__ = [
     "ShardInfo",
     "ShardedDataSource",
     "TextShardedSource",
+    "TokenizedShardedSource",
+    "TokenizerManager",
     "TokenlakeError",
     "TransformedShardedSource",
+    "WriteStats",
     "__version__",
+    "batched_tokenize_iterator",
     "build_dataset",
+    "compute_tokenizer_hash",
     "create_source",
+    "create_writer",
     "expand_data_files",
     "load_config",
+    "pretokenize",
+    "save_dataset",
+    "save_iterator",
+    "tokenize_and_save",
     "wrap_hf_dataset",
 ]
 

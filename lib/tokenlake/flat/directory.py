@@ -61,16 +61,18 @@ def placed(output_path: str | os.PathLike[str], *, overwrite: bool) -> Generator
     target = local_target(output_path)
     check_target(target, overwrite=overwrite)
     beside = target.parent / f".{target.name}.tokenlake"
-    with _system_errors(target), _held(beside):
-        place = Workplace(beside / "new", beside / "store")
-        _recover(target, beside)
-        check_target(target, overwrite=overwrite)  # again: nobody else writes now
-        place.new.mkdir()
+    place = Workplace(beside / "new", beside / "store")
+    with _held(beside):
+        with _system_errors(target):
+            _recover(target, beside)
+            check_target(target, overwrite=overwrite)  # again: nobody else writes now
+            place.new.mkdir()
         try:
             yield place
-            _keep_others(target, place.new)
-            _make_durable(place.new)
-            _swap(place.new, target, beside / "old")
+            with _system_errors(target):
+                _keep_others(target, place.new)
+                _make_durable(place.new)
+                _swap(place.new, target, beside / "old")
         except BaseException:
             shutil.rmtree(place.new, ignore_errors=True)
             if not any(place.store.rglob("ledger/*.json")):
@@ -110,8 +112,8 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     folders = [entry.name for entry in entries if entry.name != FOLDER and not _is_file(entry)]
     if folders:
         raise ConfigError(
-            f"output_path: {target} holds {folders[0]!r}, which is no file, so overwrite=True does not replace it; nothing "
-            "was changed. Move that away, or give another path",
+            f"output_path: {target} holds {folders[0]!r}, which is no file, so overwrite=True does not replace it; "
+            "nothing was changed. Move that away, or give another path",
             path=str(target),
         )
 
@@ -124,7 +126,8 @@ def _is_file(path: Path) -> bool:
 def _held(beside: Path) -> Generator[None]:
     """Make a folder and hold its lock; a process that dies lets go of it."""
     while True:
-        beside.mkdir(parents=True, exist_ok=True)
+        with _system_errors(beside):
+            beside.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(beside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -136,7 +139,9 @@ def _held(beside: Path) -> Generator[None]:
             yield
             return
         except BlockingIOError as error:
-            raise StoreError(f"another process is writing {beside}; wait for it, or give another output_path") from error
+            raise StoreError(
+                f"another process is writing {beside}; wait for it, or give another output_path"
+            ) from error
         finally:
             os.close(descriptor)
 
@@ -205,8 +210,8 @@ def _system_errors(target: Path) -> Generator[None]:
         if error.filename is None or not str(error.filename).startswith(str(target.parent)):
             raise
         raise StoreError(
-            f"cannot write {target}: {error.strerror} ({error.filename}). Its parent folder must be writable and on the "
-            "same file system (a mount point itself cannot be replaced)"
+            f"cannot write {target}: {error.strerror} ({error.filename}). Its parent folder must be writable and on "
+            "the same file system (a mount point itself cannot be replaced)"
         ) from error
 
 

@@ -14,6 +14,7 @@ from tokenlake.flat.lines import text_of
 from tokenlake.storage.writing import HashingFile
 
 _ARROW: Final[Any] = pa
+_PARQUET: Final[Any] = pq
 _GZIP_LEVEL: Final = 6
 
 
@@ -43,15 +44,17 @@ class _ParquetFile:
     """Page checksums always; token ids PLAIN, because dictionaries and statistics of them cost size and time."""
 
     def __init__(self, form: Form, sink: HashingFile, schema: pa.Schema) -> None:
-        encoded = [path for field in schema for path in _leaves(field.name, field.type) if not _is_ids(path, field)]
+        encoded = [
+            path for field in schema for path in _leaves(field.name, field.type) if not _is_ids(path, field)
+        ]
         # Parquet's own lz4 is a frame that no two readers agree on; what is called lz4 here is LZ4_RAW.
-        self._writer = pq.ParquetWriter(
+        self._writer = _PARQUET.ParquetWriter(
             sink,
             schema,
             compression=form.compression,
             compression_level=3 if form.compression == "zstd" else None,
-            use_dictionary=encoded or False,  # pyright: ignore[reportArgumentType]
-            write_statistics=encoded or False,  # pyright: ignore[reportArgumentType]
+            use_dictionary=encoded or False,
+            write_statistics=encoded or False,
             write_page_checksum=True,
             data_page_size=1 << 20,
             version="2.6",
@@ -69,7 +72,9 @@ class _ArrowFile:
     """The IPC file format: any batch can be read alone, and memory-mapped where nothing is compressed."""
 
     def __init__(self, form: Form, sink: HashingFile, schema: pa.Schema) -> None:
-        options = _ARROW.ipc.IpcWriteOptions(compression=None if form.compression == "none" else form.compression)
+        options = _ARROW.ipc.IpcWriteOptions(
+            compression=None if form.compression == "none" else form.compression
+        )
         self._writer = _ARROW.ipc.new_file(sink, schema, options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -117,7 +122,11 @@ def _leaves(path: str, kind: Any) -> list[str]:
 def _is_ids(path: str, field: Any) -> bool:
     """Whether a column holds token ids or labels: lists of int32 that are no mask."""
     kind = field.type
-    nested = _ARROW.types.is_list(kind) or _ARROW.types.is_large_list(kind) or _ARROW.types.is_fixed_size_list(kind)
+    nested = (
+        _ARROW.types.is_list(kind)
+        or _ARROW.types.is_large_list(kind)
+        or _ARROW.types.is_fixed_size_list(kind)
+    )
     return nested and kind.value_type == pa.int32() and not field.name.endswith("attention_mask")
 
 

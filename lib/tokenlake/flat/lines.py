@@ -31,7 +31,8 @@ def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
 def text_of(batch: pa.RecordBatch) -> bytes:
     """Return the lines of a batch, of :data:`LINES` or of columns."""
     if batch.schema.equals(LINES, check_metadata=True):
-        return b"".join(batch.column(0).to_pylist())
+        lines: Any = batch.column(0)
+        return b"".join(lines.to_pylist())
     return b"".join(_line(row, place) for place, row in enumerate(_rows(batch)))
 
 
@@ -46,7 +47,12 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 def _values(column: Any) -> Iterable[Any]:
     types, kind = _ARROW.types, column.type
     nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if nested and types.is_integer(kind.value_type) and not column.null_count and not column.flatten().null_count:
+    if (
+        nested
+        and types.is_integer(kind.value_type)
+        and not column.null_count
+        and not column.flatten().null_count
+    ):
         return (value.values.to_numpy() for value in column)
     return column.to_pylist()
 
@@ -58,8 +64,12 @@ def _line(row: Any, number: int) -> bytes:
         line = orjson.dumps(row, option=_OPTIONS)
     except TypeError as error:
         raise BadRecordError(f"row {number}: JSON cannot hold it: {error}", row=number) from error
-    if b"null" in line and (field := _nan_in(row)) is not None:  # orjson writes null for what JSON has no number for
-        raise BadRecordError(f"row {number}, field {field!r}: NaN and infinities are no JSON", row=number, field=field)
+    if (
+        b"null" in line and (field := _nan_in(row)) is not None
+    ):  # orjson writes null for what JSON has no number for
+        raise BadRecordError(
+            f"row {number}, field {field!r}: NaN and infinities are no JSON", row=number, field=field
+        )
     return line
 
 

@@ -121,7 +121,9 @@ class FlatManifest:
         """
         path = Path(directory) / FOLDER / MANIFEST
         if not path.is_file():
-            raise NotFoundError(f"{path}: there is no such file; {directory} was not written by tokenlake, or not whole")
+            raise NotFoundError(
+                f"{path}: there is no such file; {directory} was not written by tokenlake, or not whole"
+            )
         return cls.from_bytes(path.read_bytes(), str(path))
 
     def check(self, directory: str | Path) -> None:
@@ -136,6 +138,7 @@ class FlatManifest:
                 raise IntegrityError(f"{path}: missing, but the manifest lists it", file=file.path)
             if (found := hash_regular(path)) != file.sha256:
                 raise IntegrityError(
-                    f"{path}: its sha256 is {found}, expected {file.sha256}; the file was changed or damaged. Write it again",
+                    f"{path}: its sha256 is {found}, expected {file.sha256}; the file was changed or damaged. "
+                    "Write it again",
                     file=file.path,
                 )

@@ -21,9 +21,9 @@ _JSON: Final = frozenset({bool, int, float, str, list, dict, type(None)})
 class RowsToArrow:
     """Makes batches of rows.
 
-    A column has the type of its values in the first batch, by the rules of :mod:`tokenlake.columns`, but values of several
-    kinds are an error instead of JSON text. Later values must be of that type, or become it exactly (1 and 1.0). NumPy
-    arrays are lists of their own kind of number, and dates, bytes and decimals what Arrow has for them.
+    A column has the type of its values in the first batch, by the rules of :mod:`tokenlake.columns`, but values of
+    several kinds are an error instead of JSON text. Later values must be of that type, or become it exactly (1 and
+    1.0). NumPy arrays are lists of their own kind of number, and dates, bytes and decimals what Arrow has for them.
 
     Args:
         schema: None to let the first batch decide.
@@ -45,7 +45,9 @@ class RowsToArrow:
         names = names_in(rows)
         if self.schema is None:
             arrays = [self._first(rows, name) for name in names]
-            self.schema = _ARROW.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
+            self.schema = _ARROW.schema(
+                [(name, array.type) for name, array in zip(names, arrays, strict=True)]
+            )
         else:
             self._refuse_new(rows, names)
             arrays = [self._later(rows, field) for field in self.schema]
@@ -63,7 +65,10 @@ class RowsToArrow:
         except (pa.ArrowInvalid, TypeError, ValueError, OverflowError) as error:
             place = _culprit(values)
             raise self._error(
-                place, name, f"{_shown(values[place])} cannot stand in a column with the values before it", error
+                place,
+                name,
+                f"{_shown(values[place])} cannot stand in a column with the values before it",
+                error,
             ) from error
 
     def _later(self, rows: Sequence[Row], field: Any) -> Any:
@@ -73,10 +78,15 @@ class RowsToArrow:
         except (pa.ArrowInvalid, TypeError, ValueError, OverflowError) as error:
             place = next((i for i, value in enumerate(values) if not _fits(value, field.type)), 0)
             hint = (
-                "; the first rows held nothing but null there, so give a schema" if field.type == pa.null() else ""
+                "; the first rows held nothing but null there, so give a schema"
+                if field.type == pa.null()
+                else ""
             )
             raise self._error(
-                place, field.name, f"{_shown(values[place])} is no {field.type}, which the first rows decided{hint}", error
+                place,
+                field.name,
+                f"{_shown(values[place])} is no {field.type}, which the first rows decided{hint}",
+                error,
             ) from error
 
     def _refuse_new(self, rows: Sequence[Row], names: tuple[str, ...]) -> None:
@@ -84,13 +94,18 @@ class RowsToArrow:
         for name in names:
             if name not in known:
                 place = next(index for index, row in enumerate(rows) if name in row)
-                raise self._error(place, name, "the first rows had no such field; give a schema, or the same fields to all")
+                raise self._error(
+                    place, name, "the first rows had no such field; give a schema, or the same fields to all"
+                )
 
     def _error(self, place: int, name: str, detail: str, cause: Exception | None = None) -> BadRecordError:
         row = self._rows + place
         because = f" ({cause})" if cause is not None and str(cause) else ""
         return BadRecordError(
-            f"row {row}{f', field {name!r}' if name else ''}: {detail}{because}", row=row, field=name, reason="type_mismatch"
+            f"row {row}{f', field {name!r}' if name else ''}: {detail}{because}",
+            row=row,
+            field=name,
+            reason="type_mismatch",
         )
 
 
@@ -133,7 +148,7 @@ def _natural(values: Sequence[Any]) -> Any:
         found = set[type[Any]]()
         for value in values:
             _kinds_in(value, found)
-        if bool in found and float in found or bytes in found and str in found:
+        if (bool in found and float in found) or (bytes in found and str in found):
             raise TypeError(f"values of {', '.join(sorted(kind.__name__ for kind in found))}")
     return array
 

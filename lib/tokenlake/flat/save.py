@@ -34,12 +34,12 @@ def create_writer(
     Args:
         output_path: the directory; it is made when missing.
         format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
-        max_shard_size: a file ends where another row group would make it larger; bytes, or text like "500MB". None: 500 MB,
-            or no limit where `num_shards` is given.
-        num_shards: exactly this many files, each with an equal share of the rows, in order. Only a file that a
-            `max_shard_size` given beside it would be too large for is split into several.
-        compression: ``none``, ``gzip``, ``lz4`` or ``zstd``; None: zstd in Parquet, else none. Arrow knows no gzip, JSON
-            Lines no lz4.
+        max_shard_size: a file ends where another row group would make it larger; bytes, or text like "500MB". None:
+            500 MB, or no limit where `num_shards` is given.
+        num_shards: exactly this many files, each with an equal share of the rows, in order. Only a file that would
+            be larger than a `max_shard_size` given beside it is split into several.
+        compression: ``none``, ``gzip``, ``lz4`` or ``zstd``; None: zstd in Parquet, else none. Arrow knows no gzip,
+            JSON Lines no lz4.
         overwrite: replace the data files of a directory that is not empty; else it is an error.
         schema: types of the columns; None: the first 1,000 rows decide, and lines of JSON need none.
         naming: names of files, without extension, of ``split``, ``index`` and ``count``.
@@ -102,7 +102,15 @@ def save_iterator(
     With `num_shards` they go to a compressed file first, beside the target: equal shares need their number.
     """
     return save_dataset(
-        iterator, output_path, format, max_shard_size, num_shards, compression, overwrite, schema=schema, naming=naming
+        iterator,
+        output_path,
+        format,
+        max_shard_size,
+        num_shards,
+        compression,
+        overwrite,
+        schema=schema,
+        naming=naming,
     )
 
 
@@ -113,9 +121,13 @@ def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int
         ConfigError: one is no size or count.
     """
     if num_shards is not None and (
-        isinstance(num_shards, bool) or not hasattr(num_shards, "__index__") or not 1 <= num_shards <= MOST_SHARDS
+        isinstance(num_shards, bool)
+        or not hasattr(num_shards, "__index__")
+        or not 1 <= num_shards <= MOST_SHARDS
     ):
-        raise ConfigError(f"num_shards: got {num_shards!r}, must be a whole number from 1 to {MOST_SHARDS}, or None")
+        raise ConfigError(
+            f"num_shards: got {num_shards!r}, must be a whole number from 1 to {MOST_SHARDS}, or None"
+        )
     if max_shard_size is None:
         return None if num_shards is not None else DEFAULT_SHARD_SIZE
     try:

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import pyarrow as pa
 
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, SourceError
 from tokenlake.flat.files import RowsFile, file_mode, open_rows_file
 from tokenlake.flat.form import Form
 from tokenlake.flat.manifest import FlatFile
@@ -36,12 +36,15 @@ def check_naming(naming: str, splits: Sequence[str], form: Form) -> None:
     """Raise ConfigError unless `naming` makes names, and no two the same."""
     names = {shard_name(split, index, 2, form, naming) for split in splits for index in range(2)}
     if len(names) < 2 * len(splits):
-        raise _bad_naming(naming, "two files would get the same name; it must hold {index} (and {split}, with several)")
+        raise _bad_naming(
+            naming, "two files would get the same name; it must hold {index} (and {split}, with several)"
+        )
 
 
 def _bad_naming(naming: str, why: str) -> ConfigError:
     return ConfigError(
-        f"naming: got {naming!r}: {why}. Expected something like '{{split}}-{{index:05d}}-of-{{count:05d}}'", got=naming
+        f"naming: got {naming!r}: {why}. Expected something like '{{split}}-{{index:05d}}-of-{{count:05d}}'",
+        got=naming,
     )
 
 
@@ -56,7 +59,8 @@ class Limits:
     """When files end.
 
     Attributes:
-        max_bytes: a file ends at the row group after which another one of the largest so far would not fit; None: never.
+        max_bytes: a file ends at the row group after which another one, of the size of its largest, would not fit;
+            None: never.
         edges: rows at which a file ends, ascending, the last of them the number of all rows; None: nowhere.
     """
 
@@ -69,7 +73,13 @@ class ShardFiles:
     """The files of one split while they are written. Batches must be of one schema."""
 
     def __init__(self, folder: Path, split: str, form: Form, schema: pa.Schema, limits: Limits) -> None:
-        self._folder, self._split, self._form, self._schema, self._limits = folder, split, form, schema, limits
+        self._folder, self._split, self._form, self._schema, self._limits = (
+            folder,
+            split,
+            form,
+            schema,
+            limits,
+        )
         self._done: list[FlatFile] = []
         self._open: _OpenFile | None = None
         self._edge = 0  # index of the edge that the open file ends at
@@ -91,6 +101,8 @@ class ShardFiles:
     def finish(self, naming: str) -> list[FlatFile]:
         """Close the last file, name all, and return what they are; at least one, be it without rows."""
         self._flush()
+        if self._limits.edges is not None and self._rows != self._limits.edges[-1]:
+            raise _miscounted(self._limits.edges[-1], str(self._rows))
         while self._limits.edges is not None and self._edge < len(self._limits.edges):
             self._end()
         if self._open is not None or not self._done:
@@ -111,7 +123,7 @@ class ShardFiles:
             self._flush()
             self._end()
         if self._edge == len(edges):
-            raise AssertionError("more rows came than were counted")
+            raise _miscounted(edges[-1], f"more than {edges[-1]}")
         return edges[self._edge] - self._rows
 
     def _flush(self) -> None:
@@ -127,7 +139,9 @@ class ShardFiles:
 
     def _opened(self) -> _OpenFile:
         if self._open is None:
-            self._open = _OpenFile(self._folder / f"{self._split}-{len(self._done)}", self._form, self._schema)
+            self._open = _OpenFile(
+                self._folder / f"{self._split}-{len(self._done)}", self._form, self._schema
+            )
         return self._open
 
     def _end(self, *, rolled: bool = False) -> None:
@@ -168,6 +182,12 @@ class _OpenFile:
 
     def discard(self) -> None:
         self._sink.close()
+
+
+def _miscounted(expected: int, got: str) -> SourceError:
+    return SourceError(
+        f"the source said it has {expected} rows, but {got} came; nothing was written. Mend its length"
+    )
 
 
 def _fitting(batch: pa.RecordBatch) -> int:

@@ -15,7 +15,7 @@ _NAME: Final = "spool"
 
 @final
 class Spool:
-    """A compressed file of batches of one schema, read once; `num_shards` files of equal shares need the number of rows."""
+    """A compressed file of batches of one schema, read once."""
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self.schema, self.rows = schema, 0

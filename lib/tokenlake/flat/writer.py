@@ -26,6 +26,7 @@ DEFAULT_SHARD_SIZE: Final = 500 * MIB
 DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
 
 _BATCH_ROWS: Final = 1000
+_BATCH_SIZE: Final = 1 << 20  # characters and items of a batch
 _SPLIT: Final = "train"
 
 Rows = ShardedDataSource | Iterable[Row]
@@ -64,20 +65,24 @@ class DatasetWriter:
         self._form, self._overwrite, self._naming = form, overwrite, naming
         self._max_bytes, self._num_shards = max_bytes, num_shards
         self._converter = RowsToArrow(schema)
-        self._lines = form.format == "jsonl" and schema is None  # any row is a line; columns need one type each
+        self._lines = (
+            form.format == "jsonl" and schema is None
+        )  # any row is a line; columns need one type each
         self._stack = ExitStack()
         self._place: Workplace | None = None
         self._files: ShardFiles | Spool | None = None
         self._edges: tuple[int, ...] | None = None
         self._waiting: list[Row] = []
-        self._rows = 0
+        self._rows = self._waiting_size = 0
         self._stats: WriteStats | None = None
 
     @property
     def stats(self) -> WriteStats:
         """What was written; ConfigError before that."""
         if self._stats is None:
-            raise ConfigError("stats: nothing is written yet; they are there when the writer is closed without an error")
+            raise ConfigError(
+                "stats: nothing is written yet; they are there when the writer is closed without an error"
+            )
         return self._stats
 
     def write(self, source: Rows) -> WriteStats:
@@ -105,7 +110,8 @@ class DatasetWriter:
         if self._place is None or self._stats is not None:
             raise ConfigError("rows are added inside of `with create_writer(...) as writer:`")
         self._waiting.append(row)
-        if len(self._waiting) >= _BATCH_ROWS:
+        self._waiting_size += _size(row)
+        if len(self._waiting) >= _BATCH_ROWS or self._waiting_size >= _BATCH_SIZE:
             self._flush()
 
     def extend(self, rows: Iterable[Row]) -> None:
@@ -127,11 +133,8 @@ class DatasetWriter:
         self._stats = WriteStats.of(manifest, self._target)
 
     def _flush(self) -> None:
-        rows, self._waiting = self._waiting, []
-        if self._lines:
-            batch = lines_of(rows, self._rows)
-        else:
-            batch = self._converter.batch(rows)
+        rows, self._waiting, self._waiting_size = self._waiting, [], 0
+        batch = lines_of(rows, self._rows) if self._lines else self._converter.batch(rows)
         self._rows += len(rows)
         self._opened(batch.schema).add(batch)
 
@@ -187,3 +190,9 @@ def _known_rows(source: Rows) -> int | None:
         except TypeError:
             return None
     return None
+
+
+def _size(row: object) -> int:
+    """Return about how large a row is, in characters and items, without looking into what is nested."""
+    values = row.values() if isinstance(row, dict) else ()
+    return sum(len(value) for value in values if hasattr(value, "__len__"))

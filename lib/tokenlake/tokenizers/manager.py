@@ -51,7 +51,7 @@ class LoadedTokenizer:
 
     Attributes:
         files: what it is made of.
-        config: how it was asked for; what :meth:`TokenizerManager.tokenize_batch` follows where it is told nothing else.
+        config: how it was asked for; :meth:`TokenizerManager.tokenize_batch` follows it where it is told nothing else.
     """
 
     def __init__(self, files: TokenizerFiles, config: TokenizerConfig) -> None:
@@ -142,12 +142,19 @@ class TokenizerManager:
         if isinstance(tokenizer, LoadedTokenizer):
             return tokenizer
         files = files_of(tokenizer)
-        config = tokenizer if isinstance(tokenizer, TokenizerConfig) else TokenizerConfig(name_or_path=files.name)
+        config = (
+            tokenizer if isinstance(tokenizer, TokenizerConfig) else TokenizerConfig(name_or_path=files.name)
+        )
         key = content_hash(files), config
         return self._loaded.setdefault(key, LoadedTokenizer(files, config))
 
     def tokenize_text(
-        self, tokenizer: Any, text: str, config: TokenizerConfig | None = None, *, return_tensors: str | None = None
+        self,
+        tokenizer: Any,
+        text: str,
+        config: TokenizerConfig | None = None,
+        *,
+        return_tensors: str | None = None,
     ) -> dict[str, Any]:
         """Return ``input_ids`` and, where asked for, ``attention_mask`` of one text: as for one row of a batch."""
         batch = self.tokenize_batch(tokenizer, [text], config, return_tensors=return_tensors)
@@ -184,7 +191,7 @@ class TokenizerManager:
 
 
 def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
-    """Return padded int32 rows: ``input_ids`` and ``attention_mask``, each int32[n, width] or a list of int32 arrays."""
+    """Return ``input_ids`` and ``attention_mask``: int32[n, width] where rows are padded, else lists of int32 arrays."""
     columns: dict[str, Any] = {}
     if config.padding in ("longest", "max_length"):
         width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else 0
@@ -199,7 +206,7 @@ def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig)
 
 
 def padded(ragged: Ragged, pad_id: int, width: int = 0, *, left: bool = False) -> tuple[Int32, Int32]:
-    """Return rows of equal length and where they hold ids: int32[n, w] twice, w the longest row or `width` if larger."""
+    """Return equally long rows and where they hold ids: int32[n, w] twice, w the longest row or `width` if larger."""
     lengths = np.diff(ragged.offsets)
     width = max(width, int(lengths.max(initial=0)))
     place = np.arange(width)
@@ -236,8 +243,8 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(backend, "to_str"):
         raise ConfigError(
-            f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast tokenizer "
-            "of transformers or tokenizers"
+            f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "
+            "tokenizer of transformers or tokenizers"
         )
     settings = {name: value for name in _NAMED if isinstance(value := getattr(tokenizer, name, None), str)}
     for name in ("padding_side", "chat_template"):

@@ -42,15 +42,15 @@ class TokenizedShardedSource(ShardedDataSource):
 
         Args:
             source: rows with text, or with messages.
-            tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes; None: the one that `tokenizer_config` names.
+            tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes; None: what `tokenizer_config` names.
             tokenizer_config: how to cut, pad and surround texts; None: the defaults. `truncation=None` cuts.
             content_field: the field of the text, or of the messages.
             additional_fields: fields to keep beside the tokens; a row that lacks one is an error.
             format_callback: a function of a row, applied first; None as its result leaves the row out.
             format_fields: fields to rename after it, {old: new}.
             remove_columns: keep all other fields (of `additional_fields`, where that is given).
-            batch_size: rows that are tokenized together, at most. With padding "longest" rows are as long as the longest
-                of their batch, whose first number is a multiple of `batch_size`.
+            batch_size: rows that are tokenized together, at most. With padding "longest" rows are as long as the
+                longest of their batch, whose first number is a multiple of `batch_size`.
             arrays: give int32 arrays instead of lists.
 
         Raises:
@@ -145,7 +145,9 @@ def how_to_tokenize(
 ) -> TokenRows:
     """Check the arguments of :class:`TokenizedShardedSource` and load its tokenizer."""
     if tokenizer is None and config is None:
-        raise ConfigError("tokenizer: missing; give a Hub id, a directory, a tokenizer.json file, or a tokenizer_config")
+        raise ConfigError(
+            "tokenizer: missing; give a Hub id, a directory, a tokenizer.json file, or a tokenizer_config"
+        )
     if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") or batch_size < 1:
         raise ConfigError(f"batch_size: got {batch_size!r}, must be a whole number from 1 on")
     if format_callback is not None and not callable(format_callback):
