@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from tokenlake.config import PipelineConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
+    from tokenlake.flat.pretokenizing import pretokenize
     from tokenlake.flat.save import create_writer, save_dataset, save_iterator
     from tokenlake.flat.stats import WriteStats
-    from tokenlake.flat.tokenizing import pretokenize, tokenize_and_save
+    from tokenlake.flat.tokenizing import tokenize_and_save
     from tokenlake.manifest import Manifest
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -71,7 +72,7 @@ _HOME: Final = {
     "create_writer": "tokenlake.flat.save",
     "save_dataset": "tokenlake.flat.save",
     "save_iterator": "tokenlake.flat.save",
-    "pretokenize": "tokenlake.flat.tokenizing",
+    "pretokenize": "tokenlake.flat.pretokenizing",
     "tokenize_and_save": "tokenlake.flat.tokenizing",
     "TokenizedShardedSource": "tokenlake.sources.sharded.tokenized",
     "batched_tokenize_iterator": "tokenlake.sources.sharded.tokenized",

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, cast, final
 
@@ -22,27 +21,11 @@ from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
 from tokenlake.tokenizers.load import load_tokenizer
+from tokenlake.tokenizers.ragged import Ragged, cut, padded, surrounded
 
 Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """Ids of n texts: ids int32[total], offsets int64[n + 1] from 0."""
-
-    offsets: Int64
-    ids: Int32
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def rows(self) -> list[Int32]:
-        """Return the ids of each text, views of :attr:`ids`."""
-        return np.split(self.ids, self.offsets[1:-1]) if len(self) else []
 
 
 @final
@@ -82,7 +65,7 @@ class LoadedTokenizer:
         encoder = self._encoder(special_tokens_in_text, config.add_special_tokens and not whole)
         encoded = encoder.encode(text)
         limit = _limit(config, len(encoder.prefix) + len(encoder.suffix), self.files.name)
-        return _around(_cut(encoded.offsets, encoded.ids, limit), encoder.prefix, encoder.suffix)
+        return surrounded(cut(encoded.offsets, encoded.ids, limit), encoder.prefix, encoder.suffix)
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids`, special tokens included."""
@@ -191,10 +174,10 @@ class TokenizerManager:
 
 
 def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
-    """Return ``input_ids`` and ``attention_mask``: int32[n, width] where rows are padded, else lists of int32 arrays."""
+    """Return ``input_ids`` and ``attention_mask``: int32[n, width] where rows are padded, else lists of arrays."""
     columns: dict[str, Any] = {}
     if config.padding in ("longest", "max_length"):
-        width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else 0
+        width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else None
         ids, mask = padded(ragged, loaded.pad_id, width, left=loaded.pads_left)
         columns = {"input_ids": ids, "attention_mask": mask}
     else:
@@ -203,17 +186,6 @@ def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig)
     if not config.return_attention_mask:
         del columns["attention_mask"]
     return columns
-
-
-def padded(ragged: Ragged, pad_id: int, width: int = 0, *, left: bool = False) -> tuple[Int32, Int32]:
-    """Return equally long rows and where they hold ids: int32[n, w] twice, w the longest row or `width` if larger."""
-    lengths = np.diff(ragged.offsets)
-    width = max(width, int(lengths.max(initial=0)))
-    place = np.arange(width)
-    here = place >= (width - lengths)[:, None] if left else place < lengths[:, None]
-    ids = np.full(here.shape, pad_id, np.int32)
-    ids[here] = ragged.ids
-    return ids, here.astype(np.int32)
 
 
 def compute_tokenizer_hash(tokenizer: Any) -> str:
@@ -293,35 +265,6 @@ def _limit(config: TokenizerConfig, around: int, name: str) -> int | None:
             f"tokenizer {name!r} puts around it; make it larger, or use add_special_tokens=False"
         )
     return limit
-
-
-def _cut(offsets: Int64, ids: Int32, limit: int | None) -> Ragged:
-    lengths = np.diff(offsets)
-    if limit is None or not (lengths > limit).any():
-        return Ragged(offsets, ids)
-    short = np.minimum(lengths, limit)
-    kept = _offsets(short)
-    return Ragged(kept, ids[np.arange(kept[-1]) + np.repeat(offsets[:-1] - kept[:-1], short)])
-
-
-def _around(ragged: Ragged, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Ragged:
-    """Put fixed ids before and after every text's own."""
-    if not (prefix or suffix):
-        return ragged
-    lengths = np.diff(ragged.offsets)
-    offsets = _offsets(lengths + len(prefix) + len(suffix))
-    ids = np.empty(int(offsets[-1]), np.int32)
-    begin = offsets[:-1] + len(prefix)
-    ids[np.arange(len(ragged.ids)) + np.repeat(begin - ragged.offsets[:-1], lengths)] = ragged.ids
-    for place, token in enumerate(prefix):
-        ids[offsets[:-1] + place] = token
-    for place, token in enumerate(suffix):
-        ids[begin + lengths + place] = token
-    return Ragged(offsets, ids)
-
-
-def _offsets(lengths: Int64) -> Int64:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def _lists(rows: Any) -> list[list[int]]:

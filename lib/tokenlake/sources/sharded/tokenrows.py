@@ -13,7 +13,8 @@ from tokenlake.config.resolve import MESSAGES_FIELDS
 from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.sharded.fields import Row, renaming
-from tokenlake.tokenizers.manager import LoadedTokenizer, Ragged, with_masks
+from tokenlake.tokenizers.manager import LoadedTokenizer, with_masks
+from tokenlake.tokenizers.ragged import Ragged, offsets_of
 
 Numbered = Iterator[tuple[int, Row]]
 Callback = Callable[[Row], Row | None]
@@ -158,10 +159,7 @@ class TokenRows:
             ids = self._encode([batch[place].text for place in places], kind)
             rows.update(zip(places, ids.rows(), strict=True))
         ordered = [rows[place] for place in range(len(batch))]
-        offsets = np.concatenate(
-            [np.zeros(1, np.int64), np.cumsum([len(row) for row in ordered], dtype=np.int64)]
-        )
-        return Ragged(offsets, np.concatenate(ordered))
+        return Ragged(offsets_of([len(row) for row in ordered]), np.concatenate(ordered))
 
     def _encode(self, texts: list[str], whole: bool) -> Ragged:
         column: Any = pa.array(texts, pa.large_string())
