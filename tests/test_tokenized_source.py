@@ -1,4 +1,4 @@
-"""TokenizedShardedSource: another source's rows as tokens, from any row on; what is done to them comes in a fixed order."""
+"""TokenizedShardedSource: another source's rows as tokens, from any row on."""
 
 from __future__ import annotations
 

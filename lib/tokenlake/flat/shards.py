@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -181,6 +182,8 @@ class _OpenFile:
         )
 
     def discard(self) -> None:
+        with suppress(Exception):  # the disk may be full; the file goes anyway
+            self._file.close()
         self._sink.close()
 
 
