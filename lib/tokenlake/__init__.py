@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     )
     from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, batched_tokenize_iterator
     from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
+    from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
+    from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -78,14 +80,18 @@ _HOME: Final = {
     "batched_tokenize_iterator": "tokenlake.sources.sharded.tokenized",
     "TokenizerManager": "tokenlake.tokenizers.manager",
     "compute_tokenizer_hash": "tokenlake.tokenizers.manager",
+    "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
 }
 
 __all__ = [
     "ArrowShardedSource",
     "BuildResult",
     "Catalog",
+    "ChatTemplateTransform",
     "ColumnMapper",
     "CompositeShardedSource",
+    "ConvertInputOutputToChatML",
+    "ConvertToChatML",
     "CsvShardedSource",
     "DatasetIntrospector",
     "FilesShardedSource",
@@ -94,6 +100,7 @@ __all__ = [
     "JsonShardedSource",
     "LimitedShardedSource",
     "Manifest",
+    "MaybeApplyChatTemplate",
     "ParquetShardedSource",
     "PipelineConfig",
     "ShardInfo",

@@ -23,7 +23,13 @@ from tokenlake.config.resolved import (
     ResolvedTokenizer,
     SourceType,
 )
-from tokenlake.config.resolved_texts import ResolvedChat, ResolvedPreference, ResolvedPrompt, ResolvedTexts
+from tokenlake.config.resolved_texts import (
+    MESSAGES_FIELDS,
+    ResolvedChat,
+    ResolvedPreference,
+    ResolvedPrompt,
+    ResolvedTexts,
+)
 from tokenlake.config.secret import plain_options
 from tokenlake.errors import ConfigError, NotAvailableError
 
@@ -52,9 +58,6 @@ _TYPES: Final[dict[str, SourceType]] = {
     "huggingface": "hub",
     "hf": "hub",
 }
-MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
-"""Fields that hold a conversation, in the order in which they are looked for."""
-
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -189,11 +192,11 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
         split=dataset.dataset_split_name or dataset.split,
         delimiter=dataset.delimiter,
         tokenizer=_tokenizer(config, dataset),
-        texts=_texts(dataset),
+        texts=_texts(config, dataset),
     )
 
 
-def _texts(dataset: DatasetConfig) -> ResolvedTexts:
+def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
     callback = dataset.format_callback
     return ResolvedTexts(
         format_callback=callback
@@ -206,7 +209,14 @@ def _texts(dataset: DatasetConfig) -> ResolvedTexts:
         preference=None
         if dataset.preference is None
         else ResolvedPreference(**dataset.preference.model_dump()),
+        left_open=_left_open(config, dataset),
     )
+
+
+def _left_open(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...]:
+    """Settings whose defaults depend on what the rows are."""
+    written = dataset.model_fields_set | config.tokenize.model_fields_set
+    return tuple(name for name in ("content_field", "special_tokens_in_text") if name not in written)
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:

@@ -83,7 +83,7 @@ class RowBatch(Batch):
 
     Attributes:
         rows: the wanted columns. JSON has no schema, so that every batch may have other types.
-        objects: the same records as they stand in a JSON input, where all columns are wanted; else None.
+        objects: the same fields of the records as they stand in a JSON input; None for anything else.
     """
 
     rows: pa.RecordBatch

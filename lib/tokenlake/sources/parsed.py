@@ -35,8 +35,8 @@ class Parsed:
     Attributes:
         text: large_string of the records, None where no text was wanted; null for those in `doubtful`.
         rows: the wanted columns of the same records, None where none were wanted.
-        objects: the same records as they stand in a JSON input, only there and only where all columns are wanted:
-            a missing key is missing in them, and null in `rows`.
+        objects: the wanted fields of the same records as they stand in a JSON input, only there and only where no
+            text is wanted or all columns are: a missing key is missing in them, and null in `rows`.
         positions: int64, one per record, as in :class:`tokenlake.sources.batch.BadRecord`.
         bad: what could not be read as a record, or (where no columns are wanted) has no text; in order.
         doubtful: records that were read but have no usable text, in order; only where columns are wanted,

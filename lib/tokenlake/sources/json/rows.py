@@ -74,9 +74,18 @@ def parsed_rows(
         bad,
         text=None if want.text is None else texts,
         rows=columns_of(records, names) if want.columns != () else None,
-        objects=records if want.columns is None else None,
+        objects=_fields(records, want),
         doubtful=doubtful,
     )
+
+
+def _fields(records: list[Record], want: Want) -> list[Record] | None:
+    """Return the wanted fields of records as they stand, which columns may hold only as JSON text."""
+    if want.columns is None:
+        return records
+    if want.text is not None:
+        return None
+    return [{name: record[name] for name in want.columns if name in record} for record in records]
 
 
 def judge_row(
