@@ -23,9 +23,10 @@ from benchmarks.reading import measure_large, measure_reading, measure_seek
 from benchmarks.report import Results, to_json, to_markdown
 from benchmarks.rotation import Bench, Series
 from benchmarks.startup import measure_startup
+from benchmarks.texts import measure_texts
 from benchmarks.vocabularies import REAL, Vocabulary, obtain
 
-PARTS: Final = ("throughput", "startup", "reading", "determinism", "kill", "memory")
+PARTS: Final = ("throughput", "startup", "reading", "texts", "determinism", "kill", "memory")
 # MB of text: the input that shows start-up cost, the one for start-up and determinism, the one huge document
 SMALL, CHECKED, DOCUMENT = 4.0, 64.0, 200.0
 
@@ -102,7 +103,7 @@ def _options(given: argparse.Namespace) -> Options:
     megabytes = 12.0 if quick else given.megabytes
     return Options(
         work=work,
-        parts=frozenset(given.only or {"throughput", "startup", "reading", "determinism"}) | asked,
+        parts=frozenset(given.only or {"throughput", "startup", "reading", "texts", "determinism"}) | asked,
         systems=tuple(one for one in SYSTEMS if not given.system or one.name in given.system),
         tokenizers=tuple(given.tokenizer or REAL),
         megabytes=megabytes,
@@ -131,6 +132,7 @@ def run(options: Options) -> Results:
         "throughput": _throughput,
         "startup": _startup,
         "reading": _reading,
+        "texts": _texts,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -178,6 +180,12 @@ def _reading(
     results.figures += _planning(options.work, 2_000 if options.quick else 100_000)
     if "memory" in options.parts:
         results.figures += measure_large(options.work, maker, 0.2 if options.quick else 10.0)
+
+
+def _texts(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
+    llama2 = next((one for one in vocabularies if one.name == "llama2"), vocabularies[-1])
+    size, part = (4.0, 1.0) if options.quick else (200.0, min(options.peer_megabytes, 40.0))
+    results.texts = measure_texts(options.work, maker, llama2, size, part, options.repeats)
 
 
 def _planning(work: Path, files: int) -> list[Goal]:

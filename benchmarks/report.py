@@ -16,6 +16,8 @@ from benchmarks.reading import SYSTEMS as READ_SYSTEMS
 from benchmarks.reading import ReadCase
 from benchmarks.rotation import Series, expected_tokens
 from benchmarks.startup import Startup
+from benchmarks.texts import SYSTEMS as TEXTS_SYSTEMS
+from benchmarks.texts import TextsCase, megabytes
 from benchmarks.vocabularies import Vocabulary
 
 COLUMNS: Final = (
@@ -38,6 +40,7 @@ class Results:
     memory: list[MemoryCase] = field(default_factory=list)
     startup: Startup | None = None
     reading: list[ReadCase] = field(default_factory=list)
+    texts: list[TextsCase] = field(default_factory=list)
     figures: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -54,6 +57,7 @@ class Results:
             what += f" ({min(self.startup.first_unit):.2f}-{max(self.startup.first_unit):.2f})"
             goals.append(Goal(what, self.startup.median, "at most", FIRST_UNIT, " s"))
         goals += [goal for case in self.reading if (goal := case.goal())]
+        goals += [goal for case in self.texts for goal in case.goals()]
         return goals + self.figures
 
 
@@ -65,7 +69,7 @@ def to_json(results: Results) -> dict[str, Any]:
 
 def to_markdown(results: Results) -> str:
     """The whole report."""
-    parts = [_systems(results), _reading(results), _goals(results), _trials(results.trials)]
+    parts = [_systems(results), _reading(results), _texts(results), _goals(results), _trials(results.trials)]
     return "\n\n".join([_head(results), *filter(None, parts)]) + "\n"
 
 
@@ -133,6 +137,25 @@ def _read_cell(case: ReadCase, system: str) -> str:
         return f"failed: {case.failures.get(system, 'not run')}".replace("|", "/")
     peak = max(run.peak_bytes for run in case.runs[system])
     return f"{case.rate(system):.0f} ({case.whole(system):.0f}; {peak / 1e6:.0f} MB)"
+
+
+def _texts(results: Results) -> str:
+    if not results.texts:
+        return ""
+    rows = [
+        [case.kind, system, f"{megabytes(case.input(system)):.0f}", *_texts_cells(case, system)]
+        for case in results.texts
+        for system in TEXTS_SYSTEMS
+    ]
+    head = ["rows", "system", "input MB", "CPU s (min-max)", "MB per CPU s", "beyond start-up"]
+    return _table(head, rows)
+
+
+def _texts_cells(case: TextsCase, system: str) -> list[str]:
+    if system not in case.runs:
+        return [f"failed: {case.failures.get(system, 'not run')}".replace("|", "/"), "", ""]
+    cpu = f"{case.cpu(system):.2f} ({_span(case.runs[system])})"
+    return [cpu, f"{case.rate(system):.2f}", f"{case.beyond(system):.2f}"]
 
 
 def _span(runs: Sequence[Measurement]) -> str:

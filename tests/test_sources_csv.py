@@ -43,7 +43,7 @@ def parse(path: Path, want: Want, layout: Layout) -> list[Parsed]:
 
 
 def whole(blocks: list[Parsed]) -> list[dict[str, str]]:
-    return [row for block in blocks if block.rows is not None for row in block.rows.to_pylist()]
+    return [row for block in blocks if block.rows is not None for row in block.rows.columns.to_pylist()]
 
 
 # ---- the law: nothing but the definition counts ------------------------------------------------------

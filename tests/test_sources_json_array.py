@@ -51,8 +51,8 @@ def _read(path: Path, want: Want, block_bytes: int) -> dict[str, Any]:
         for parsed in read_elements(reader, want):
             if parsed.text is not None:
                 out["texts"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
-            if parsed.objects is not None:
-                out["objects"] += zip(parsed.positions.tolist(), parsed.objects, strict=True)
+            if parsed.rows is not None:
+                out["objects"] += zip(parsed.positions.tolist(), parsed.rows.objects, strict=True)
             out["bad"] += [(bad.position, bad.line) for bad in parsed.bad]
     return out
 

@@ -121,7 +121,7 @@ def test_a_record_without_a_text_is_in_doubt_only_where_columns_are_wanted() -> 
     ]
     assert [(bad.line, bad.fault.reason) for bad in parsed.bad] == [(2, "invalid_json")]
     assert cast("Any", parsed.text).to_pylist() == [None, "a", None]
-    assert cast("Any", parsed.rows).to_pylist() == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert cast("Any", parsed.rows).columns.to_pylist() == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
 records = st.lists(
@@ -148,15 +148,15 @@ def test_objects_are_what_was_written_and_pieces_account_for_every_line(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tokenlake.sources.json.spans.PIECE_BYTES", piece)
         parsed = _parsed(data, Want(text=None, columns=None))
-    assert [record for some in parsed for record in some.objects or []] == written
+    assert [record for some in parsed for record in cast("Any", some.rows).objects] == written
     assert sum(some.lines for some in parsed) == data.count(b"\n")
     assert sum(some.bytes_read for some in parsed) == len(data)
     assert sum(some.normalized["blank_line"] for some in parsed if some.normalized) == len(written)
     starts = index_lines(Block(data=data, size=len(data), offset=0, bytes_read=0)).starts.tolist()
     assert [at for some in parsed for at in some.positions.tolist()] == starts
     for some in parsed:
-        cast("Any", some.rows).validate(full=True)
-        assert cast("Any", some.rows).num_rows == len(some)
+        cast("Any", some.rows).columns.validate(full=True)
+        assert cast("Any", some.rows).columns.num_rows == len(some)
 
 
 def test_line_numbers_of_faults_hold_over_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

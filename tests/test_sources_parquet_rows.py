@@ -145,7 +145,7 @@ def test_a_text_beside_columns_is_doubtful_before_it_is_bad(tmp_path: Path) -> N
         (2, "text_too_long"),
     ]
     assert block.rows is not None
-    assert block.rows.to_pylist() == [{"id": n} for n in range(4)]
+    assert block.rows.columns.to_pylist() == [{"id": n} for n in range(4)]
     assert block.bad == ()
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tokenlake.flat.save import create_writer, save_dataset, save_iterator
     from tokenlake.flat.stats import WriteStats
     from tokenlake.flat.tokenizing import tokenize_and_save
+    from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -50,6 +51,7 @@ _HOME: Final = {
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
     "PipelineConfig": "tokenlake.config",
     "TokenlakeError": "tokenlake.errors",
@@ -98,6 +100,7 @@ __all__ = [
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
+    "LengthManager",
     "LimitedShardedSource",
     "Manifest",
     "MaybeApplyChatTemplate",

@@ -24,11 +24,21 @@ class Rows:
     null in the columns.
     """
 
-    def __init__(self, columns: pa.RecordBatch | None = None, objects: list[Row] | None = None) -> None:
-        """Give either form, or both of the same rows."""
+    def __init__(
+        self,
+        columns: pa.RecordBatch | None = None,
+        objects: list[Row] | None = None,
+        names: tuple[str, ...] | None = None,
+    ) -> None:
+        """Give either form, or both of the same rows.
+
+        Args:
+            names: the fields that columns are made of where only objects are given, None for all; objects may have
+                further ones.
+        """
         if columns is None and objects is None:
             raise TypeError("rows need columns or objects")
-        self._columns, self._objects = columns, objects
+        self._columns, self._objects, self._names = columns, objects, names
 
     def __len__(self) -> int:
         return len(self._objects) if self._objects is not None else len(self.columns)
@@ -38,7 +48,8 @@ class Rows:
         """The rows as columns; made of objects by the rules of :mod:`tokenlake.columns`."""
         if self._columns is None:
             assert self._objects is not None
-            self._columns = columns_of(self._objects, names_in(self._objects))
+            names = names_in(self._objects) if self._names is None else self._names
+            self._columns = columns_of(self._objects, names)
         return self._columns
 
     @property
@@ -65,7 +76,7 @@ class Rows:
             return self
         columns = None if self._columns is None else self._columns.filter(pa.array(mask))
         objects = None if self._objects is None else list(compress(self._objects, mask.tolist()))
-        return type(self)(columns, objects)
+        return type(self)(columns, objects, self._names)
 
     def values(self, path: str) -> Sequence[Any]:
         """Return the field `path` of every row as Python values, None where it is missing.

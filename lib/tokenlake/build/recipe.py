@@ -17,7 +17,6 @@ import orjson
 from tokenlake.build.documents import Documents
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.faults import Fault
-from tokenlake.rows import Rows
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, refuse
 from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
@@ -147,7 +146,7 @@ class RowsRecipe:
             yield self._prepare(batch)
 
     def _prepare(self, batch: RowBatch) -> Prepared:
-        outcome = self._chain.on_rows(Rows(batch.rows, batch.objects))
+        outcome = self._chain.on_rows(batch.table)
         made = self._renderer.render(outcome.rows)
         row = outcome.origin[made.origin]
         positions = batch.positions[row]

@@ -16,6 +16,7 @@ from tokenlake.config.availability import RULES, unavailable
 from tokenlake.config.chat import ChatConfig
 from tokenlake.config.dataset import callback_name
 from tokenlake.config.identity import identity, source_identity
+from tokenlake.config.lengths import contradictions, long_documents
 from tokenlake.config.resolved import (
     ResolvedBuild,
     ResolvedPack,
@@ -36,7 +37,7 @@ from tokenlake.errors import ConfigError, NotAvailableError
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.tokenizer import LongDocuments, SpecialTokensInText, TokenizerConfig
+    from tokenlake.config.tokenizer import SpecialTokensInText, TokenizerConfig
 
 __all__ = [
     "ResolvedBuild",
@@ -123,7 +124,7 @@ def _missing(config: PipelineConfig) -> list[str]:
             )
     for dataset in config.datasets:
         problems += _missing_in(config, dataset)
-    return problems
+    return problems + contradictions(config)
 
 
 def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
@@ -253,25 +254,18 @@ def _tokenizer_choice(config: PipelineConfig, dataset: DatasetConfig) -> str | T
 def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokenizer:
     stage, choice = config.tokenize, _tokenizer_choice(config, dataset)
     options = None if isinstance(choice, str) else choice
-    long_documents = _long_documents(config, dataset)
+    policy, strategy, side = long_documents(config, dataset)
     return ResolvedTokenizer(
         name_or_path=choice if isinstance(choice, str) else choice.name_or_path if choice else "",
         add_special_tokens=options.add_special_tokens if options else True,
         max_length=(options.max_length if options else None) or stage.max_length,
-        long_documents=long_documents,
+        long_documents=policy,
+        truncation_strategy=strategy,
+        truncation_side=side,
         trust_remote_code=options.trust_remote_code if options else False,
         special_tokens_in_text=_special_tokens(config, dataset),
         engine=stage.engine,
     )
-
-
-def _long_documents(config: PipelineConfig, dataset: DatasetConfig) -> LongDocuments:
-    if asked := dataset.long_documents or config.tokenize.long_documents:
-        return asked
-    choice = _tokenizer_choice(config, dataset)
-    truncation = None if choice is None or isinstance(choice, str) else choice.truncation
-    # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
-    return "truncate" if (not config.pack.enabled if truncation is None else truncation) else "keep"
 
 
 def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTokensInText:

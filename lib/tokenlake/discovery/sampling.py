@@ -226,10 +226,8 @@ def _want(file: InputFile, delimiter: str | None) -> Want:
 
 
 def _objects(block: Parsed) -> list[dict[str, Any]]:
-    if block.objects is not None:
-        return block.objects
     if block.rows is not None:
-        return block.rows.to_pylist()
+        return block.rows.objects
     texts: list[Any] = [] if block.text is None else block.text.to_pylist()
     return [{"text": text} for text in texts]
 
@@ -239,9 +237,9 @@ def _seen_columns(
 ) -> dict[str, Shape]:
     if file.format == "text":
         return {"text": Shape("string")}
-    if any(block.objects is not None for block in blocks):
+    if file.format in ("json", "jsonl"):
         return columns_of(rows)
-    schema = next((block.rows.schema for block in blocks if block.rows is not None), None)
+    schema = next((block.rows.columns.schema for block in blocks if block.rows is not None), None)
     return {} if schema is None else _columns(schema)
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import BadRecordError
+from tokenlake.rows import Rows
 from tokenlake.sources.inputs import InputFile
 
 RAW_LIMIT: Final = 64 << 10  # bytes of a bad record that are kept
@@ -79,18 +80,28 @@ class TextBatch(Batch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch(Batch):
-    """Records as columns, and as objects where the input is JSON.
+    """Records as rows.
 
     Attributes:
-        rows: the wanted columns. JSON has no schema, so that every batch may have other types.
-        objects: the same fields of the records as they stand in a JSON input; None for anything else.
+        table: the rows, in the form in which they were read; objects may have more than the wanted fields.
+        all_fields: whether all fields were wanted.
     """
 
-    rows: pa.RecordBatch
-    objects: list[dict[str, Any]] | None = None
+    table: Rows
+    all_fields: bool = True
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The wanted columns. JSON has no schema, so that every batch may have other types."""
+        return self.table.columns
+
+    @property
+    def objects(self) -> list[dict[str, Any]] | None:
+        """The records as they stand in a JSON input, where all fields are wanted; else None."""
+        return self.table.objects if self.all_fields and self.table.has_objects else None
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the records as Python dicts."""
+        """Return the records as Python dicts of the wanted fields."""
         return self.rows.to_pylist() if self.objects is None else self.objects
 
 

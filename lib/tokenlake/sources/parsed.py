@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.faults import Fault
+from tokenlake.rows import Rows
 
 
 def _none() -> dict[str, int]:
@@ -34,9 +35,8 @@ class Parsed:
 
     Attributes:
         text: large_string of the records, None where no text was wanted; null for those in `doubtful`.
-        rows: the wanted columns of the same records, None where none were wanted.
-        objects: the wanted fields of the same records as they stand in a JSON input, only there and only where no
-            text is wanted or all columns are: a missing key is missing in them, and null in `rows`.
+        rows: the wanted columns of the same records, None where none were wanted. Those of JSON are objects, with
+            all fields, until somebody asks for columns.
         positions: int64, one per record, as in :class:`tokenlake.sources.batch.BadRecord`.
         bad: what could not be read as a record, or (where no columns are wanted) has no text; in order.
         doubtful: records that were read but have no usable text, in order; only where columns are wanted,
@@ -51,8 +51,7 @@ class Parsed:
     positions: npt.NDArray[np.int64]
     bad: tuple[BadLine, ...]
     bytes_read: int
-    rows: pa.RecordBatch | None = None
-    objects: list[dict[str, Any]] | None = None
+    rows: Rows | None = None
     doubtful: tuple[BadLine, ...] = ()
     normalized: dict[str, int] = field(default_factory=_none)
     skipped: dict[str, int] = field(default_factory=_none)

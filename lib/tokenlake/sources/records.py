@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import compress
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -12,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.predicate.where import Predicate
-from tokenlake.sources.arrays import mask_of, no_text, select
+from tokenlake.rows import Rows
+from tokenlake.sources.arrays import no_text, select
 from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, refuse
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.linenumbers import LineNumbers
@@ -66,10 +66,17 @@ def read_rows(
         else tuple(dict.fromkeys((*columns, *(predicate.columns if predicate else ()))))
     )
     for taken in _read(part, source, rows_wanted(source, wanted), predicate):
-        found = taken.pop_rows()
-        if columns is not None and found["rows"].num_columns:
-            found["rows"] = found["rows"].select(list(columns))
-        yield RowBatch(**found, **taken.fields())
+        box = [RowBatch(table=_only(taken.pop_rows(), columns), all_fields=columns is None, **taken.fields())]
+        yield box.pop()
+
+
+def _only(rows: Rows, columns: tuple[str, ...] | None) -> Rows:
+    """Leave out what only the predicate asked for."""
+    if columns is None:
+        return rows
+    if rows.has_objects:
+        return Rows(objects=rows.objects, names=columns)
+    return Rows(rows.columns.select(list(columns))) if rows.columns.num_columns else rows
 
 
 def _read(
@@ -120,8 +127,7 @@ def _selected(parsed: Parsed, keep: npt.NDArray[np.bool_]) -> Parsed:
     return replace(
         parsed,
         text=None if parsed.text is None else select(parsed.text, keep),
-        rows=None if parsed.rows is None else parsed.rows.filter(mask_of(keep)),
-        objects=None if parsed.objects is None else list(compress(parsed.objects, keep.tolist())),
+        rows=None if parsed.rows is None else parsed.rows.select(keep),
         positions=parsed.positions[keep],
         doubtful=tuple(bad for bad in parsed.doubtful if bad.position in chosen),
     )
@@ -133,7 +139,8 @@ def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, poli
     before = len(parsed)
     if predicate and parsed.rows is not None and before:
         without_schema = part.file.format in ("jsonl", "json")
-        parsed = _selected(parsed, predicate.mask(parsed.rows, missing_is_null=without_schema))
+        columns = _asked(parsed.rows, predicate)
+        parsed = _selected(parsed, predicate.mask(columns, missing_is_null=without_schema))
     left_out = before - len(parsed)
     bad = parsed.bad
     if parsed.doubtful:
@@ -145,12 +152,16 @@ def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, poli
         parsed.rows,
         parsed.positions,
         parsed.bytes_read,
-        objects=parsed.objects,
         bad=policy.judge(bad, parsed.lines),
         filtered={"where": left_out},
         skipped=parsed.skipped,
         normalized=parsed.normalized,
     )
+
+
+def _asked(rows: Rows, predicate: Predicate) -> pa.RecordBatch:
+    """Return the columns that the predicate looks at; others need not become columns for it."""
+    return Rows(objects=rows.objects, names=predicate.columns).columns if rows.has_objects else rows.columns
 
 
 @final
@@ -161,13 +172,12 @@ class _Taken:
         self,
         part: FileRange,
         text: pa.LargeStringArray | None,
-        rows: pa.RecordBatch | None,
+        rows: Rows | None,
         positions: npt.NDArray[np.int64],
         bytes_read: int,
-        objects: list[dict[str, Any]] | None = None,
         **counts: Any,
     ) -> None:
-        self._text, self._rows, self._objects = [text], [rows], [objects]
+        self._text, self._rows = [text], [rows]
         self._fields: dict[str, Any] = {
             "file": part.file,
             "positions": positions,
@@ -179,9 +189,9 @@ class _Taken:
         text = self._text.pop()
         return no_text() if text is None else text
 
-    def pop_rows(self) -> dict[str, Any]:
+    def pop_rows(self) -> Rows:
         rows = self._rows.pop()
-        return {"rows": _no_rows() if rows is None else rows, "objects": self._objects.pop()}
+        return Rows(pa.RecordBatch.from_pydict({})) if rows is None else rows
 
     def fields(self) -> dict[str, Any]:
         return self._fields
@@ -189,10 +199,6 @@ class _Taken:
 
 def _without_zeros(value: Any) -> Any:
     return {name: count for name, count in value.items() if count} if isinstance(value, dict) else value
-
-
-def _no_rows() -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({})
 
 
 @final

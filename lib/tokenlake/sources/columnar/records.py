@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.faults import Fault
+from tokenlake.rows import Rows
 from tokenlake.sources.arrays import bytes_of, is_utf8, no_text, select, sizes_of, text_over
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.inputs import InputFile, damaged
@@ -150,7 +151,7 @@ def row_records(
         positions=positions,
         bad=tuple(bad),
         bytes_read=bytes_read,
-        rows=rows,
+        rows=Rows(rows),
         doubtful=tuple(doubtful),
     )
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tokenlake.errors import ConfigError
 from tokenlake.faults import Fault
 from tokenlake.predicate.where import Predicate
+from tokenlake.rows import Rows
 from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.csv.blocks import MOST_CELLS, Layout, LongRecord, read_records
@@ -128,12 +129,12 @@ def _cells(records: Records, header: tuple[str, ...], name: str) -> pa.LargeStri
     return column(records, header.index(name) if header else 0)
 
 
-def _rows(records: Records, header: tuple[str, ...], want: Want) -> pa.RecordBatch | None:
+def _rows(records: Records, header: tuple[str, ...], want: Want) -> Rows | None:
     names = header if want.columns is None else want.columns
     if want.columns == ():
         return None
     schema = pa.schema([(name, pa.large_string()) for name in names])
-    return _RECORD_BATCH.from_arrays([_cells(records, header, name) for name in names], schema=schema)
+    return Rows(_RECORD_BATCH.from_arrays([_cells(records, header, name) for name in names], schema=schema))
 
 
 def _bad(records: Records, found: dict[int, Fault], positions: Int64s) -> tuple[BadLine, ...]:

@@ -14,13 +14,13 @@ from itertools import compress
 from math import isfinite
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.columns import Record, columns_of, count_members, is_too_wide, names_in
+from tokenlake.columns import Record, count_members, is_too_wide
 from tokenlake.faults import Fault, too_long
+from tokenlake.rows import Rows
 from tokenlake.sources.json.spans import Spans
 from tokenlake.sources.json.strict import STRING_OR_NUMBER, load_object, members, text_of
 from tokenlake.sources.parsed import BadLine, Parsed
@@ -30,8 +30,10 @@ from tokenlake.sources.want import Want
 _LARGE: Final = "[0-9]{19}|[eE][+]?[0-9]{3}"
 _LARGE_BYTES: Final = re.compile(_LARGE.encode())
 # What every member holds once; a string may, too, behind an escaped quote.
-_KEY_END: Final = '"[ \t\r\n]*:'
-_KEY_END_BYTES: Final = re.compile(_KEY_END.encode())
+_KEY_END_BYTES: Final = re.compile(rb'"[ \t\r\n]*:')
+# The same where nothing stands between them, which is how nearly everybody writes JSON.
+_CLOSE_KEY_END: Final = '":'
+_SPACED_KEY_END: Final = '"[ \t\r\n]+:'
 _COMPUTE: Final[Any] = pc
 _INT64_MIN: Final = -(1 << 63)
 _UINT64_MAX: Final = (1 << 64) - 1
@@ -48,10 +50,10 @@ def read_rows_of(spans: Spans, want: Want) -> Iterator[Parsed]:
 
 
 def _rows_of(spans: Spans, want: Want) -> Iterator[Parsed]:
-    ends, large = _doubts(spans)
+    ends, odd = _doubts(spans)
 
     def judge(index: int, line: bytes) -> Judged | Fault:
-        return judge_row(line, want, int(ends[index]), large=bool(large[index]))
+        return judge_row(line, want, None if odd[index] else ends[index])
 
     found, indices, bad = spans.judged(judge)
     if len(found) > 1 and is_too_wide([record for record, _ in found], want.columns):
@@ -68,55 +70,58 @@ def parsed_rows(
     """Return what was found in the records `indices` of `spans`, as columns and as objects."""
     records = [record for record, _ in found]
     texts, doubtful = _texts(spans, indices, [text for _, text in found])
-    names = names_in(records) if want.columns is None else want.columns
     return spans.parsed(
         indices,
         bad,
         text=None if want.text is None else texts,
-        rows=columns_of(records, names) if want.columns != () else None,
-        objects=_fields(records, want),
+        rows=Rows(objects=records, names=want.columns) if want.columns != () else None,
         doubtful=doubtful,
     )
 
 
-def _fields(records: list[Record], want: Want) -> list[Record] | None:
-    """Return the wanted fields of records as they stand, which columns may hold only as JSON text."""
-    if want.columns is None:
-        return records
-    if want.text is not None:
-        return None
-    return [{name: record[name] for name in want.columns if name in record} for record in records]
-
-
-def judge_row(
-    line: bytes, want: Want, key_ends: int | None = None, *, large: bool | None = None
-) -> Judged | Fault:
+def judge_row(line: bytes, want: Want, key_ends: int | None = None) -> Judged | Fault:
     """Return the record on `line` and its text, or what makes it unusable as a record.
 
     Args:
-        key_ends: how many ends of keys the line has at most, if that is known already.
-        large: whether it may hold a large number, if that is known already.
+        key_ends: how often a quote and a colon stand together, if it is known that none stand apart and that there is
+            no large number.
     """
     if len(line) > want.max_record_bytes:
         return too_long(len(line), want.max_record_bytes)
     record = load_object(line)
     if isinstance(record, Fault):
         return record
-    key_ends = sum(1 for _ in _KEY_END_BYTES.finditer(line)) if key_ends is None else key_ends
-    large = _LARGE_BYTES.search(line) is not None if large is None else large
-    fault = _repeated(line, want) if key_ends != count_members(record) else None
-    fault = fault or (_too_large(line, want) if large else None)
-    if fault:
-        return fault
+    if not _holds_all(line, record, key_ends):
+        fault = _repeated(line, want) if _may_repeat(line, record) else None
+        fault = fault or (_too_large(line, want) if _LARGE_BYTES.search(line) else None)
+        if fault:
+            return fault
     return record, None if want.text is None else text_of(record, line, want.text)
 
 
-def _doubts(spans: Spans) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return how many ends of keys each record has at most, and whether it may hold a large number."""
+def _holds_all(line: bytes, record: Record, key_ends: int | None) -> bool:
+    """Say whether a record surely holds every member of its line: written out again, it has as many ends of keys.
+
+    An escape may hide a quote or a colon from the count, so a line with one is not sure.
+    """
+    if key_ends is None or b"\\u002" in line or b"\\u003" in line:
+        return False
+    try:
+        return key_ends == orjson.dumps(record).count(b'":')
+    except orjson.JSONEncodeError:  # it nests deeper than orjson writes
+        return False
+
+
+def _may_repeat(line: bytes, record: Record) -> bool:
+    return sum(1 for _ in _KEY_END_BYTES.finditer(line)) != count_members(record)
+
+
+def _doubts(spans: Spans) -> tuple[list[int], list[bool]]:
+    """Return how often a quote and a colon stand together in each record, and whether it needs a closer look."""
     each = spans.each()
-    ends = _COMPUTE.count_substring_regex(each, _KEY_END)
-    large = _COMPUTE.match_substring_regex(each, _LARGE)
-    return ends.to_numpy(zero_copy_only=False), large.to_numpy(zero_copy_only=False)
+    ends = _COMPUTE.count_substring(each, _CLOSE_KEY_END)
+    odd = _COMPUTE.match_substring_regex(each, f"{_LARGE}|{_SPACED_KEY_END}")
+    return ends.to_pylist(), odd.to_pylist()
 
 
 def _texts(

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tokenlake.faults import Fault, too_long
 from tokenlake.predicate.where import Predicate
+from tokenlake.rows import Rows
 from tokenlake.sources.arrays import is_utf8, select, text_over
 from tokenlake.sources.batch import RAW_LIMIT
 from tokenlake.sources.blocks import Block, LongLine, read_blocks
@@ -44,7 +45,7 @@ def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicat
 def _with_column(parsed: Parsed, want: Want) -> Parsed:
     schema = pa.schema([(COLUMN, pa.large_string())])
     rows = _RECORD_BATCH.from_arrays([parsed.text], schema=schema)
-    return replace(parsed, rows=rows, text=None if want.text is None else parsed.text)
+    return replace(parsed, rows=Rows(rows), text=None if want.text is None else parsed.text)
 
 
 def read_document(part: FileRange, source: InputBytes, max_record_bytes: int) -> Parsed:
