@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, cast, final
 
@@ -21,9 +21,12 @@ from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
 from tokenlake.tokenizers.load import load_tokenizer
-from tokenlake.tokenizers.ragged import Ragged, cut, padded, surrounded
+from tokenlake.tokenizers.ragged import Ragged, begins, cut, ends, padded, surrounded
 
 Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Cutting = Callable[[Ragged, Int64], Int64]
+"""Of texts, and of how many ids of each there is room for (int64[n]): how many to keep, at most so many."""
 
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
 
@@ -46,26 +49,34 @@ class LoadedTokenizer:
         text: pa.LargeStringArray,
         config: TokenizerConfig | None = None,
         *,
-        special_tokens_in_text: str = "literal",
         whole: bool = False,
+        between: Cutting | None = None,
     ) -> Ragged:
         """Return the ids of texts, cut and with special tokens around them as `config` says, not padded.
 
         Args:
             text: large_string[n], no nulls.
             config: None for :attr:`config`.
-            special_tokens_in_text: what a special token's own text becomes: see :class:`Encoder`.
-            whole: the texts spell their own special tokens (a chat template's), so none are put around them.
+            whole: the texts spell special tokens (a chat template does): these become control ids, and around a text is
+                put only what it lacks. Else a special token's own text is plain text.
+            between: moves the places where long texts are cut; None: after exactly as many ids as there is room for.
 
         Raises:
             ConfigError: `max_length` leaves no room for a token of the text.
             TokenizerError, EngineMismatchError: as :meth:`Encoder.encode`.
         """
         config = config or self.config
-        encoder = self._encoder(special_tokens_in_text, config.add_special_tokens and not whole)
+        encoder = self._encoder("encode" if whole else "literal", config.add_special_tokens)
         encoded = encoder.encode(text)
-        limit = _limit(config, len(encoder.prefix) + len(encoder.suffix), self.files.name)
-        return surrounded(cut(encoded.offsets, encoded.ids, limit), encoder.prefix, encoder.suffix)
+        own = Ragged(encoded.offsets, encoded.ids)
+        prefix, suffix = encoder.prefix, encoder.suffix
+        head = ~begins(own, prefix) if whole and prefix else np.ones(len(own), np.bool_)
+        tail = ~ends(own, suffix) if whole and suffix else np.ones(len(own), np.bool_)
+        if config.truncation is not False:
+            room = _room(config, len(prefix) + len(suffix), self.files.name)
+            own = _fitted(own, room + len(prefix) * ~head, len(suffix) * ~tail, between)
+            tail = ~ends(own, suffix) if whole and suffix else tail
+        return surrounded(own, prefix, suffix, head, tail)
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids`, special tokens included."""
@@ -254,17 +265,25 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
         raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
 
 
-def _limit(config: TokenizerConfig, around: int, name: str) -> int | None:
-    """Return how many ids a text may keep for itself, None for all; nothing is packed here, so None truncates."""
-    if config.truncation is False:
-        return None
-    limit = (config.max_length or DEFAULT_MAX_LENGTH) - around
-    if limit < 1:
+def _room(config: TokenizerConfig, around: int, name: str) -> int:
+    """Return how many ids a text may keep for itself."""
+    room = (config.max_length or DEFAULT_MAX_LENGTH) - around
+    if room < 1:
         raise ConfigError(
             f"max_length: {config.max_length} leaves no room for a text beside the {around} special tokens that "
             f"tokenizer {name!r} puts around it; make it larger, or use add_special_tokens=False"
         )
-    return limit
+    return room
+
+
+def _fitted(own: Ragged, room: Int64, spelled: Int64, between: Cutting | None) -> Ragged:
+    """Cut texts with more ids than `room`, which may be larger by `spelled` where nothing is cut: int64[n] each."""
+    lengths = np.diff(own.offsets)
+    long = lengths > room + spelled
+    if not long.any():
+        return own
+    stops = np.where(long, np.minimum(room, lengths), lengths)
+    return cut(own, stops if between is None else between(own, stops))
 
 
 def _lists(rows: Any) -> list[list[int]]:

@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Rows = Int32 | list[Int32]
+Fixed = tuple[int, ...]
 
 
 @final
@@ -29,30 +31,42 @@ class Ragged:
         return np.split(self.ids, self.offsets[1:-1]) if len(self) else []
 
 
-def cut(offsets: Int64, ids: Int32, limit: int | None) -> Ragged:
-    """Keep the first `limit` ids of every text, None for all."""
-    lengths = np.diff(offsets)
-    if limit is None or not (lengths > limit).any():
-        return Ragged(offsets, ids)
-    short = np.minimum(lengths, limit)
-    kept = offsets_of(short)
-    return Ragged(kept, ids[np.arange(kept[-1]) + np.repeat(offsets[:-1] - kept[:-1], short)])
-
-
-def surrounded(ragged: Ragged, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Ragged:
-    """Put fixed ids before and after every text's own."""
-    if not (prefix or suffix):
-        return ragged
+def cut(ragged: Ragged, ends: Int64) -> Ragged:
+    """Keep the first ``ends[i]`` ids of text i, at most as many as it has."""
     lengths = np.diff(ragged.offsets)
-    offsets = offsets_of(lengths + len(prefix) + len(suffix))
+    if (lengths <= ends).all():
+        return ragged
+    short = np.minimum(lengths, ends)
+    kept = offsets_of(short)
+    places = np.arange(kept[-1]) + np.repeat(ragged.offsets[:-1] - kept[:-1], short)
+    return Ragged(kept, ragged.ids[places])
+
+
+def surrounded(ragged: Ragged, prefix: Fixed, suffix: Fixed, head: Bools, tail: Bools) -> Ragged:
+    """Put `prefix` before the texts where `head` (bool[n]) is true, and `suffix` after those of `tail`."""
+    lengths = np.diff(ragged.offsets)
+    before, after = head * len(prefix), tail * len(suffix)
+    if not before.any() and not after.any():
+        return ragged
+    offsets = offsets_of(lengths + before + after)
     ids = np.empty(int(offsets[-1]), np.int32)
-    begin = offsets[:-1] + len(prefix)
+    begin = offsets[:-1] + before
     ids[np.arange(len(ragged.ids)) + np.repeat(begin - ragged.offsets[:-1], lengths)] = ragged.ids
     for place, token in enumerate(prefix):
-        ids[offsets[:-1] + place] = token
+        ids[offsets[:-1][head] + place] = token
     for place, token in enumerate(suffix):
-        ids[begin + lengths + place] = token
+        ids[(begin + lengths)[tail] + place] = token
     return Ragged(offsets, ids)
+
+
+def begins(ragged: Ragged, prefix: Fixed) -> Bools:
+    """Return bool[n]: which texts begin with `prefix`."""
+    return np.array([tuple(row[: len(prefix)]) == prefix for row in ragged.rows()], np.bool_)
+
+
+def ends(ragged: Ragged, suffix: Fixed) -> Bools:
+    """Return bool[n]: which texts end with `suffix`."""
+    return np.array([not suffix or tuple(row[-len(suffix) :]) == suffix for row in ragged.rows()], np.bool_)
 
 
 def offsets_of(lengths: npt.ArrayLike) -> Int64:
