@@ -44,7 +44,7 @@ class Export:
                 columns[name] = _named(column)
             if name == "input_ids" and self.attention_mask and "attention_mask" not in rows.schema.names:
                 columns["attention_mask"] = _mask(rows)
-        fields = [pa.field(name, column.type, nullable=False) for name, column in columns.items()]
+        fields = [pa.field(name, column.type, _may_be_null(rows.schema, name)) for name, column in columns.items()]
         return _ARROW.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
 
 
@@ -89,6 +89,11 @@ def _filled(rows: pa.RecordBatch, width: int) -> Any:
     bounds = lengths.offsets.to_numpy() - lengths.offsets[0].as_py()
     used = np.diff(ends[bounds])
     return (np.arange(width) < used[:, None]).astype(np.int32).reshape(-1)
+
+
+def _may_be_null(schema: pa.Schema, name: str) -> bool:
+    """Whether a column may hold nulls: fields kept of the input may."""
+    return name in schema.names and schema.field(name).nullable
 
 
 def _named(column: Any) -> Any:

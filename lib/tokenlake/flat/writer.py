@@ -27,6 +27,7 @@ DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch
+_FIRST_SIZE: Final = 16 << 20  # of the first one, which decides on the types of the columns
 _SPLIT: Final = "train"
 
 Rows = ShardedDataSource | Iterable[Row]
@@ -65,9 +66,8 @@ class DatasetWriter:
         self._form, self._overwrite, self._naming = form, overwrite, naming
         self._max_bytes, self._num_shards = max_bytes, num_shards
         self._converter = RowsToArrow(schema)
-        self._lines = (
-            form.format == "jsonl" and schema is None
-        )  # any row is a line; columns need one type each
+        # Any row is a line of JSON; columns need one type each.
+        self._lines = form.format == "jsonl" and schema is None
         self._stack = ExitStack()
         self._place: Workplace | None = None
         self._files: ShardFiles | Spool | None = None
@@ -111,7 +111,7 @@ class DatasetWriter:
             raise ConfigError("rows are added inside of `with create_writer(...) as writer:`")
         self._waiting.append(row)
         self._waiting_size += _size(row)
-        if len(self._waiting) >= _BATCH_ROWS or self._waiting_size >= _BATCH_SIZE:
+        if len(self._waiting) >= _BATCH_ROWS or self._waiting_size >= self._most:
             self._flush()
 
     def extend(self, rows: Iterable[Row]) -> None:
@@ -131,6 +131,10 @@ class DatasetWriter:
                 self._discard()
                 raise
         self._stats = WriteStats.of(manifest, self._target)
+
+    @property
+    def _most(self) -> int:
+        return _BATCH_SIZE if self._rows or self._lines else _FIRST_SIZE
 
     def _flush(self) -> None:
         rows, self._waiting, self._waiting_size = self._waiting, [], 0
