@@ -292,7 +292,7 @@ def test_relative_paths_stay_relative(tmp_path: Path, monkeypatch: pytest.Monkey
     write_lines(tmp_path / "in" / "a-2.jsonl", [{"text": "a"}])
     write_lines(tmp_path / "in" / "chat.jsonl", [{"messages": CHAT}])
     monkeypatch.chdir(tmp_path)
-    text, chat = inspect("in").groups
+    chat, text = sorted(inspect("in").groups, key=lambda group: group.kind)
     assert text.entry["data_files"] == "in/a-*.jsonl"
     assert chat.entry["data_files"] == "in/chat.jsonl"
 

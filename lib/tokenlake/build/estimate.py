@@ -39,7 +39,8 @@ class Estimate:
         documents, tokens: of the text, BOS and EOS included.
         sequences: packed rows, or documents where nothing is packed.
         output_bytes: of all shards.
-        files: shards at most: a unit writes one for each split, and more past `max_shard_size`.
+        files: shards: with `num_shards` exactly so many, else at most: a unit writes one for each split, and more
+            past `max_shard_size`.
     """
 
     documents: int
@@ -72,7 +73,7 @@ def total(parts: dict[str, Estimate]) -> Estimate:
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     ranges = [part for unit in plan.units if unit.source == source.name for part in unit.ranges]
-    units = sum(unit.source == source.name for unit in plan.units)
+    units = [unit for unit in plan.units if unit.source == source.name]
     documents = tokens = 0.0
     for alike in _alike(ranges):
         sample = _sample(plan, source, alike)
@@ -81,7 +82,9 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     pack = plan.build.pack
     rows = math.ceil(tokens / pack.seq_length) if pack else round(documents)
     output = math.ceil(tokens * _STORED_BYTES_PER_TOKEN)
-    files = units * len(source.splits) + output // plan.build.max_shard_size
+    files = sum(unit.files or 1 for unit in units) * len(source.splits)
+    if any(unit.files is None for unit in units):
+        files += output // plan.build.max_shard_size
     return Estimate(round(documents), round(tokens), rows, output, files)
 
 

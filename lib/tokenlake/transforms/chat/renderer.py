@@ -18,8 +18,9 @@ from tokenlake.spans import Spans, Stretch, byte_stretches
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.forging import ForgeryScan
 from tokenlake.transforms.chat.learning import NOTHING, TurnFinder, check_learned
+from tokenlake.transforms.chat.skeletons import Skeletons
 from tokenlake.transforms.chat.sources import no_template
-from tokenlake.transforms.chat.template import ChatTemplate, RenderedChat
+from tokenlake.transforms.chat.template import ChatTemplate, RenderedChat, named_tokens
 from tokenlake.transforms.chat.turns import Message, Turns
 from tokenlake.transforms.rendering import Rendered
 
@@ -54,6 +55,9 @@ class ChatRenderer:
         self._chat = chat
         self._turns = Turns(chat.role_mapping)
         self.template: Final = ChatTemplate.of(chat.template, files, chat.template_kwargs)
+        variables = {**named_tokens(files), **chat.template_kwargs}
+        variables["add_generation_prompt"] = chat.add_generation_prompt
+        self._skeletons = Skeletons(chat.template, self._by_template, variables)
         self._finder = TurnFinder(self.template, files.special_tokens)
         self._forgeries = ForgeryScan.of(files) if special_tokens_in_text == "fail" else None
 
@@ -90,7 +94,16 @@ class ChatRenderer:
 
         The conversations are checked already: their messages are of the right form and forge nothing.
         """
-        return [self._one(conversation) for conversation in conversations]
+        return [self._filled(conversation) or self._one(conversation) for conversation in conversations]
+
+    def _filled(self, conversation: Conversation) -> RenderedChat | None:
+        """Return what a skeleton makes of a conversation, None where the template must be run."""
+        filled = None if conversation.tools is not None else self._skeletons.fill(conversation.messages)
+        return None if filled is None else RenderedChat(filled.text, filled.learned)
+
+    def _by_template(self, messages: Sequence[Any]) -> tuple[str, Sequence[Stretch]]:
+        made = self._rendered(list(messages), None)
+        return made.text, made.learned
 
     def _one(self, conversation: Conversation) -> RenderedChat | Fault:
         try:
