@@ -104,6 +104,13 @@ def check_others(out: Path, rows: list[dict[str, Any]], cache: Path) -> None:
     assert loaded["train"].to_list() == rows
 
 
+def test_fields_are_kept_and_rows_padded(tmp_path: Path, data: str, tokenizer: str):
+    named = TokenizerConfig(name_or_path=tokenizer, max_length=40, padding="max_length")
+    tokenize_and_save(data, named, tmp_path / "out", "arrow", additional_fields=["lang"], workers=1)
+    rows = expected(tokenizer, max_length=40, padding="max_length")
+    assert read("arrow", tmp_path / "out") == [{**row, "lang": "en"} for row in rows]
+
+
 def test_packed_rows_splits_and_provenance(tmp_path: Path, data: str, tokenizer: str):
     out = tmp_path / "out"
     splits = {"train": 0.7, "validation": 0.3}

@@ -94,6 +94,8 @@ def test_padding_goes_where_the_tokenizer_wants_it(manager: TokenizerManager):
     assert made["attention_mask"][0][-1] == 1
     assert made["attention_mask"][0][0] == 0
     assert made["input_ids"][0][0] == left.eos_id
+    made = manager.tokenize_batch(left, ["a", "a b c d"], config(padding="longest", padding_side="right"))
+    assert made["attention_mask"][0][0] == 1
 
 
 def test_one_text_is_a_row_of_a_batch(manager: TokenizerManager):

@@ -13,7 +13,7 @@ from tokenlake._version import __version__
 if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult, build_dataset
     from tokenlake.catalog import Catalog
-    from tokenlake.config import PipelineConfig, load_config
+    from tokenlake.config import PipelineConfig, TokenizerConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.flat.pretokenizing import pretokenize
@@ -83,6 +83,10 @@ _HOME: Final = {
     "TokenizerManager": "tokenlake.tokenizers.manager",
     "compute_tokenizer_hash": "tokenlake.tokenizers.manager",
     "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
+    "TokenizerConfig": "tokenlake.config",
+    "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
+    "ConvertToChatML": "tokenlake.transforms.chat.chatml",
+    "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
 }
 
 __all__ = [
@@ -110,6 +114,7 @@ __all__ = [
     "ShardedDataSource",
     "TextShardedSource",
     "TokenizedShardedSource",
+    "TokenizerConfig",
     "TokenizerManager",
     "TokenlakeError",
     "TransformedShardedSource",

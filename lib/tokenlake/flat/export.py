@@ -44,7 +44,9 @@ class Export:
                 columns[name] = _named(column)
             if name == "input_ids" and self.attention_mask and "attention_mask" not in rows.schema.names:
                 columns["attention_mask"] = _mask(rows)
-        fields = [pa.field(name, column.type, _may_be_null(rows.schema, name)) for name, column in columns.items()]
+        fields = [
+            pa.field(name, column.type, _may_be_null(rows.schema, name)) for name, column in columns.items()
+        ]
         return _ARROW.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
 
 

@@ -98,10 +98,9 @@ class LoadedTokenizer:
             )
         return found
 
-    @property
-    def pads_left(self) -> bool:
-        """Whether its tokenizer_config.json wants padding before a text."""
-        return self.files.config.get("padding_side") == "left"
+    def pads_left(self, config: TokenizerConfig) -> bool:
+        """Whether padding goes before a text: as `config` says, else tokenizer_config.json."""
+        return (config.padding_side or self.files.config.get("padding_side")) == "left"
 
     def _encoder(self, special_tokens_in_text: str, add_special_tokens: bool) -> Encoder:
         key = special_tokens_in_text, add_special_tokens
@@ -189,7 +188,7 @@ def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig)
     columns: dict[str, Any] = {}
     if config.padding in ("longest", "max_length"):
         width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else None
-        ids, mask = padded(ragged, loaded.pad_id, width, left=loaded.pads_left)
+        ids, mask = padded(ragged, loaded.pad_id, width, left=loaded.pads_left(config))
         columns = {"input_ids": ids, "attention_mask": mask}
     else:
         ones = Ragged(ragged.offsets, np.ones(len(ragged.ids), np.int32))
