@@ -84,6 +84,13 @@ def test_rows_are_the_tokenizers_in_order_and_other_tools_read_them(
     schema = pq.read_schema(out / names[0])
     assert [str(kind) for kind in schema.types] == ["list<element: int32 not null>"] * 2
     check_others(out, rows, tmp_path / "cache")
+    kept = {str(path.relative_to(out / "_tokenlake")) for path in (out / "_tokenlake").rglob("*.*")}
+    assert kept == {
+        "manifest.json",
+        "config.yaml",
+        "tokenizer/tokenizer.json",
+        "tokenizer/tokenizer_config.json",
+    }
     manifest = FlatManifest.of(out)
     manifest.check(out)
     assert [file.rows for file in manifest.files] == [30, 30, 30]
@@ -157,6 +164,30 @@ def test_a_build_that_fails_leaves_nothing_to_see_and_goes_on_later(
     assert "reused" in how
     assert read("parquet", out) == expected(tokenizer)
     assert not (tmp_path / ".out.tokenlake").exists()
+
+
+def test_bad_records_that_are_set_aside_are_kept(tmp_path: Path, tokenizer: str):
+    rows = [{"text": "good"}, {"text": 3}, {"text": "good"}]
+    write(tmp_path / "data" / "a.jsonl", rows)
+    tokenize_and_save(
+        str(tmp_path / "data"),
+        tokenizer,
+        tmp_path / "out",
+        on_bad_record="quarantine",
+        max_bad_fraction=0.5,
+        workers=1,
+    )
+    assert len(read("parquet", tmp_path / "out")) == 2
+    (path,) = (tmp_path / "out" / "_tokenlake" / "quarantine").iterdir()
+    (record,) = pq.read_table(path).to_pylist()
+    assert b'"text":3' in record["raw"].replace(b" ", b"")
+    assert FlatManifest.of(tmp_path / "out").made_of["account"]["quarantined"] == {"not_a_string": 1}
+
+
+def test_a_target_that_holds_the_input_is_refused(tmp_path: Path, data: str, tokenizer: str):
+    with pytest.raises(ConfigError, match="holds the input"):
+        tokenize_and_save(data, tokenizer, tmp_path / "data", overwrite=True, workers=1)
+    assert len(list((tmp_path / "data").iterdir())) == 3
 
 
 def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokenizer: str):

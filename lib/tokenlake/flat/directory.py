@@ -217,7 +217,7 @@ def _system_errors(target: Path) -> Generator[None]:
 
 def write_manifest(folder: Path, manifest: FlatManifest) -> None:
     """Write ``_tokenlake/manifest.json`` below `folder`."""
-    (folder / FOLDER).mkdir()
+    (folder / FOLDER).mkdir(exist_ok=True)
     path = folder / FOLDER / MANIFEST
     path.write_bytes(manifest.to_bytes())
     path.chmod(file_mode(folder))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.manifest import Manifest
 from tokenlake.storage import Layout, Store
+from tokenlake.storage.layout import CONFIG, QUARANTINE, TOKENIZER
 
 _ARROW: Final[Any] = pa
 _PROVENANCE: Final = ("file", "position", "documents")
@@ -61,6 +64,16 @@ def version_batches(store: Store, manifest: Manifest, split: str) -> Iterator[pa
         ) as file:
             for group in range(file.num_row_groups):
                 yield from file.read_row_group(group, use_threads=False).to_batches()
+
+
+def keep_beside(store: Store, manifest: Manifest, folder: Path) -> None:
+    """Copy what a version has besides its data into `folder`: configuration, tokenizer, bad records set aside."""
+    layout = Layout(manifest.dataset, manifest.version)
+    for path in manifest.other_files:
+        if path == CONFIG or path.startswith((f"{TOKENIZER}/", f"{QUARANTINE}/")):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(store.local_path(layout.key(path)), target)
 
 
 def version_schema(store: Store, manifest: Manifest) -> pa.Schema | None:

@@ -57,6 +57,7 @@ class _ParquetFile:
             write_statistics=encoded or False,
             write_page_checksum=True,
             data_page_size=1 << 20,
+            write_batch_size=1 << 16,
             version="2.6",
         )
 
@@ -120,14 +121,14 @@ def _leaves(path: str, kind: Any) -> list[str]:
 
 
 def _is_ids(path: str, field: Any) -> bool:
-    """Whether a column holds token ids or labels: lists of int32 that are no mask."""
+    """Whether a column holds lists of int32: ids, labels, masks."""
     kind = field.type
     nested = (
         _ARROW.types.is_list(kind)
         or _ARROW.types.is_large_list(kind)
         or _ARROW.types.is_fixed_size_list(kind)
     )
-    return nested and kind.value_type == pa.int32() and not field.name.endswith("attention_mask")
+    return nested and kind.value_type == pa.int32()
 
 
 def file_mode(folder: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -13,10 +14,11 @@ from tokenlake.build.produced import produced_by
 from tokenlake.build.runner import BuildResult, build_dataset
 from tokenlake.config.pack_stage import PackStageConfig
 from tokenlake.config.tokenizer import TokenizerConfig
+from tokenlake.errors import ConfigError
 from tokenlake.flat.directory import Workplace, local_target, placed, write_manifest
-from tokenlake.flat.export import Export, version_batches, version_schema
+from tokenlake.flat.export import Export, keep_beside, version_batches, version_schema
 from tokenlake.flat.form import Form
-from tokenlake.flat.manifest import FlatFile, FlatManifest
+from tokenlake.flat.manifest import FOLDER, FlatFile, FlatManifest
 from tokenlake.flat.request import DataFiles, configuration
 from tokenlake.flat.save import shard_bytes
 from tokenlake.flat.shards import Limits, ShardFiles, check_naming, edges_of
@@ -88,13 +90,24 @@ def tokenize_and_save(
     export = Export(
         attention_mask=config["datasets"][0]["tokenizer"]["return_attention_mask"], provenance=provenance
     )
+    _require_apart(data_files, local_target(output_path))
     with placed(output_path, overwrite=overwrite) as place:
         config["save"] = {"output_dir": str(place.store)}
         result = build_dataset(config, workers=workers, on_event=on_event)
         files, schema = _export(place, result.manifest, form, export, limit, num_shards, naming)
         manifest = _manifest(result, form, schema, files)
+        keep_beside(open_store(str(place.store)), result.manifest, place.new / FOLDER)
         write_manifest(place.new, manifest)
     return WriteStats.of(manifest, local_target(output_path), result.manifest.totals.tokens)
+
+
+def _require_apart(data_files: DataFiles, target: Path) -> None:
+    """Raise ConfigError if an input lies in the target, where it would be replaced by what is made of it."""
+    for entry in [data_files] if isinstance(data_files, str | os.PathLike) else data_files:
+        if Path(entry).expanduser().absolute().is_relative_to(target):
+            raise ConfigError(
+                f"output_path: {target} holds the input {str(entry)!r}; give a directory of its own"
+            )
 
 
 def _export(
