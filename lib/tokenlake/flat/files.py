@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.flat.form import Form
 from tokenlake.flat.lines import text_of
+from tokenlake.flat.listtypes import is_list
 from tokenlake.storage.writing import HashingFile
 
 _ARROW: Final[Any] = pa
@@ -44,9 +45,7 @@ class _ParquetFile:
     """Page checksums always; token ids PLAIN, because dictionaries and statistics of them cost size and time."""
 
     def __init__(self, form: Form, sink: HashingFile, schema: pa.Schema) -> None:
-        encoded = [
-            path for field in schema for path in _leaves(field.name, field.type) if not _is_ids(path, field)
-        ]
+        encoded = [path for field in schema for path in _leaves(field.name, field.type) if not _is_ids(field)]
         # Parquet's own lz4 is a frame that no two readers agree on; what is called lz4 here is LZ4_RAW.
         self._writer = _PARQUET.ParquetWriter(
             sink,
@@ -115,20 +114,14 @@ def _leaves(path: str, kind: Any) -> list[str]:
     if types.is_map(kind):
         key = _leaves(f"{path}.key_value.key", kind.key_type)
         return key + _leaves(f"{path}.key_value.value", kind.item_type)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _leaves(f"{path}.list.element", kind.value_type)
     return [path]
 
 
-def _is_ids(path: str, field: Any) -> bool:
+def _is_ids(field: Any) -> bool:
     """Whether a column holds lists of int32: ids, labels, masks."""
-    kind = field.type
-    nested = (
-        _ARROW.types.is_list(kind)
-        or _ARROW.types.is_large_list(kind)
-        or _ARROW.types.is_fixed_size_list(kind)
-    )
-    return nested and kind.value_type == pa.int32()
+    return is_list(field.type) and field.type.value_type == pa.int32()
 
 
 def file_mode(folder: Path) -> int:

@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 
 from tokenlake.errors import BadRecordError
+from tokenlake.flat.listtypes import is_list
 
 _ARROW: Final[Any] = pa
 LINES: Final = pa.schema([pa.field("line", pa.large_binary(), metadata={"tokenlake": "a line of JSON"})])
@@ -45,14 +46,9 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _values(column: Any) -> Iterable[Any]:
-    types, kind = _ARROW.types, column.type
-    nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if (
-        nested
-        and types.is_integer(kind.value_type)
-        and not column.null_count
-        and not column.flatten().null_count
-    ):
+    kind = column.type
+    integers = is_list(kind) and _ARROW.types.is_integer(kind.value_type)
+    if integers and not column.null_count and not column.flatten().null_count:
         return (value.values.to_numpy() for value in column)
     return column.to_pylist()
 

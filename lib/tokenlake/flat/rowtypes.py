@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tokenlake.columns import column_of, names_in
 from tokenlake.errors import BadRecordError
+from tokenlake.flat.listtypes import is_list
 
 Row = dict[str, Any]
 
@@ -136,7 +137,7 @@ def _cast(values: Sequence[Any], kind: Any) -> Any:
     if not _becomes(array.type, kind):
         raise TypeError(f"values of {array.type}")
     array = array.cast(kind)
-    if _lists(kind) and not kind.value_field.nullable and array.flatten().null_count:
+    if is_list(kind) and not kind.value_field.nullable and array.flatten().null_count:
         raise TypeError("null inside a list that may hold none")
     return array
 
@@ -172,7 +173,7 @@ def _becomes(kind: Any, wanted: Any) -> bool:
     if types.is_struct(kind) and types.is_struct(wanted):
         names = {child.name: child.type for child in wanted}
         return all(child.name in names and _becomes(child.type, names[child.name]) for child in kind)
-    if _lists(kind) and _lists(wanted):
+    if is_list(kind) and is_list(wanted):
         return _becomes(kind.value_type, wanted.value_type)
     if types.is_dictionary(wanted):
         return _becomes(kind, wanted.value_type)
@@ -201,13 +202,8 @@ _FAMILIES: Final[tuple[Callable[[Any], bool], ...]] = (
 )
 
 
-def _lists(kind: Any) -> bool:
-    types = _ARROW.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
 def _has_leaf(kind: Any, test: Callable[[Any], bool]) -> bool:
-    if _lists(kind):
+    if is_list(kind):
         return _has_leaf(kind.value_type, test)
     if _ARROW.types.is_struct(kind):
         return any(_has_leaf(child.type, test) for child in kind)
