@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tokenlake.flat.tokenizing import tokenize_and_save
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
+    from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
         CompositeShardedSource,
@@ -42,8 +43,25 @@ if TYPE_CHECKING:
     )
     from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, batched_tokenize_iterator
     from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
+    from tokenlake.transforms import (
+        AddField,
+        ChainedTransform,
+        CombineFields,
+        DropFields,
+        ExpandTransform,
+        ExtractField,
+        FilterByField,
+        FilterNonEmpty,
+        FilterTransform,
+        MapField,
+        RenameFields,
+        SelectFields,
+        Transform,
+        Where,
+    )
     from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
     from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
+    from tokenlake.transforms.prompt.engine import PromptEngine
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -51,9 +69,13 @@ _HOME: Final = {
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "Err": "tokenlake.result",
     "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
+    "Ok": "tokenlake.result",
     "PipelineConfig": "tokenlake.config",
+    "PromptEngine": "tokenlake.transforms.prompt.engine",
+    "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
     "ArrowShardedSource": "tokenlake.sources.sharded",
@@ -87,29 +109,59 @@ _HOME: Final = {
     "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
     "ConvertToChatML": "tokenlake.transforms.chat.chatml",
     "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
+    "AddField": "tokenlake.transforms",
+    "ChainedTransform": "tokenlake.transforms",
+    "CombineFields": "tokenlake.transforms",
+    "DropFields": "tokenlake.transforms",
+    "ExpandTransform": "tokenlake.transforms",
+    "ExtractField": "tokenlake.transforms",
+    "FilterByField": "tokenlake.transforms",
+    "FilterNonEmpty": "tokenlake.transforms",
+    "FilterTransform": "tokenlake.transforms",
+    "MapField": "tokenlake.transforms",
+    "RenameFields": "tokenlake.transforms",
+    "SelectFields": "tokenlake.transforms",
+    "Transform": "tokenlake.transforms",
+    "Where": "tokenlake.transforms",
 }
 
 __all__ = [
+    "AddField",
     "ArrowShardedSource",
     "BuildResult",
     "Catalog",
+    "ChainedTransform",
     "ChatTemplateTransform",
     "ColumnMapper",
+    "CombineFields",
     "CompositeShardedSource",
     "ConvertInputOutputToChatML",
     "ConvertToChatML",
     "CsvShardedSource",
     "DatasetIntrospector",
+    "DropFields",
+    "Err",
+    "ExpandTransform",
+    "ExtractField",
     "FilesShardedSource",
+    "FilterByField",
+    "FilterNonEmpty",
+    "FilterTransform",
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
     "LengthManager",
     "LimitedShardedSource",
     "Manifest",
+    "MapField",
     "MaybeApplyChatTemplate",
+    "Ok",
     "ParquetShardedSource",
     "PipelineConfig",
+    "PromptEngine",
+    "RenameFields",
+    "Result",
+    "SelectFields",
     "ShardInfo",
     "ShardedDataSource",
     "TextShardedSource",
@@ -117,7 +169,9 @@ __all__ = [
     "TokenizerConfig",
     "TokenizerManager",
     "TokenlakeError",
+    "Transform",
     "TransformedShardedSource",
+    "Where",
     "WriteStats",
     "__version__",
     "batched_tokenize_iterator",

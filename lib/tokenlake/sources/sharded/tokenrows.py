@@ -16,10 +16,11 @@ from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.lengths.characters import continuing_tokens
 from tokenlake.lengths.ids import cut_before
-from tokenlake.sources.sharded.fields import Row, renaming
+from tokenlake.sources.sharded.fields import Row
 from tokenlake.tokenizers.manager import LoadedTokenizer, with_masks
 from tokenlake.tokenizers.ragged import Ragged, offsets_of
 from tokenlake.transforms.chat.rowwise import ChatTemplateTransform
+from tokenlake.transforms.fields import RenameFields
 
 Int64 = npt.NDArray[np.int64]
 Numbered = Iterator[tuple[int, Row]]
@@ -96,7 +97,7 @@ class TokenRows:
                 raise error
 
     def _preparing(self, shard: str) -> Callable[[int, Row], Wanted | None]:
-        rename = renaming(self.rename) if self.rename else None
+        rename = RenameFields(self.rename) if self.rename else None
 
         def prepare(number: int, row: Row) -> Wanted | None:
             try:
@@ -126,9 +127,8 @@ class TokenRows:
         """Return the text of a row, and whether a chat template made it."""
         value = row.get(self.content_field)
         if isinstance(value, list) or (value is None and any(row.get(name) for name in MESSAGES_FIELDS)):
-            return self._chat({name: item for name, item in row.items() if name != _RENDERED})[
-                _RENDERED
-            ], True
+            plain = {name: item for name, item in row.items() if name != _RENDERED}
+            return self._chat(plain)[_RENDERED], True
         return _checked(value, self.content_field, list(row)), False
 
     def _kept(self, row: Row) -> Row:
