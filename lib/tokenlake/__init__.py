@@ -13,9 +13,13 @@ from tokenlake._version import __version__
 if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult, build_dataset
     from tokenlake.catalog import Catalog
-    from tokenlake.config import PipelineConfig, load_config
+    from tokenlake.config import PipelineConfig, TokenizerConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
+    from tokenlake.flat.pretokenizing import pretokenize
+    from tokenlake.flat.save import create_writer, save_dataset, save_iterator
+    from tokenlake.flat.stats import WriteStats
+    from tokenlake.flat.tokenizing import tokenize_and_save
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.result import Err, Ok, Result
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, batched_tokenize_iterator
+    from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
     from tokenlake.transforms import (
         AddField,
         ChainedTransform,
@@ -88,7 +94,21 @@ _HOME: Final = {
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
+    "WriteStats": "tokenlake.flat.stats",
+    "create_writer": "tokenlake.flat.save",
+    "save_dataset": "tokenlake.flat.save",
+    "save_iterator": "tokenlake.flat.save",
+    "pretokenize": "tokenlake.flat.pretokenizing",
+    "tokenize_and_save": "tokenlake.flat.tokenizing",
+    "TokenizedShardedSource": "tokenlake.sources.sharded.tokenized",
+    "batched_tokenize_iterator": "tokenlake.sources.sharded.tokenized",
+    "TokenizerManager": "tokenlake.tokenizers.manager",
+    "compute_tokenizer_hash": "tokenlake.tokenizers.manager",
     "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
+    "TokenizerConfig": "tokenlake.config",
+    "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
+    "ConvertToChatML": "tokenlake.transforms.chat.chatml",
+    "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
     "AddField": "tokenlake.transforms",
     "ChainedTransform": "tokenlake.transforms",
     "CombineFields": "tokenlake.transforms",
@@ -103,9 +123,6 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "Where": "tokenlake.transforms",
-    "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
-    "ConvertToChatML": "tokenlake.transforms.chat.chatml",
-    "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
 }
 
 __all__ = [
@@ -148,15 +165,26 @@ __all__ = [
     "ShardInfo",
     "ShardedDataSource",
     "TextShardedSource",
+    "TokenizedShardedSource",
+    "TokenizerConfig",
+    "TokenizerManager",
     "TokenlakeError",
     "Transform",
     "TransformedShardedSource",
     "Where",
+    "WriteStats",
     "__version__",
+    "batched_tokenize_iterator",
     "build_dataset",
+    "compute_tokenizer_hash",
     "create_source",
+    "create_writer",
     "expand_data_files",
     "load_config",
+    "pretokenize",
+    "save_dataset",
+    "save_iterator",
+    "tokenize_and_save",
     "wrap_hf_dataset",
 ]
 

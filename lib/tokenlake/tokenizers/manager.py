@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, cast, final
 
@@ -22,27 +21,14 @@ from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
 from tokenlake.tokenizers.load import load_tokenizer
+from tokenlake.tokenizers.ragged import Ragged, begins, cut, ends, padded, surrounded
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Cutting = Callable[[Ragged, Int64], Int64]
+"""Of texts, and of how many ids of each there is room for (int64[n]): how many to keep, at most so many."""
 
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """Ids of n texts: ids int32[total], offsets int64[n + 1] from 0."""
-
-    offsets: Int64
-    ids: Int32
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def rows(self) -> list[Int32]:
-        """Return the ids of each text, views of :attr:`ids`."""
-        return np.split(self.ids, self.offsets[1:-1]) if len(self) else []
 
 
 @final
@@ -51,7 +37,7 @@ class LoadedTokenizer:
 
     Attributes:
         files: what it is made of.
-        config: how it was asked for; what :meth:`TokenizerManager.tokenize_batch` follows where it is told nothing else.
+        config: how it was asked for; :meth:`TokenizerManager.tokenize_batch` follows it where it is told nothing else.
     """
 
     def __init__(self, files: TokenizerFiles, config: TokenizerConfig) -> None:
@@ -63,26 +49,34 @@ class LoadedTokenizer:
         text: pa.LargeStringArray,
         config: TokenizerConfig | None = None,
         *,
-        special_tokens_in_text: str = "literal",
         whole: bool = False,
+        between: Cutting | None = None,
     ) -> Ragged:
         """Return the ids of texts, cut and with special tokens around them as `config` says, not padded.
 
         Args:
             text: large_string[n], no nulls.
             config: None for :attr:`config`.
-            special_tokens_in_text: what a special token's own text becomes: see :class:`Encoder`.
-            whole: the texts spell their own special tokens (a chat template's), so none are put around them.
+            whole: the texts spell special tokens (a chat template does): these become control ids, and around a text is
+                put only what it lacks. Else a special token's own text is plain text.
+            between: moves the places where long texts are cut; None: after exactly as many ids as there is room for.
 
         Raises:
             ConfigError: `max_length` leaves no room for a token of the text.
             TokenizerError, EngineMismatchError: as :meth:`Encoder.encode`.
         """
         config = config or self.config
-        encoder = self._encoder(special_tokens_in_text, config.add_special_tokens and not whole)
+        encoder = self._encoder("encode" if whole else "literal", config.add_special_tokens)
         encoded = encoder.encode(text)
-        limit = _limit(config, len(encoder.prefix) + len(encoder.suffix), self.files.name)
-        return _around(_cut(encoded.offsets, encoded.ids, limit), encoder.prefix, encoder.suffix)
+        own = Ragged(encoded.offsets, encoded.ids)
+        prefix, suffix = encoder.prefix, encoder.suffix
+        head = ~begins(own, prefix) if whole and prefix else np.ones(len(own), np.bool_)
+        tail = ~ends(own, suffix) if whole and suffix else np.ones(len(own), np.bool_)
+        if config.truncation is not False:
+            room = _room(config, len(prefix) + len(suffix), self.files.name)
+            own = _fitted(own, room + len(prefix) * ~head, len(suffix) * ~tail, between)
+            tail = ~ends(own, suffix) if whole and suffix else tail
+        return surrounded(own, prefix, suffix, head, tail)
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids`, special tokens included."""
@@ -104,10 +98,9 @@ class LoadedTokenizer:
             )
         return found
 
-    @property
-    def pads_left(self) -> bool:
-        """Whether its tokenizer_config.json wants padding before a text."""
-        return self.files.config.get("padding_side") == "left"
+    def pads_left(self, config: TokenizerConfig) -> bool:
+        """Whether padding goes before a text: as `config` says, else tokenizer_config.json."""
+        return (config.padding_side or self.files.config.get("padding_side")) == "left"
 
     def _encoder(self, special_tokens_in_text: str, add_special_tokens: bool) -> Encoder:
         key = special_tokens_in_text, add_special_tokens
@@ -191,11 +184,11 @@ class TokenizerManager:
 
 
 def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
-    """Return padded int32 rows: ``input_ids`` and ``attention_mask``, each int32[n, width] or a list of int32 arrays."""
+    """Return ``input_ids`` and ``attention_mask``: int32[n, width] where rows are padded, else lists of arrays."""
     columns: dict[str, Any] = {}
     if config.padding in ("longest", "max_length"):
-        width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else 0
-        ids, mask = padded(ragged, loaded.pad_id, width, left=loaded.pads_left)
+        width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else None
+        ids, mask = padded(ragged, loaded.pad_id, width, left=loaded.pads_left(config))
         columns = {"input_ids": ids, "attention_mask": mask}
     else:
         ones = Ragged(ragged.offsets, np.ones(len(ragged.ids), np.int32))
@@ -203,17 +196,6 @@ def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig)
     if not config.return_attention_mask:
         del columns["attention_mask"]
     return columns
-
-
-def padded(ragged: Ragged, pad_id: int, width: int = 0, *, left: bool = False) -> tuple[Int32, Int32]:
-    """Return rows of equal length and where they hold ids: int32[n, w] twice, w the longest row or `width` if larger."""
-    lengths = np.diff(ragged.offsets)
-    width = max(width, int(lengths.max(initial=0)))
-    place = np.arange(width)
-    here = place >= (width - lengths)[:, None] if left else place < lengths[:, None]
-    ids = np.full(here.shape, pad_id, np.int32)
-    ids[here] = ragged.ids
-    return ids, here.astype(np.int32)
 
 
 def compute_tokenizer_hash(tokenizer: Any) -> str:
@@ -243,8 +225,8 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(backend, "to_str"):
         raise ConfigError(
-            f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast tokenizer "
-            "of transformers or tokenizers"
+            f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "
+            "tokenizer of transformers or tokenizers"
         )
     settings = {name: value for name in _NAMED if isinstance(value := getattr(tokenizer, name, None), str)}
     for name in ("padding_side", "chat_template"):
@@ -282,46 +264,25 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
         raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
 
 
-def _limit(config: TokenizerConfig, around: int, name: str) -> int | None:
-    """Return how many ids a text may keep for itself, None for all; nothing is packed here, so None truncates."""
-    if config.truncation is False:
-        return None
-    limit = (config.max_length or DEFAULT_MAX_LENGTH) - around
-    if limit < 1:
+def _room(config: TokenizerConfig, around: int, name: str) -> int:
+    """Return how many ids a text may keep for itself."""
+    room = (config.max_length or DEFAULT_MAX_LENGTH) - around
+    if room < 1:
         raise ConfigError(
             f"max_length: {config.max_length} leaves no room for a text beside the {around} special tokens that "
             f"tokenizer {name!r} puts around it; make it larger, or use add_special_tokens=False"
         )
-    return limit
+    return room
 
 
-def _cut(offsets: Int64, ids: Int32, limit: int | None) -> Ragged:
-    lengths = np.diff(offsets)
-    if limit is None or not (lengths > limit).any():
-        return Ragged(offsets, ids)
-    short = np.minimum(lengths, limit)
-    kept = _offsets(short)
-    return Ragged(kept, ids[np.arange(kept[-1]) + np.repeat(offsets[:-1] - kept[:-1], short)])
-
-
-def _around(ragged: Ragged, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Ragged:
-    """Put fixed ids before and after every text's own."""
-    if not (prefix or suffix):
-        return ragged
-    lengths = np.diff(ragged.offsets)
-    offsets = _offsets(lengths + len(prefix) + len(suffix))
-    ids = np.empty(int(offsets[-1]), np.int32)
-    begin = offsets[:-1] + len(prefix)
-    ids[np.arange(len(ragged.ids)) + np.repeat(begin - ragged.offsets[:-1], lengths)] = ragged.ids
-    for place, token in enumerate(prefix):
-        ids[offsets[:-1] + place] = token
-    for place, token in enumerate(suffix):
-        ids[begin + lengths + place] = token
-    return Ragged(offsets, ids)
-
-
-def _offsets(lengths: Int64) -> Int64:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+def _fitted(own: Ragged, room: Int64, spelled: Int64, between: Cutting | None) -> Ragged:
+    """Cut texts with more ids than `room`, which may be larger by `spelled` where nothing is cut: int64[n] each."""
+    lengths = np.diff(own.offsets)
+    long = lengths > room + spelled
+    if not long.any():
+        return own
+    stops = np.where(long, np.minimum(room, lengths), lengths)
+    return cut(own, stops if between is None else between(own, stops))
 
 
 def _lists(rows: Any) -> list[list[int]]:

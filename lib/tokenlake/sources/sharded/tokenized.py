@@ -42,15 +42,15 @@ class TokenizedShardedSource(ShardedDataSource):
 
         Args:
             source: rows with text, or with messages.
-            tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes; None: the one that `tokenizer_config` names.
+            tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes; None: what `tokenizer_config` names.
             tokenizer_config: how to cut, pad and surround texts; None: the defaults. `truncation=None` cuts.
             content_field: the field of the text, or of the messages.
             additional_fields: fields to keep beside the tokens; a row that lacks one is an error.
             format_callback: a function of a row, applied first; None as its result leaves the row out.
             format_fields: fields to rename after it, {old: new}.
             remove_columns: keep all other fields (of `additional_fields`, where that is given).
-            batch_size: rows that are tokenized together, at most. With padding "longest" rows are as long as the longest
-                of their batch, whose first number is a multiple of `batch_size`.
+            batch_size: rows that are tokenized together, at most. With padding "longest" rows are as long as the
+                longest of their batch, whose first number is a multiple of `batch_size`.
             arrays: give int32 arrays instead of lists.
 
         Raises:

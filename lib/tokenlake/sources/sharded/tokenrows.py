@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.config.resolved_texts import MESSAGES_FIELDS
 from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.lengths.characters import continuing_tokens
+from tokenlake.lengths.ids import cut_before
 from tokenlake.sources.sharded.fields import Row
-from tokenlake.tokenizers.manager import LoadedTokenizer, Ragged, with_masks
+from tokenlake.tokenizers.manager import LoadedTokenizer, with_masks
+from tokenlake.tokenizers.ragged import Ragged, offsets_of
+from tokenlake.transforms.chat.rowwise import ChatTemplateTransform
 from tokenlake.transforms.fields import RenameFields
 
+Int64 = npt.NDArray[np.int64]
 Numbered = Iterator[tuple[int, Row]]
 Callback = Callable[[Row], Row | None]
 
 _FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
 _BATCH_BYTES: Final = 4 << 20  # of text
+_RENDERED: Final = "__rendered__"
 
 
 @final
@@ -53,10 +61,9 @@ class TokenRows:
         remove: fields that do not come out.
         callback: applied first; None as its result leaves the row out.
         rename: {old: new}, after it.
-        batch_size: rows that are tokenized together, at most; with padding "longest" exactly those whose numbers, divided
-            by it, are the same.
+        batch_size: rows that are tokenized together, at most; with padding "longest" exactly those whose numbers,
+            divided by it, are the same.
         arrays: int32 arrays instead of lists.
-        chat: renders a row that has messages and no text, as text with its special tokens.
     """
 
     tokenizer: LoadedTokenizer
@@ -68,7 +75,6 @@ class TokenRows:
     rename: Mapping[str, str] | None = None
     batch_size: int = 1000
     arrays: bool = False
-    chat: Callable[[str], Callable[[Row], Row | None]] | None = None
 
     @property
     def aligned(self) -> bool:
@@ -100,8 +106,8 @@ class TokenRows:
                     return None
                 if not isinstance(made, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise ConfigError(
-                        f"shard {shard!r}, row {number}: format_callback returned {type(made).__name__}, must be a dict, "
-                        "or None, which leaves the row out"
+                        f"shard {shard!r}, row {number}: format_callback returned {type(made).__name__}, must be a "
+                        "dict, or None, which leaves the row out"
                     )
                 made = made if rename is None else rename(made)
                 text, whole = self._text(made or {})
@@ -118,16 +124,12 @@ class TokenRows:
         return prepare
 
     def _text(self, row: Row) -> tuple[str, bool]:
-        field = self.content_field
-        value = row.get(field)
-        if self.chat is not None and not isinstance(value, str):
-            named = (
-                [field] if isinstance(value, list) else [name for name in MESSAGES_FIELDS if row.get(name)]
-            )
-            if named:
-                rendered = self.chat(named[0])(row)
-                return _checked((rendered or {}).get("text"), "text"), True
-        return _checked(value, field, list(row)), False
+        """Return the text of a row, and whether a chat template made it."""
+        value = row.get(self.content_field)
+        if isinstance(value, list) or (value is None and any(row.get(name) for name in MESSAGES_FIELDS)):
+            plain = {name: item for name, item in row.items() if name != _RENDERED}
+            return self._chat(plain)[_RENDERED], True
+        return _checked(value, self.content_field, list(row)), False
 
     def _kept(self, row: Row) -> Row:
         if self.keep is None:
@@ -159,15 +161,24 @@ class TokenRows:
             ids = self._encode([batch[place].text for place in places], kind)
             rows.update(zip(places, ids.rows(), strict=True))
         ordered = [rows[place] for place in range(len(batch))]
-        offsets = np.concatenate(
-            [np.zeros(1, np.int64), np.cumsum([len(row) for row in ordered], dtype=np.int64)]
-        )
-        return Ragged(offsets, np.concatenate(ordered))
+        return Ragged(offsets_of([len(row) for row in ordered]), np.concatenate(ordered))
 
     def _encode(self, texts: list[str], whole: bool) -> Ragged:
         column: Any = pa.array(texts, pa.large_string())
-        mode = "encode" if whole else "literal"
-        return self.tokenizer.encode(column, self.config, special_tokens_in_text=mode, whole=whole)
+        return self.tokenizer.encode(column, self.config, whole=whole, between=self._between_characters)
+
+    def _between_characters(self, ids: Ragged, stops: Int64) -> Int64:
+        """Move cuts before a character that they would halve, as a build does."""
+        begin = ids.offsets[:-1]
+        return cut_before(self._goes_on[ids.ids], begin, begin + stops) - begin
+
+    @cached_property
+    def _goes_on(self) -> npt.NDArray[np.bool_]:
+        return continuing_tokens(self.tokenizer.files)
+
+    @cached_property
+    def _chat(self) -> ChatTemplateTransform:
+        return ChatTemplateTransform(self.tokenizer.files, self.content_field, _RENDERED)
 
 
 def _batched(

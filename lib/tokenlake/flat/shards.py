@@ -1,0 +1,198 @@
+"""The files of a split: rows in order, a file ended at a size or at given rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import pyarrow as pa
+
+from tokenlake.errors import ConfigError, SourceError
+from tokenlake.flat.files import RowsFile, file_mode, open_rows_file
+from tokenlake.flat.form import Form
+from tokenlake.flat.manifest import FlatFile
+from tokenlake.storage.writing import HashingFile
+
+GROUP_BYTES: Final = 4 << 20
+"""Arrow data of a row group, at most where one row is not larger."""
+
+_ARROW: Final[Any] = pa
+
+
+def shard_name(split: str, index: int, count: int, form: Form, naming: str) -> str:
+    """Return ``train-00000-of-00042.parquet``, or what `naming` makes of the split, the index and the count."""
+    try:
+        stem = naming.format(split=split, index=index, count=count)
+    except (KeyError, IndexError, ValueError) as error:
+        raise _bad_naming(naming, f"{type(error).__name__}: {error}") from None
+    if not stem or stem.startswith((".", "_")) or "/" in stem or "\x00" in stem:
+        raise _bad_naming(naming, f"it makes {stem!r}, which is no name of a data file")
+    return stem + form.extension
+
+
+def check_naming(naming: str, splits: Sequence[str], form: Form) -> None:
+    """Raise ConfigError unless `naming` makes names, and no two the same."""
+    names = {shard_name(split, index, 2, form, naming) for split in splits for index in range(2)}
+    if len(names) < 2 * len(splits):
+        raise _bad_naming(
+            naming, "two files would get the same name; it must hold {index} (and {split}, with several)"
+        )
+
+
+def _bad_naming(naming: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"naming: got {naming!r}: {why}. Expected something like '{{split}}-{{index:05d}}-of-{{count:05d}}'",
+        got=naming,
+    )
+
+
+def edges_of(rows: int, shards: int) -> tuple[int, ...]:
+    """Return where each of `shards` files ends: contiguous shares of `rows`, whose sizes differ by one at most."""
+    return tuple((index + 1) * rows // shards for index in range(shards))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When files end.
+
+    Attributes:
+        max_bytes: a file ends at the row group after which another one, of the size of its largest, would not fit;
+            None: never.
+        edges: rows at which a file ends, ascending, the last of them the number of all rows; None: nowhere.
+    """
+
+    max_bytes: int | None = None
+    edges: tuple[int, ...] | None = None
+
+
+@final
+class ShardFiles:
+    """The files of one split while they are written. Batches must be of one schema."""
+
+    def __init__(self, folder: Path, split: str, form: Form, schema: pa.Schema, limits: Limits) -> None:
+        self._folder, self._split, self._form, self._schema, self._limits = (
+            folder,
+            split,
+            form,
+            schema,
+            limits,
+        )
+        self._done: list[FlatFile] = []
+        self._open: _OpenFile | None = None
+        self._edge = 0  # index of the edge that the open file ends at
+        self._rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        while len(batch):
+            part = batch.slice(0, min(self._room(), _fitting(batch)))
+            self._waiting.append(part)
+            self._waiting_bytes += part.nbytes
+            self._rows += len(part)
+            if self._waiting_bytes >= GROUP_BYTES:
+                self._flush()
+            batch = batch.slice(len(part))
+
+    def finish(self, naming: str) -> list[FlatFile]:
+        """Close the last file, name all, and return what they are; at least one, be it without rows."""
+        self._flush()
+        if self._limits.edges is not None and self._rows != self._limits.edges[-1]:
+            raise _miscounted(self._limits.edges[-1], str(self._rows))
+        while self._limits.edges is not None and self._edge < len(self._limits.edges):
+            self._end()
+        if self._open is not None or not self._done:
+            self._end()
+        return [self._named(index, naming) for index in range(len(self._done))]
+
+    def discard(self) -> None:
+        """Close what is open; the files are for the caller to remove."""
+        if self._open is not None:
+            self._open.discard()
+
+    def _room(self) -> int:
+        """Return how many rows the file may still take, having ended those that may take none."""
+        edges = self._limits.edges
+        if edges is None:
+            return 1 << 62
+        while self._edge < len(edges) and edges[self._edge] <= self._rows:
+            self._flush()
+            self._end()
+        if self._edge == len(edges):
+            raise _miscounted(edges[-1], f"more than {edges[-1]}")
+        return edges[self._edge] - self._rows
+
+    def _flush(self) -> None:
+        """Write what waits as one row group, and end the file if it is full."""
+        if not self._waiting:
+            return
+        batch = self._waiting[0] if len(self._waiting) == 1 else _ARROW.concat_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        limit = self._limits.max_bytes
+        if limit is not None and self._open is not None and self._open.is_full(limit):
+            self._end(rolled=True)
+        self._opened().write(batch)
+
+    def _opened(self) -> _OpenFile:
+        if self._open is None:
+            self._open = _OpenFile(
+                self._folder / f"{self._split}-{len(self._done)}", self._form, self._schema
+            )
+        return self._open
+
+    def _end(self, *, rolled: bool = False) -> None:
+        self._done.append(replace(self._opened().close(), split=self._split))
+        self._open = None
+        self._edge += not rolled
+
+    def _named(self, index: int, naming: str) -> FlatFile:
+        name = shard_name(self._split, index, len(self._done), self._form, naming)
+        (self._folder / self._done[index].path).rename(self._folder / name)
+        return replace(self._done[index], path=name)
+
+
+@final
+class _OpenFile:
+    def __init__(self, path: Path, form: Form, schema: pa.Schema) -> None:
+        self._path = path
+        self._sink = HashingFile(path)
+        self._file: RowsFile = open_rows_file(form, self._sink, schema)
+        self._rows = self._largest = 0
+
+    def is_full(self, limit: int) -> bool:
+        return self._sink.bytes + self._largest > limit
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        before = self._sink.bytes
+        self._file.write(batch)
+        self._largest = max(self._largest, self._sink.bytes - before)
+        self._rows += len(batch)
+
+    def close(self) -> FlatFile:
+        self._file.close()
+        self._sink.close()
+        self._path.chmod(file_mode(self._path.parent))
+        return FlatFile(
+            path=self._path.name, split="", bytes=self._sink.bytes, sha256=self._sink.sha256, rows=self._rows
+        )
+
+    def discard(self) -> None:
+        with suppress(Exception):  # the disk may be full; the file goes anyway
+            self._file.close()
+        self._sink.close()
+
+
+def _miscounted(expected: int, got: str) -> SourceError:
+    return SourceError(
+        f"the source said it has {expected} rows, but {got} came; nothing was written. Mend its length"
+    )
+
+
+def _fitting(batch: pa.RecordBatch) -> int:
+    """Return how many rows of a batch make a row group."""
+    return max(1, len(batch) * GROUP_BYTES // max(batch.nbytes, 1))
