@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from tokenlake.build.finish import Finish
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.lengths.characters import continuing_tokens
 from tokenlake.lengths.ids import cut_after, cut_before, gathered, pieces
-from tokenlake.lengths.placed import cut_text
+from tokenlake.lengths.placed import cut_texts
 from tokenlake.packing.marks import learned, plain
 from tokenlake.tokenizers import Encoder
 
@@ -189,11 +189,11 @@ class Lengths:
             else:
                 begin[rows] = cut_after(goes_on, end[rows] - room, end[rows])
             return _Pieces(whole.origin, begin, end)
-        for row, budget in zip(rows.tolist(), room.tolist(), strict=True):
-            own = plain(ids[begin[row] : end[row]]) if self._masked else ids[begin[row] : end[row]]
-            strategy, side = self._settings.truncation_strategy, self._settings.truncation_side
-            first, last = cut_text(self._encoder, text.slice(row, 1), own, budget, strategy, side)
-            begin[row], end[row] = begin[row] + first, begin[row] + last
+        own, offsets = gathered(plain(ids) if self._masked else ids, begin[rows], end[rows])
+        texts: Any = text.take(pa.array(rows, pa.int64()))
+        strategy, side = self._settings.truncation_strategy, self._settings.truncation_side
+        first, last = cut_texts(self._encoder, texts, own, offsets, room, strategy, side)
+        begin[rows], end[rows] = begin[rows] + first, begin[rows] + last
         return _Pieces(whole.origin, begin, end)
 
     def _fitted(self, ids: Int32, offsets: Int64, long: Bools, kept: _Pieces) -> Fitted:

@@ -125,8 +125,9 @@ def _changed(source: ResolvedSource, rows: Rows) -> Rows:
 
 
 def _holds_turns(values: Sequence[Any]) -> bool:
-    given = [value for value in values if value is not None]
-    return bool(given) and all(isinstance(value, list) for value in given)
+    """Whether most of the values are lists; a record may be bad among the first ones, too."""
+    given = [isinstance(value, list) for value in values if value is not None]
+    return bool(given) and 2 * sum(given) > len(given)
 
 
 def _messages_field(rows: Rows) -> str:
