@@ -12,18 +12,20 @@ from tokenlake.config.resolved_texts import ResolvedChat, ResolvedPrompt
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.faults import Fault
 from tokenlake.rows import Rows
-from tokenlake.spans import Spans, Stretch, byte_stretches
+from tokenlake.spans import Spans, Stretch
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.learning import UNFOUND
-from tokenlake.transforms.chat.renderer import ChatRenderer, Conversation
+from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.chat.sources import chosen_template
-from tokenlake.transforms.chat.template import RenderedChat
 from tokenlake.transforms.prompt.judged import judged_values
 from tokenlake.transforms.prompt.layout import example_value, input_text, special_pattern
 from tokenlake.transforms.rendering import Rendered
 
 _ARROW: Final[Any] = pa
 Turn = dict[str, Any]
+
+_FIELD: Final = "messages"
+_LOST: Final = Fault(UNFOUND, "the chat template does not render the answer as a turn of its own at the end")
 
 
 @final
@@ -44,6 +46,7 @@ class ChatPromptRenderer:
         self._pattern = "" if special_tokens_in_text == "encode" else special_pattern(files)
         chat = ResolvedChat(
             template=prompt.chat_template or chosen_template(None, files),
+            messages_field=_FIELD,
             tools_field=None,
             loss="assistant" if prompt.mask_input else "all",
         )
@@ -76,22 +79,21 @@ class ChatPromptRenderer:
         )
         columns = [cast("list[str]", values[name].text.to_pylist()) for name in self._names]
         good = [index for index in range(len(rows)) if index not in faults]
-        pairs = [
-            (input_text([column[index] for column in columns[:-1]], prompt.separator), columns[-1][index])
-            for index in good
+        said = [
+            input_text([column[index] for column in columns[:-1]], self._prompt.separator) for index in good
         ]
-        made = self._chat.render_many([Conversation([*self._head, *_turns(*pair)]) for pair in pairs])
-        texts: list[tuple[int, str, Stretch]] = []
-        for index, (_, answer), found in zip(good, pairs, made, strict=True):
-            placed = found if isinstance(found, Fault) else self._placed(found, answer)
-            if isinstance(placed, Fault):
-                faults[index] = placed
-            else:
-                texts.append((index, *placed))
+        turns = [_turns(text, columns[-1][index]) for text, index in zip(said, good, strict=True)]
+        made = self._chat.render(Rows(objects=[{_FIELD: [*self._head, *pair]} for pair in turns]))
+        faults |= {good[index]: fault for index, fault in made.bad}
+        kept = [good[index] for index in made.origin.tolist()]
+        placed = self._placed(made, [columns[-1][index] for index in kept])
+        lost = {index for index, stretch in zip(kept, placed, strict=True) if stretch is None}
+        faults |= dict.fromkeys(lost, _LOST)
+        there = np.array([index not in lost for index in kept], np.bool_)
         return Rendered(
-            text=_ARROW.array([text for _, text, _ in texts], pa.large_string()),
-            origin=np.array([index for index, _, _ in texts], np.int64),
-            spans=Spans.of([byte_stretches(text, [stretch]) for _, text, stretch in texts]),
+            text=made.text.filter(_ARROW.array(there)) if lost else made.text,
+            origin=np.array(kept, np.int64)[there],
+            spans=Spans.of([[stretch] for stretch in placed if stretch is not None]),
             bad=tuple(sorted(faults.items())),
         )
 
@@ -125,16 +127,19 @@ class ChatPromptRenderer:
         except BadRecordError as error:
             raise ConfigError(f"prompt.examples: {error}", field_path="prompt.examples") from error
 
-    def _placed(self, chat: RenderedChat, answer: str) -> tuple[str, Stretch] | Fault:
-        """Return the text and the stretch of characters that is learned: of the assistant's turns only the last."""
-        if not self._prompt.mask_input:
-            if chat.text.startswith(self._known):
-                return chat.text, (len(self._known), len(chat.text))
-        else:
-            start, stop = chat.learned[-1]
-            if answer.strip() in chat.text[start:stop]:
-                return chat.text, (start, stop)
-        return Fault(UNFOUND, "the chat template does not render the answer as a turn of its own at the end")
+    def _placed(self, made: Rendered, answers: list[str]) -> list[Stretch | None]:
+        """Return what is learned of each text, in bytes: of the assistant's turns only the last."""
+        assert made.spans is not None
+        found: list[Stretch | None] = []
+        last = (made.spans.offsets[1:] - 1).tolist()
+        for at, text, answer in zip(last, made.text.to_pylist(), answers, strict=True):
+            data, known = str(text).encode(), self._known.encode()
+            if not self._prompt.mask_input:
+                found.append((len(known), len(data)) if data.startswith(known) else None)
+                continue
+            start, stop = int(made.spans.start[at]), int(made.spans.stop[at])
+            found.append((start, stop) if answer.strip().encode() in data[start:stop] else None)
+        return found
 
 
 def _turns(said: str, answer: str) -> list[Turn]:
