@@ -67,7 +67,8 @@ def test_without_a_tokenizer_stderr_says_what_is_missing(data: Path, capsys: Out
 
 
 def test_what_cannot_be_built_ends_with_1(data: Path, capsys: Output) -> None:
-    assert main(["inspect", str(data / "chat.jsonl")]) == 1
+    (data / "numbers.jsonl").write_text('{"number": 1}\n')
+    assert main(["inspect", str(data / "numbers.jsonl")]) == 1
     captured = capsys.readouterr()
     assert all(line.startswith("#") or not line for line in captured.out.splitlines())
     assert "nothing here can be built" in captured.err

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from tokenlake import ColumnMapper, DatasetIntrospector
 from tokenlake.discovery import Inspection, sampling
@@ -222,8 +223,10 @@ def test_the_kind_and_the_text_by_the_columns(
     found = inspect(tmp_path)
     (group,) = found.groups
     assert (group.kind, group.mapping.columns.get("text")) == (kind, column)
-    assert found.runnable == (column is not None)
-    assert group.entry is None if column is None else group.entry["content_field"] == column
+    assert found.runnable == (kind != "unknown")
+    if column is not None:
+        assert group.entry is not None
+        assert group.entry["content_field"] == column
 
 
 def test_a_column_can_be_named(tmp_path: Path) -> None:
@@ -257,6 +260,7 @@ def test_files_of_different_kinds_are_groups_of_their_own(tmp_path: Path) -> Non
     assert entries == {
         "text": (f"{tmp_path}/text-*.parquet", "text"),
         "web": (f"{tmp_path}/web-*.jsonl", "content"),
+        "chat": (f"{tmp_path}/chat.jsonl", "messages"),
     }
 
 
@@ -288,8 +292,9 @@ def test_relative_paths_stay_relative(tmp_path: Path, monkeypatch: pytest.Monkey
     write_lines(tmp_path / "in" / "a-2.jsonl", [{"text": "a"}])
     write_lines(tmp_path / "in" / "chat.jsonl", [{"messages": CHAT}])
     monkeypatch.chdir(tmp_path)
-    (group,) = (group for group in inspect("in").groups if group.entry)
-    assert group.entry["data_files"] == "in/a-*.jsonl"
+    chat, text = sorted(inspect("in").groups, key=lambda group: group.kind)
+    assert text.entry["data_files"] == "in/a-*.jsonl"
+    assert chat.entry["data_files"] == "in/chat.jsonl"
 
 
 def test_nothing_there_is_an_error(tmp_path: Path) -> None:
@@ -511,6 +516,6 @@ def test_real_corpora_are_told_apart(shared_data: Path) -> None:
     assert groups["text"] == (10, 3403, True)
     assert groups["chat"][1] == pytest.approx(3736, rel=0.1)
     assert groups["instruction"][1] == pytest.approx(7472, rel=0.1)
-    (entry,) = (group.entry for group in found.groups if group.entry)
-    assert entry["data_files"].endswith("corpora/*.parquet")
+    proposed = {dataset["data_files"] for dataset in yaml.safe_load(found.proposal)["datasets"]}
+    assert proposed == {str(shared_data / "corpora" / "*.parquet")}
     assert found.findings == ()

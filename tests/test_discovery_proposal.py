@@ -95,14 +95,62 @@ def test_the_proposal_for_a_mixed_folder_builds_all_of_it(tmp_path: Path, tokeni
 
 
 def test_what_cannot_be_built_is_not_proposed(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.jsonl", [{"messages": CHAT}])
+    write_lines(tmp_path / "a.jsonl", [{"number": 1}])
     found = inspect(tmp_path)
     assert not found.runnable
     assert yaml.safe_load(found.proposal) is None
-    assert "need a chat template" in " ".join(found.proposal.replace("#", "").split())
-    (tmp_path / "chats.yaml").write_text(found.proposal)
+    assert "No column is plainly the text" in found.proposal
+    (tmp_path / "numbers.yaml").write_text(found.proposal)
     with pytest.raises(ConfigError, match="got nothing, must be a mapping"):
-        load_config(tmp_path / "chats.yaml")
+        load_config(tmp_path / "numbers.yaml")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"messages": CHAT}, {"content_field": "messages"}),
+        ({"turns": CHAT}, {"chat": {"messages_field": "turns"}}),
+        (
+            {"system": "s", "question": "a", "answer": "b"},
+            {
+                "prompt": {
+                    "template": "### System:\n{system}\n\n### Instruction:\n{question}\n\n### Response:\n{answer}",
+                    "input_columns": ["system", "question"],
+                    "label_column": "answer",
+                }
+            },
+        ),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"preference": {"method": "dpo"}}),
+        (
+            {"question": "a", "better": "b", "worse": "c"},
+            {
+                "preference": {
+                    "method": "dpo",
+                    "prompt_field": "question",
+                    "chosen_field": "better",
+                    "rejected_field": "worse",
+                }
+            },
+        ),
+    ],
+)
+def test_rows_that_are_no_plain_text_get_what_makes_a_text_of_them(
+    tmp_path: Path, row: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    write_lines(tmp_path / "rows.jsonl", [row] * 3)
+    proposed = yaml.safe_load(inspect(tmp_path).proposal)
+    (dataset,) = proposed["datasets"]
+    assert {key: dataset[key] for key in dataset.keys() - {"name", "data_files"}} == expected
+    assert ("pack" in proposed) == ("preference" not in dataset)
+
+
+def test_what_belongs_apart_is_left_out(tmp_path: Path) -> None:
+    write_lines(tmp_path / "pairs.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    write_lines(tmp_path / "chat.jsonl", [{"messages": CHAT}] * 5)
+    write_lines(tmp_path / "tasks.jsonl", [{"instruction": "a", "output": "b"}])
+    found = inspect(tmp_path).proposal
+    assert {dataset["name"] for dataset in yaml.safe_load(found)["datasets"]} == {"chat", "tasks"}
+    assert "Left out: pairs" in found
 
 
 def test_without_a_tokenizer_the_line_to_fill_in_is_plain_to_see(tmp_path: Path) -> None:

@@ -155,19 +155,20 @@ def reference_ids(
     files: TokenizerFiles, texts: list[str] | tuple[str, ...], *, literal: bool
 ) -> list[list[int]]:
     """Return the ids by `tokenizers` alone, without a line of Tokenlake's code."""
-    backend = _backend(files.files["tokenizer.json"], literal)
-    return [encoding.ids for encoding in backend.encode_batch(list(texts), add_special_tokens=False)]
+    made = backend(files.json_bytes, literal)
+    return [encoding.ids for encoding in made.encode_batch(list(texts), add_special_tokens=False)]
 
 
 @functools.lru_cache(maxsize=8)
-def _backend(tokenizer_json: bytes, literal: bool) -> Any:
+def backend(tokenizer_json: bytes, literal: bool) -> Any:
+    """Return `tokenizers` itself, without truncation and padding."""
     from tokenizers import Tokenizer
 
-    backend = Tokenizer.from_str(tokenizer_json.decode())
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = literal
-    return backend
+    made = Tokenizer.from_str(tokenizer_json.decode())
+    made.no_truncation()
+    made.no_padding()
+    made.encode_special_tokens = literal
+    return made
 
 
 def large(texts: list[str] | tuple[str, ...]) -> pa.LargeStringArray:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenlake.config import PipelineConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
+    from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
         Transform,
         Where,
     )
+    from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
+    from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -58,6 +61,7 @@ _HOME: Final = {
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
     "PipelineConfig": "tokenlake.config",
     "TokenlakeError": "tokenlake.errors",
@@ -92,6 +96,10 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "Where": "tokenlake.transforms",
+    "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
+    "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
+    "ConvertToChatML": "tokenlake.transforms.chat.chatml",
+    "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
 }
 
 __all__ = [
@@ -100,9 +108,12 @@ __all__ = [
     "BuildResult",
     "Catalog",
     "ChainedTransform",
+    "ChatTemplateTransform",
     "ColumnMapper",
     "CombineFields",
     "CompositeShardedSource",
+    "ConvertInputOutputToChatML",
+    "ConvertToChatML",
     "CsvShardedSource",
     "DatasetIntrospector",
     "DropFields",
@@ -115,9 +126,11 @@ __all__ = [
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JsonShardedSource",
+    "LengthManager",
     "LimitedShardedSource",
     "Manifest",
     "MapField",
+    "MaybeApplyChatTemplate",
     "ParquetShardedSource",
     "PipelineConfig",
     "RenameFields",

@@ -41,19 +41,27 @@ class Finish:
     suffix: tuple[int, ...]
     eos_id: int | None
 
-    def apply(self, ids: Int32, offsets: Int64) -> Finished:
+    def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
+        """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""
+        none = np.zeros(len(offsets) - 1, np.bool_)
+        head = ~_begins(ids, offsets, self.prefix) if self.prefix else none
+        tail = ~_ends(ids, offsets, self.suffix) if self.suffix else none
+        return head, tail
+
+    def apply(self, ids: Int32, offsets: Int64, ends: Bools | None = None) -> Finished:
         """Put around each of n documents what it lacks; none may be empty.
 
         An EOS put after a document bears loss where the document's last token does: who learns the last word of an
-        answer must learn to stop after it.
+        answer must learn to stop after it, but not where the answer was cut off.
+
+        Args:
+            ends: bool[n], False for a document whose end was cut away; None where all are whole.
         """
         size = np.diff(offsets)
-        head = ~_begins(ids, offsets, self.prefix) if self.prefix else np.zeros(len(size), np.bool_)
-        tail = ~_ends(ids, offsets, self.suffix) if self.suffix else np.zeros(len(size), np.bool_)
-        ends = [*self.suffix] if self.suffix else []
+        head, tail = self.lacks(ids, offsets)
         closed = plain(ids[offsets[1:] - 1]) == self.eos_id
-        if ends and self.eos_id is not None:
-            closed = np.where(tail, ends[-1] == self.eos_id, closed)
+        if self.suffix and self.eos_id is not None:
+            closed = np.where(tail, self.suffix[-1] == self.eos_id, closed)
         last = ~closed if self.eos_id is not None else np.zeros(len(size), np.bool_)
         bos, eos = int(head.sum()) * len(self.prefix), int(tail.sum()) * len(self.suffix) + int(last.sum())
         if not bos and not eos:
@@ -67,7 +75,8 @@ class Finish:
         ]
         for index, token in enumerate(self.prefix):
             out[whole[:-1][head] + index] = token
-        mark = learned(ids[offsets[1:] - 1]).astype(np.int32) * np.int32(LEARNED)
+        bears_loss = learned(ids[offsets[1:] - 1])
+        mark = (bears_loss if ends is None else bears_loss & ends).astype(np.int32) * np.int32(LEARNED)
         after = begin + size
         for index, token in enumerate(self.suffix):
             out[after[tail] + index] = token | mark[tail]

@@ -110,6 +110,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
     for source in build.sources:
         files, parts = _read_listing(build, source, on_event)
         settled, found = settle(source, files, tokenizers[source.name].files)
+        _check_room(settled, tokenizers[source.name])
         inputs += files
         ranges.append(parts)
         sources.append(settled)
@@ -147,6 +148,21 @@ def _with_code(build: ResolvedBuild) -> ResolvedBuild:
             raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
         sources.append(replace(source, texts=texts))
     return replace(build, sources=tuple(sources))
+
+
+def _check_room(source: ResolvedSource, tokenizer: PlannedTokenizer) -> None:
+    """A `max_length` that special tokens fill is an error before any work."""
+    settings = source.tokenizer
+    around = [*(tokenizer.facts["prefix"] or ()), *(tokenizer.facts["suffix"] or ())]
+    if (
+        settings.long_documents != "keep"
+        and settings.add_special_tokens
+        and settings.max_length <= len(around)
+    ):
+        raise ConfigError(
+            f"datasets.{source.name}: max_length is {settings.max_length}, but tokenizer {tokenizer.files.name!r} puts "
+            f"{len(around)} special tokens around every document; expected at least {len(around) + 1}"
+        )
 
 
 def _read_listing(

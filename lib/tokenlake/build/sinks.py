@@ -22,6 +22,7 @@ from tokenlake.storage import Layout, Store
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @final
@@ -46,11 +47,18 @@ class Sink(Protocol):
     counts: Counter[str]
 
     def add(
-        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, around: Around = NOTHING_AROUND
+        self,
+        ids: Int32,
+        offsets: Int64,
+        file: Int64,
+        position: Int64,
+        around: Around = NOTHING_AROUND,
+        again: Bools | None = None,
     ) -> None:
         """Add documents: ids int32[total], offsets int64[n + 1], file and position int64[n].
 
-        In a build with a loss mask ids are marked, see :mod:`tokenlake.packing.marks`.
+        In a build with a loss mask ids are marked, see :mod:`tokenlake.packing.marks`. `again`, bool[n], is True for
+        a further piece of the document before; None where all are whole.
         """
         ...
 
@@ -122,12 +130,18 @@ class PackedSink:
         )
 
     def add(
-        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, around: Around = NOTHING_AROUND
+        self,
+        ids: Int32,
+        offsets: Int64,
+        file: Int64,
+        position: Int64,
+        around: Around = NOTHING_AROUND,
+        again: Bools | None = None,
     ) -> None:
         self.counts["content"] += int(offsets[-1] - offsets[0]) - around.bos - around.eos
         self.counts.update(bos=around.bos, eos=around.eos, eos_existing=around.eos_existing)
-        self._count(len(position))
-        for packed in self._packer.add(ids, offsets, file, position):
+        self._count(len(position), 0 if again is None else int(again.sum()))
+        for packed in self._packer.add(ids, offsets, file, position, again):
             self._write(packed)
 
     def finish(self) -> list[ShardEntry]:
@@ -143,11 +157,12 @@ class PackedSink:
     def discard(self) -> None:
         self._writer.discard()
 
-    def _count(self, documents: int) -> None:
-        self.counts["documents"] += documents
-        self.counts["bos"] += documents * len(self._prefix)
-        self.counts["eos"] += documents * len(self._suffix)
-        self.counts["eos_existing"] += documents if self._existing else 0
+    def _count(self, pieces: int, again: int = 0) -> None:
+        # In packed rows a further piece is one more segment of its document, told by its start.
+        self.counts["documents"] += pieces - again
+        self.counts["bos"] += pieces * len(self._prefix)
+        self.counts["eos"] += pieces * len(self._suffix)
+        self.counts["eos_existing"] += pieces - again if self._existing else 0
 
     def _counted(self, windows: Iterable[Int32]) -> Iterator[Int32]:
         for tokens in windows:
@@ -188,7 +203,13 @@ class TokensSink:
         self._buffered = 0
 
     def add(
-        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, around: Around = NOTHING_AROUND
+        self,
+        ids: Int32,
+        offsets: Int64,
+        file: Int64,
+        position: Int64,
+        around: Around = NOTHING_AROUND,
+        again: Bools | None = None,
     ) -> None:
         if not len(position):
             return

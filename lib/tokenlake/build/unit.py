@@ -19,11 +19,11 @@ from tokenlake.build.assign import kept, split_indices
 from tokenlake.build.documents import Documents
 from tokenlake.build.finish import Finish
 from tokenlake.build.job import UnitJob
-from tokenlake.build.lengths import Lengths
+from tokenlake.build.lengths import Fitted, Lengths
 from tokenlake.build.produced import produced_by
 from tokenlake.build.quarantine import QuarantineWriter
 from tokenlake.build.recipe import Prepared, Recipe
-from tokenlake.build.sinks import Around, open_sink
+from tokenlake.build.sinks import NOTHING_AROUND, Around, open_sink
 from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
 from tokenlake.packing.marks import marked
@@ -69,8 +69,9 @@ class Unit:
         layout = Layout(job.dataset, job.version)
         around = ((), ()) if recipe.rendered else (encoder.prefix, encoder.suffix)
         self._sinks = {name: open_sink(job, store, layout, name, *around) for name in self._names}
-        self._lengths = Lengths(job.source.tokenizer, len(encoder.prefix) + len(encoder.suffix))
         self._finish = Finish(encoder.prefix, encoder.suffix, job.eos_id if job.pack else None)
+        finish = self._finish if recipe.rendered else None
+        self._lengths = Lengths(job.source.tokenizer, encoder, finish, masked=job.loss_mask)
         self._quarantine = QuarantineWriter(store, layout, job.unit)
 
     def build(self) -> UnitRecord:
@@ -216,26 +217,27 @@ class Unit:
         documents = box.pop()
         ids, offsets, documents = self._ids_of(documents)
         file, position, extra = documents.file, documents.position, documents.extra
+        text = documents.text if self._lengths.needs_text else None
         del documents
         self._counts["tokens"] += len(ids)
-        fitted = self._lengths.apply(ids, offsets)
+        fitted = self._lengths.apply(ids, offsets, text).without_empty()
+        del text
         self._reasons["dropped"].update(fitted.dropped)
-        ids, offsets, origin = fitted.ids, fitted.offsets, fitted.origin
-        full = np.diff(offsets) > 0
-        if not full.all():
-            # An empty document has no ids, so the others' stay contiguous.
-            offsets, origin = np.concatenate([offsets[:1], offsets[1:][full]]), origin[full]
-        self._settle(len(position), origin, extra, fitted.left_out)
-        self._send(split, ids, offsets, file[origin], position[origin])
+        self._reasons["normalized"].update(fitted.touched)
+        self._settle(len(position), fitted.origin, extra, fitted.left_out)
+        self._send(split, fitted, file, position)
 
-    def _send(self, split: str, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> None:
-        """Hand documents, none of them empty, to their sink."""
-        if not self._recipe.rendered:
-            self._sinks[split].add(ids, offsets, file, position)
-            return
-        done = self._finish.apply(ids, offsets)
-        around = Around(bos=done.bos, eos=done.eos, eos_existing=done.eos_existing)
-        self._sinks[split].add(done.ids, done.offsets, file, position, around)
+    def _send(self, split: str, fitted: Fitted, file: Int64, position: Int64) -> None:
+        """Hand documents, none of them empty, to their sink; file and position are those of all documents."""
+        ids, offsets, origin, again = fitted.ids, fitted.offsets, fitted.origin, fitted.again
+        around = NOTHING_AROUND
+        if self._recipe.rendered:
+            done = self._finish.apply(ids, offsets, fitted.ends)
+            pieces = 0 if again is None else int(again.sum())
+            existing = min(done.eos_existing, len(origin) - pieces)
+            ids, offsets = done.ids, done.offsets
+            around = Around(bos=done.bos, eos=done.eos, eos_existing=existing)
+        self._sinks[split].add(ids, offsets, file[origin], position[origin], around, again)
 
     def _ids_of(self, documents: Documents) -> tuple[Int32, Int64, Documents]:
         """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""
@@ -251,22 +253,23 @@ class Unit:
         self._counts["special_tokens_in_text"] += encoded.special_tokens
         return marked(encoded.ids) if self._job.loss_mask else encoded.ids, encoded.offsets, documents
 
-    def _settle(self, count: int, origin: Int64, extra: Bools | None, left_out: dict[str, int]) -> None:
+    def _settle(self, count: int, origin: Int64, extra: Bools | None, left_out: dict[str, Int64]) -> None:
         """Account for `count` documents, of which those in `origin` (a piece each) go on."""
         first = np.ones(len(origin), np.bool_)
         first[1:] = np.diff(origin) > 0
+        if self._job.pack:  # there the pieces of a document stay segments of one
+            origin, first = origin[first], first[first]
         again = ~first if extra is None else ~first | extra[origin]
         self._counts["kept"] += int((~again).sum())
         self._counts["expanded"] += int(again.sum())
-        gone = np.ones(count, np.bool_)
-        gone[origin] = False
         # What is gone counts as a row only where it stood for one.
-        rows = int((gone if extra is None else gone & ~extra).sum())
-        for reason, number in left_out.items():
-            self._reasons["filtered"][reason] += min(number, rows)
-            rows -= min(number, rows)
-        if rows:
-            self._reasons["filtered"]["empty"] += rows
+        gone = np.ones(count, np.bool_) if extra is None else ~extra
+        gone[origin] = False
+        for reason, rows in left_out.items():
+            self._reasons["filtered"][reason] += int(gone[rows].sum())
+            gone[rows] = False
+        if gone.any():
+            self._reasons["filtered"]["empty"] += int(gone.sum())
 
     def _refuse_special(self, documents: Documents, rows: Int64) -> Documents:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""

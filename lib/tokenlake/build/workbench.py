@@ -57,6 +57,7 @@ class Workbench:
             mode,
             sample,
             add_special_tokens=settings.add_special_tokens,
+            places=recipe.rendered,
         )
         self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}

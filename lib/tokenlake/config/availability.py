@@ -80,6 +80,7 @@ _DATASET: Final[dict[str, Rule]] = {
     "additional_fields": _later(None, (), instead="a row keeps its tokens and where they come from"),
     **dict.fromkeys(("format_callback", "format_fields", "transforms"), _BUILD),
     **dict.fromkeys(("chat", "prompt", "preference", "long_documents"), _BUILD),
+    **dict.fromkeys(("truncation_strategy", "truncation_side"), _BUILD),
     "shard_column": _later(None, instead=_SHARDS),
     "num_shards": _later(None, instead=_SHARDS),
 }
@@ -103,7 +104,7 @@ _SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
 )
 _TOKENIZE: Final[dict[str, Rule]] = {
     **dict.fromkeys(("default_tokenizer", "max_length", "engine", "special_tokens_in_text"), _BUILD),
-    "long_documents": _BUILD,
+    **dict.fromkeys(("long_documents", "truncation_strategy", "truncation_side"), _BUILD),
     "remove_columns": _OTHER,
     "batch_size": _later(1000, instead="documents are encoded in blocks of at least 4 MiB"),
     "num_workers": _later(4, instead="`--workers N`, the flow's parameter or build_dataset(workers=N)"),

@@ -19,7 +19,13 @@ from tokenlake.config.prompt import PromptConfig
 from tokenlake.config.secret import Options
 from tokenlake.config.section import Section
 from tokenlake.config.source_stage import BadRecordPolicy
-from tokenlake.config.tokenizer import LongDocuments, SpecialTokensInText, TokenizerChoice
+from tokenlake.config.tokenizer import (
+    LongDocuments,
+    SpecialTokensInText,
+    TokenizerChoice,
+    TruncationSide,
+    TruncationStrategy,
+)
 from tokenlake.config.transforms import Renames, Transforms
 from tokenlake.config.values import (
     Character,
@@ -149,6 +155,12 @@ class DatasetConfig(Section):
 
     long_documents: LongDocuments | None = None
     """See `tokenize.long_documents`; null inherits it."""
+
+    truncation_strategy: TruncationStrategy | None = None
+    """See `tokenize.truncation_strategy`; null inherits it."""
+
+    truncation_side: TruncationSide | None = None
+    """See `tokenize.truncation_side`; null inherits it."""
 
     shard_column: Text | None = None
     """Column whose value chooses the output shard."""

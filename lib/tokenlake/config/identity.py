@@ -70,10 +70,15 @@ def _tokenizer(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
         "add_special_tokens": tokenizer.add_special_tokens,
         # Where long documents are kept, `max_length` does nothing, so it must not make two equal results differ.
         "max_length": None if tokenizer.long_documents == "keep" else tokenizer.max_length,
-        **(
-            {"long_documents": tokenizer.long_documents}
-            if tokenizer.long_documents in ("split", "drop")
-            else {}
-        ),
+        **_long_documents(tokenizer),
         "special_tokens_in_text": tokenizer.special_tokens_in_text,
     }
+
+
+def _long_documents(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
+    # Truncation says where it cuts: at first it cut through characters, and gave other ids.
+    if tokenizer.long_documents == "keep":
+        return {}
+    if tokenizer.long_documents == "truncate":
+        return {"truncation": [tokenizer.truncation_strategy, tokenizer.truncation_side]}
+    return {"long_documents": tokenizer.long_documents}

@@ -16,6 +16,7 @@ from tokenlake.config.availability import RULES, unavailable
 from tokenlake.config.callables import callable_name
 from tokenlake.config.chat import ChatConfig
 from tokenlake.config.identity import identity, source_identity
+from tokenlake.config.lengths import contradictions, long_documents
 from tokenlake.config.resolved import (
     ResolvedBuild,
     ResolvedPack,
@@ -23,14 +24,20 @@ from tokenlake.config.resolved import (
     ResolvedTokenizer,
     SourceType,
 )
-from tokenlake.config.resolved_texts import ResolvedChat, ResolvedPreference, ResolvedPrompt, ResolvedTexts
+from tokenlake.config.resolved_texts import (
+    MESSAGES_FIELDS,
+    ResolvedChat,
+    ResolvedPreference,
+    ResolvedPrompt,
+    ResolvedTexts,
+)
 from tokenlake.config.secret import plain_options
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.tokenizer import LongDocuments, SpecialTokensInText, TokenizerConfig
+    from tokenlake.config.tokenizer import SpecialTokensInText, TokenizerConfig
 
 __all__ = [
     "ResolvedBuild",
@@ -52,9 +59,6 @@ _TYPES: Final[dict[str, SourceType]] = {
     "huggingface": "hub",
     "hf": "hub",
 }
-MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
-"""Fields that hold a conversation, in the order in which they are looked for."""
-
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -120,7 +124,7 @@ def _missing(config: PipelineConfig) -> list[str]:
             )
     for dataset in config.datasets:
         problems += _missing_in(config, dataset)
-    return problems
+    return problems + contradictions(config)
 
 
 def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
@@ -189,11 +193,11 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
         split=dataset.dataset_split_name or dataset.split,
         delimiter=dataset.delimiter,
         tokenizer=_tokenizer(config, dataset),
-        texts=_texts(dataset),
+        texts=_texts(config, dataset),
     )
 
 
-def _texts(dataset: DatasetConfig) -> ResolvedTexts:
+def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
     callback = dataset.format_callback
     return ResolvedTexts(
         format_callback=None if callback is None else callable_name(callback),
@@ -204,7 +208,14 @@ def _texts(dataset: DatasetConfig) -> ResolvedTexts:
         preference=None
         if dataset.preference is None
         else ResolvedPreference(**dataset.preference.model_dump()),
+        left_open=_left_open(config, dataset),
     )
+
+
+def _left_open(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...]:
+    """Settings whose defaults depend on what the rows are."""
+    written = dataset.model_fields_set | config.tokenize.model_fields_set
+    return tuple(name for name in ("content_field", "special_tokens_in_text") if name not in written)
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
@@ -241,25 +252,18 @@ def _tokenizer_choice(config: PipelineConfig, dataset: DatasetConfig) -> str | T
 def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokenizer:
     stage, choice = config.tokenize, _tokenizer_choice(config, dataset)
     options = None if isinstance(choice, str) else choice
-    long_documents = _long_documents(config, dataset)
+    policy, strategy, side = long_documents(config, dataset)
     return ResolvedTokenizer(
         name_or_path=choice if isinstance(choice, str) else choice.name_or_path if choice else "",
         add_special_tokens=options.add_special_tokens if options else True,
         max_length=(options.max_length if options else None) or stage.max_length,
-        long_documents=long_documents,
+        long_documents=policy,
+        truncation_strategy=strategy,
+        truncation_side=side,
         trust_remote_code=options.trust_remote_code if options else False,
         special_tokens_in_text=_special_tokens(config, dataset),
         engine=stage.engine,
     )
-
-
-def _long_documents(config: PipelineConfig, dataset: DatasetConfig) -> LongDocuments:
-    if asked := dataset.long_documents or config.tokenize.long_documents:
-        return asked
-    choice = _tokenizer_choice(config, dataset)
-    truncation = None if choice is None or isinstance(choice, str) else choice.truncation
-    # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
-    return "truncate" if (not config.pack.enabled if truncation is None else truncation) else "keep"
 
 
 def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTokensInText:

@@ -28,6 +28,7 @@ class ResolvedTokenizer:
         name_or_path: Hub id, directory or file.
         max_length: most tokens of a document, special tokens included; acts unless long documents are kept.
         long_documents: what becomes of a document that has more.
+        truncation_strategy, truncation_side: where a document is cut, for ``truncate``.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``.
         engine: ``auto``, ``gigatoken`` or ``tokenizers``; never changes the ids.
     """
@@ -39,6 +40,8 @@ class ResolvedTokenizer:
     special_tokens_in_text: Literal["literal", "encode", "fail"]
     engine: Literal["auto", "gigatoken", "tokenizers"]
     long_documents: Literal["keep", "truncate", "split", "drop"] = "keep"
+    truncation_strategy: Literal["simple", "word", "sentence", "smart"] = "simple"
+    truncation_side: Literal["right", "left"] = "right"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

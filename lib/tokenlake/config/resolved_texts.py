@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
+"""Fields that hold a conversation, in the order in which they are looked for."""
 
 
 def _nothing() -> dict[str, Any]:
@@ -77,6 +80,8 @@ class ResolvedTexts:
         transforms: applied in order after that, each ``{name: arguments}``.
         callables: (name, sha256 of the file that defines it) of every function among them, once the plan looked.
         chat, prompt, preference: at most one; without one the text is the field `content_field`.
+        left_open: settings of the source that nobody wrote (``content_field``, ``special_tokens_in_text``), which the
+            plan may decide from what the rows are; empty once it has.
     """
 
     format_callback: str | None = None
@@ -86,6 +91,7 @@ class ResolvedTexts:
     chat: ResolvedChat | None = None
     prompt: ResolvedPrompt | None = None
     preference: ResolvedPreference | None = None
+    left_open: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -104,7 +110,7 @@ class ResolvedTexts:
 
     def identity(self) -> dict[str, Any]:
         """Return what of it is set, JSON-able; nothing for plain text."""
-        return {key: value for key, value in asdict(self).items() if value}
+        return {key: value for key, value in asdict(self).items() if value and key != "left_open"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ResolvedTexts:
@@ -118,6 +124,7 @@ class ResolvedTexts:
             chat=None if chat is None else ResolvedChat(**chat),
             prompt=None if prompt is None else _prompt(prompt),
             preference=None if preference is None else ResolvedPreference(**preference),
+            left_open=tuple(data["left_open"]),
         )
 
 

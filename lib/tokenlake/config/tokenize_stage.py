@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from tokenlake.config.section import Section
-from tokenlake.config.tokenizer import DEFAULT_MAX_LENGTH, LongDocuments, SpecialTokensInText, TokenizerChoice
+from tokenlake.config.tokenizer import (
+    DEFAULT_MAX_LENGTH,
+    LongDocuments,
+    SpecialTokensInText,
+    TokenizerChoice,
+    TruncationSide,
+    TruncationStrategy,
+)
 from tokenlake.config.values import Count, Length, Switch, Text
 
 
@@ -16,7 +23,7 @@ class TokenizeStageConfig(Section):
     """Tokenizer of the datasets that name none; before the pipeline's `default_tokenizer`."""
 
     max_length: Length = DEFAULT_MAX_LENGTH
-    """Most tokens of a document where truncation acts; a tokenizer's own `max_length` goes first."""
+    """Most tokens of a document, unless long ones are kept; a tokenizer's own `max_length` goes first."""
 
     batch_size: Count = 1000
     """Documents per call in the row-wise API; a build works on blocks of bytes and refuses another value."""
@@ -38,3 +45,9 @@ class TokenizeStageConfig(Section):
 
     long_documents: LongDocuments | None = None
     """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""
+
+    truncation_strategy: TruncationStrategy | None = None
+    """Where documents are truncated: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
+
+    truncation_side: TruncationSide | None = None
+    """The side that truncation cuts away: right (the end of a document) or left (its beginning); null: right."""

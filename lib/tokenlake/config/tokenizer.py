@@ -17,6 +17,12 @@ SpecialTokensInText = Literal["literal", "encode", "fail"]
 LongDocuments = Literal["keep", "truncate", "split", "drop"]
 """What becomes of a document of more than `max_length` tokens."""
 
+TruncationStrategy = Literal["simple", "word", "sentence", "smart"]
+"""Where a document is cut: at a token, or between words or sentences; smart: the nicest that keeps 80% of the room."""
+
+TruncationSide = Literal["right", "left"]
+"""The side of a document that is cut away."""
+
 DEFAULT_MAX_LENGTH: Final = 2048
 
 
@@ -27,7 +33,7 @@ class TokenizerConfig(Section):
     """Hub id, directory, or tokenizer.json file."""
 
     max_length: Length | None = None
-    """Most tokens of a document, special ones too, where `truncation` acts; null: `tokenize.max_length`."""
+    """Most tokens of a document, special ones too, unless long ones are kept; null: `tokenize.max_length`."""
 
     truncation: Switch | None = None
     """Cut documents to `max_length` (accounted); null: no when packing follows, else yes."""

@@ -31,6 +31,7 @@ from tokenlake.discovery.entries import data_files
 from tokenlake.discovery.families import chosen, families
 from tokenlake.discovery.inspection import Feature, Finding, Group, Inspection, Split
 from tokenlake.discovery.looked import Looked
+from tokenlake.discovery.making import text_options
 from tokenlake.discovery.mapping import ColumnMapper
 from tokenlake.discovery.proposal import entry_of, proposal
 from tokenlake.discovery.request import Request, SourceLike
@@ -245,7 +246,8 @@ class DatasetIntrospector:
 
     def _entry(self, part: Alike, name: str, damaged: set[str]) -> dict[str, Any] | None:
         """Options of a configuration's dataset for these files; damaged ones are left out."""
-        if part.content_field is None:
+        made = None if part.content_field is not None else text_options(part.kind, part.mapping)
+        if part.content_field is None and made is None:
             return None
         good = [file for file in part.files if file.path not in damaged]
         if not good:
@@ -253,7 +255,7 @@ class DatasetIntrospector:
         given = self._request.given
         whole = given[0] if len(given) == 1 else list(given)
         files = data_files(good, self._request.listing, given)
-        return entry_of(name, whole if files is None else files, self._options(part))
+        return entry_of(name, whole if files is None else files, self._options(part) | (made or {}))
 
     def _options(self, part: Alike) -> dict[str, Any]:
         retyped = part.format if part.format != part.files[0].format else None

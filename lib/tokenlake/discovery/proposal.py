@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import yaml
@@ -17,12 +18,16 @@ _SHOWN: Final = 10
 _SEQ_LENGTH: Final = 2048
 
 _NOT_YET: Final = {
-    "chat": "Chats cannot be tokenized by this release: they need a chat template. What is possible today is a "
-    "file in which every chat is rendered to one text.",
-    "instruction": "Instructions and answers cannot be tokenized by this release: they need a template that makes "
-    "one text of them. What is possible today is a file that has such a text.",
-    "preference": "Preferences cannot be tokenized by this release, which makes texts of tokens and nothing else.",
+    **dict.fromkeys(
+        ("text", "chat", "instruction", "preference"),
+        "They belong into a dataset of their own: inspect these files alone.",
+    ),
     "unknown": "No column is plainly the text.",
+}
+_MADE: Final = {
+    "chat": "Conversations, rendered by the tokenizer's chat template; what the assistant says is learned.",
+    "prompt": "A template makes one text of the columns; the label is what is learned. Adapt it to your model.",
+    "preference": "For the method: dpo, orpo, cpo, reward, kto, bco or grpo.",
 }
 _HOW: Final = {
     "explicit": "as you said",
@@ -48,7 +53,7 @@ def proposal(
         tokenizer: for `default_tokenizer`; None leaves a line to fill in.
         looked: what was looked at, as a sentence.
     """
-    groups = list(groups)
+    groups = _of_one_sort(list(groups))
     runnable = [group for group in groups if group.entry is not None]
     lines = [
         *_comment(f"Proposed by `tokenlake inspect {' '.join(source)}`. {looked}"),
@@ -61,7 +66,21 @@ def proposal(
     if not runnable:
         return _text([*lines, "# Nothing is proposed: a build could not run."])
     lines += ["datasets:", *(line for group in runnable for line in _dataset(group)), ""]
-    return _text([*lines, *_tokenizer(tokenizer), "", *_pack()])
+    paired = any(group.kind == "preference" for group in runnable)
+    return _text([*lines, *_tokenizer(tokenizer), "", *(_pairs() if paired else _pack())])
+
+
+def _of_one_sort(groups: list[Group]) -> list[Group]:
+    """Leave out what does not belong into one dataset with the first: raw text, what is learned in parts, pairs."""
+    first = next((_sort(group) for group in groups if group.entry is not None), None)
+    return [group if _sort(group) == first else replace(group, entry=None) for group in groups]
+
+
+def _sort(group: Group) -> str:
+    if group.kind == "chat" and group.mapping.get("text") is None:
+        return "chat"
+    made = _MADE.keys() & (group.entry or {}).keys()
+    return "text" if not made else "preference" if "preference" in made else "chat"
 
 
 def _text(lines: Iterable[str]) -> str:
@@ -77,6 +96,8 @@ def _dataset(group: Group) -> list[str]:
     for name, value in entry.items():
         if name == "content_field":
             body += _comment(f"{value}: {_reason(group)}.", "    ")
+        if name in _MADE:
+            body += _comment(_MADE[name], "    ")
         body += _option(name, value)
     if group.bad:
         body += [*_comment(_bad(group), "    "), "    # on_bad_record: quarantine"]
@@ -93,9 +114,21 @@ def _text_mode(mode: object) -> list[str]:
 
 
 def _option(name: str, value: object) -> list[str]:
+    if isinstance(value, dict):
+        inner = (line for key, item in value.items() for line in _option(key, item))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return [f"    {name}:", *(f"  {line}" for line in inner)]
     if isinstance(value, list):
         return [f"    {name}:", *(f"      - {_scalar(item)}" for item in value)]
+    if isinstance(value, str) and _is_block(value):
+        return [f"    {name}: |-", *(f"      {line}".rstrip() for line in value.split("\n"))]
     return [f"    {name}: {_scalar(value)}"]
+
+
+def _is_block(text: str) -> bool:
+    """Whether a text of several lines reads well as a block: nothing in it that YAML would have to escape."""
+    lines = text.split("\n")
+    plain = all(line.isprintable() and line == line.strip() for line in lines)
+    return len(lines) > 1 and plain and bool(lines[0]) and bool(lines[-1])
 
 
 def _scalar(value: object) -> str:
@@ -123,6 +156,8 @@ def _columns(group: Group) -> str:
 
 
 def _reason(group: Group) -> str:
+    if group.kind == "chat" and group.mapping.get("text") is None:
+        return "conversations, rendered by the tokenizer's chat template; what the assistant says is learned"
     found = group.mapping.get("text")
     told = "" if found is None else _HOW[found.how].format(score=found.score)
     if group.kind != "text":
@@ -185,6 +220,10 @@ def _pack() -> list[str]:
     ]
 
 
+def _pairs() -> list[str]:
+    return _comment("Preferences are not packed: a row of the result is a row of the input.")
+
+
 def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
     """Return a comment; what foreign names hold cannot end it or hide in it."""
     plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -200,6 +239,6 @@ def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
 
 def entry_of(name: str, files: str | list[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a configuration's dataset in the order in which people read them."""
-    order = ("type", "subset", "split", "delimiter", "content_field", "text_mode", "storage_options")
+    order = ("type", "subset", "split", "delimiter", "content_field", "text_mode", *_MADE, "storage_options")
     known = {option: options[option] for option in order if options.get(option) is not None}
     return {"name": name, "data_files": files, **known}

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 #: Tokens assembled at a time: bounds the copy that a very long document needs (16 MiB).
 _WINDOW: Final = 1 << 22
@@ -118,7 +119,9 @@ class GreedyPacker:
         self._ids: Int32 = np.empty(0, np.int32)
         self._pieces = _Pieces.none()
 
-    def add(self, ids: Int32, offsets: Int64, file: Int64, position: Int64) -> Iterator[Packed]:
+    def add(
+        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, again: Bools | None = None
+    ) -> Iterator[Packed]:
         """Append documents and yield the row groups that are full.
 
         Args:
@@ -126,9 +129,12 @@ class GreedyPacker:
             offsets: int64[n + 1] into ``ids``.
             file: int64[n], id of the file that each document comes from.
             position: int64[n], each document's position in its file.
+            again: bool[n], True for a further piece of the document before it; it gets a prefix and a suffix of its
+                own, and its `start` counts on where the piece before it ends. None: all are whole.
         """
         whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(whole)
+        starts = _starts(ends - whole, again)
         first = 0
         while first < len(whole):
             limit = int(ends[first] - whole[first]) + _WINDOW
@@ -136,12 +142,12 @@ class GreedyPacker:
             if int(whole[first]) > _WINDOW:
                 tokens = ids[offsets[first] : offsets[first + 1]]
                 windows = (tokens[at : at + _WINDOW] for at in range(0, len(tokens), _WINDOW))
-                yield from self.add_long(windows, int(file[first]), int(position[first]))
+                yield from self.add_long(windows, int(file[first]), int(position[first]), int(starts[first]))
             else:
                 stream = join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix)
                 part = slice(first, last)
-                start = np.zeros(last - first, np.int64)
-                yield from self._extend(stream, _Pieces(whole[part], start, file[part], position[part]))
+                pieces = _Pieces(whole[part], starts[part], file[part], position[part])
+                yield from self._extend(stream, pieces)
             first = last
 
     def finish(self) -> Iterator[Packed]:
@@ -153,16 +159,23 @@ class GreedyPacker:
             self._ids = padded[:0]
             yield self._emit(padded, filled)
 
-    def add_long(self, windows: Iterable[Int32], file: int, position: int) -> Iterator[Packed]:
-        """Append one document that comes in ``windows``, so that it need not lie in memory whole."""
-        fed = 0
+    def add_long(
+        self, windows: Iterable[Int32], file: int, position: int, start: int = 0
+    ) -> Iterator[Packed]:
+        """Append one document that comes in ``windows``, so that it need not lie in memory whole.
+
+        Args:
+            start: of the document's first token; not 0 for a further piece of a document.
+        """
+        fed = start
         for tokens in chain([self._prefix], windows, [self._suffix]):
             if len(tokens):
-                yield from self._extend(tokens, _Pieces.one(len(tokens), fed, file, position))
+                piece = _Pieces.one(len(tokens), fed, file, position)
+                yield from self._extend(tokens, piece, continues=fed > start)
                 fed += len(tokens)
 
-    def _extend(self, stream: Int32, pieces: _Pieces) -> Iterator[Packed]:
-        self._pieces = self._pieces.append(pieces)
+    def _extend(self, stream: Int32, pieces: _Pieces, *, continues: bool = False) -> Iterator[Packed]:
+        self._pieces = self._pieces.append(pieces, continues=continues)
         if len(self._ids):
             # Only the row group that holds both old and new tokens is copied together.
             missing = self._group - len(self._ids)
@@ -208,9 +221,9 @@ class _Pieces:
     def one(cls, length: int, start: int, file: int, position: int) -> _Pieces:
         return cls(*(np.array([value], np.int64) for value in (length, start, file, position)))
 
-    def append(self, other: _Pieces) -> _Pieces:
-        """Both, joining the two in the middle when the second continues the first."""
-        if len(self.length) and other.start[0] and other.start[0] == self.start[-1] + self.length[-1]:
+    def append(self, other: _Pieces, *, continues: bool) -> _Pieces:
+        """Both, joining the two in the middle where the second `continues` the first and that is still here."""
+        if continues and len(self.length):
             length = np.concatenate([self.length, other.length[1:]])
             length[len(self.length) - 1] += other.length[0]
             other = _Pieces(other.length[1:], other.start[1:], other.file[1:], other.position[1:])
@@ -238,6 +251,14 @@ class _Pieces:
             tail.length[0] -= inside
             tail.start[0] += inside
         return head, tail
+
+
+def _starts(places: Int64, again: Bools | None) -> Int64:
+    """int64[n]: 0 for documents laid out at `places` of a stream, for further pieces the way from their document's."""
+    if again is None:
+        return np.zeros(len(places), np.int64)
+    first = np.flatnonzero(~again)
+    return places - places[first[np.cumsum(~again) - 1]]
 
 
 def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> Int32:

@@ -28,7 +28,7 @@ SPLIT_REGEXES: Final = {
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|"
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
-_BYTE_LEVEL_ALPHABET: Final = frozenset(
+BYTE_LEVEL_ALPHABET: Final = frozenset(
     [chr(byte) for byte in (*range(33, 127), *range(161, 173), *range(174, 256))]
     + [chr(256 + n) for n in range(68)]
 )
@@ -45,7 +45,7 @@ _ADDED_TOKEN_KEYS: Final = frozenset(
 )
 _BRACKETED: Final = re.compile(r"<.*[A-Za-z0-9].*>", re.DOTALL)
 _BYTE_LEVEL_KEYS: Final = frozenset({"type", "add_prefix_space", "trim_offsets", "use_regex"})
-_BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def objection(files: TokenizerFiles, *, literal: bool) -> str | None:
@@ -71,7 +71,7 @@ def _objections(files: TokenizerFiles, literal: bool) -> Iterator[str]:
     else:
         yield from _byte_level_objections(spec)
     yield from _added_token_objections(files, literal)
-    if not _only_wraps(spec.get("post_processor")):
+    if not only_wraps(spec.get("post_processor")):
         yield f"the post_processor is {_kind(spec.get('post_processor'))} and does more than wrap a document"
 
 
@@ -104,16 +104,16 @@ def _model_objections(model: dict[str, Any]) -> Iterator[str]:
 
 
 def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
-    missing = _BYTE_LEVEL_ALPHABET - spec["model"]["vocab"].keys()
+    missing = BYTE_LEVEL_ALPHABET - spec["model"]["vocab"].keys()
     if missing:
         yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
     merges = spec["model"]["merges"]
     letters = set("".join(merge if isinstance(merge, str) else "".join(merge) for merge in merges))
-    if not _BYTE_LEVEL_ALPHABET.issuperset(letters - {" "}) or any(
+    if not BYTE_LEVEL_ALPHABET.issuperset(letters - {" "}) or any(
         " " in part for merge in merges if not isinstance(merge, str) for part in merge
     ):
         foreign = next(
-            token for token in _merged_tokens(spec["model"]) if not _BYTE_LEVEL_ALPHABET.issuperset(token)
+            token for token in _merged_tokens(spec["model"]) if not BYTE_LEVEL_ALPHABET.issuperset(token)
         )
         yield f"a merge makes {foreign!r}, which is not byte-level text"
     normalizer = spec.get("normalizer")
@@ -152,15 +152,17 @@ def _is_byte_level(stage: dict[str, Any], *, use_regex: bool) -> bool:
 
 def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
     model = spec["model"]
-    missing = _BYTE_TOKENS - model["vocab"].keys()
+    missing = BYTE_TOKENS - model["vocab"].keys()
     if missing:
         yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
     if model.get("ignore_merges"):
         yield "model.ignore_merges with byte_fallback"
-    if _BYTE_TOKENS & {
+    if BYTE_TOKENS & {
         part for merge in model["merges"] for part in (merge.split(" ") if isinstance(merge, str) else merge)
     }:
         yield "a merge uses a byte token"
+    if not BYTE_TOKENS.isdisjoint(_merged_tokens(model)):
+        yield "a merge makes a byte token"
     normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
     prepend = {"type": "Prepend", "prepend": _SPACE}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
@@ -183,12 +185,12 @@ def _is_known_metaspace(stage: dict[str, Any]) -> bool:
     )
 
 
-def _only_wraps(stage: dict[str, Any] | None) -> bool:
+def only_wraps(stage: dict[str, Any] | None) -> bool:
     """Whether a post-processor leaves a document's own ids alone (it acts on them even without specials)."""
     if stage is None or stage.get("type") in ("ByteLevel", "BertProcessing", "RobertaProcessing"):
         return True
     if stage.get("type") == "Sequence":
-        return all(map(_only_wraps, stage["processors"]))
+        return all(map(only_wraps, stage["processors"]))
     single = stage.get("single", ())
     return stage.get("type") == "TemplateProcessing" and sum("Sequence" in piece for piece in single) == 1
 

@@ -9,8 +9,9 @@ known to give trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is ch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, cast, final
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +22,15 @@ from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.cuts import CutRule, cut_rule
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.places import PlacingReference, touched
+from tokenlake.tokenizers.located import Located, Locator
+from tokenlake.tokenizers.places import row_offsets
 from tokenlake.tokenizers.reference import Reference
-from tokenlake.tokenizers.sampling import WINDOW, Sampler
+from tokenlake.tokenizers.sampling import WINDOW, Sample, Sampler
 from tokenlake.tokenizers.special import SpecialScan
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -148,7 +150,7 @@ class Encoder:
             return Encoded(offsets=offsets, ids=ids, special_docs=special_docs, special_counts=special_counts)
         rows = np.empty(0, np.int64) if ascii_only else self._guard.rows(text)
         offsets, ids = self._encode_fast(self._fast, text, rows)
-        sampled = self._sampler.check(text, offsets, ids, rows, self._fast, self._reference)
+        sampled = self._sample(self._fast, text, offsets, ids, rows)
         return Encoded(
             offsets=offsets,
             ids=ids,
@@ -161,21 +163,82 @@ class Encoder:
     def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, npt.NDArray[np.bool_]]:
         """Encode a batch, and say which ids hold a byte of the stretches `spans` of the texts: bool[total].
 
+        A token that holds no byte (a blank that the tokenizer made up) counts if it lies between two that do.
+        Special tokens are not looked for: who knows the stretches of a text has written it.
+
         Raises:
-            as :meth:`encode`.
+            as :meth:`encode`; EngineMismatchError also if the tokens' places differ.
         """
-        _checked(text, self.files.name)
-        rows = self._placing.encode(cast("list[str]", text.to_pylist()))
-        offsets, ids = _joined([ids for ids, _, _ in rows])
-        nothing = np.empty(0, np.int64)
-        start = np.concatenate([nothing, *(start for _, start, _ in rows)])
-        stop = np.concatenate([nothing, *(stop for _, _, stop in rows)])
-        encoded = Encoded(offsets=offsets, ids=ids, special_docs=nothing, special_counts=nothing)
-        return encoded, touched(start, stop, offsets, spans)
+        encoded, blocks = self._locate(text)
+        masks, first = [np.empty(0, np.bool_)], 0
+        for block in blocks:
+            masks.append(block.touched(spans.slice(first, first + len(block.text))))
+            first += len(block.text)
+        return encoded, np.concatenate(masks)
+
+    def encode_places(
+        self, text: pa.LargeStringArray
+    ) -> tuple[Encoded, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Encode a batch, and say where each token begins and ends: int64[total], int64[total].
+
+        Places are UTF-8 bytes of the row's own text, whole characters, as the offsets of `tokenizers`: tokens
+        that share a character all hold it. A blank that the tokenizer made up holds no byte.
+
+        Raises:
+            as :meth:`encode_spans`.
+        """
+        encoded, blocks = self._locate(text)
+        none = np.empty(0, np.int64)
+        places = [(none, none), *(block.places() for block in blocks)]
+        return encoded, np.concatenate([a for a, _ in places]), np.concatenate([b for _, b in places])
+
+    def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Iterable[Located]]:
+        """Return a batch's ids, and piece by piece where they lie."""
+        ascii_only = _checked(text, self.files.name)
+        none = np.empty(0, np.int64)
+        if self._fast is None:
+            located = list(self._locator.by_reference(text))
+            offsets, ids = _joined([part.ids for part in located])
+            offsets = row_offsets(np.concatenate([none, *(np.diff(part.offsets) for part in located)]))
+            return Encoded(offsets=offsets, ids=ids, special_docs=none, special_counts=none), located
+        rows = none if ascii_only else self._guard.rows(text)
+        offsets, ids = self._encode_fast(self._fast, text, rows)
+        made = partial(self._locator.of_row, text, offsets, ids)
+        again = partial(self._locator.of_texts, self._fast.encode)
+        sampled = self._sampler.check(text, rows, made, again, self._locator.reference.encode)
+        encoded = Encoded(
+            offsets=offsets,
+            ids=ids,
+            special_docs=none,
+            special_counts=none,
+            sampled=sampled,
+            guarded=len(rows),
+        )
+        return encoded, self._locator.by_ids(text, offsets, ids, rows)
 
     @cached_property
-    def _placing(self) -> PlacingReference:
-        return PlacingReference(self.files, literal=self._literal)
+    def _locator(self) -> Locator:
+        return Locator(self.files, self._reference, literal=self._literal)
+
+    def _sample(
+        self,
+        fast: GigatokenEngine,
+        text: pa.LargeStringArray,
+        offsets: npt.NDArray[np.int64],
+        ids: npt.NDArray[np.int32],
+        skip: npt.NDArray[np.int64],
+    ) -> int:
+        def again(texts: list[str]) -> list[Sample]:
+            cuts, made = fast.encode(pa.array(texts, pa.large_string()))
+            return [(made[start:stop],) for start, stop in pairwise(cuts)]
+
+        return self._sampler.check(
+            text,
+            skip,
+            lambda row: (ids[offsets[row] : offsets[row + 1]],),
+            again,
+            lambda texts: [(row,) for row in self._reference.encode(texts)],
+        )
 
     def encode_long(self, text: pa.LargeStringArray) -> LongEncoded | None:
         """Encode one long document piece by piece, so that its ids never lie in memory together.
@@ -199,7 +262,7 @@ class Encoder:
         if fast is not None:
             # A long document is sampled by a window, for which its own ids are not needed.
             none = np.empty(0, np.int64)
-            self._sampler.check(text, none, none.astype(np.int32), none, fast, self._reference)
+            self._sample(fast, text, none, none.astype(np.int32), none)
         return LongEncoded(special_tokens=special_tokens, pieces=self._pieces(self._cuts, text, fast))
 
     def _pieces(

@@ -19,6 +19,7 @@ from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.located import Locator
 from tokenlake.tokenizers.probe import adversarial_texts
 from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.sampling import WINDOW, require_equal
@@ -28,6 +29,7 @@ REQUESTS: Final = ("auto", "gigatoken", "tokenizers")
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
 SAMPLE_BYTES: Final = 2 << 20
 _ADDED_TOKENS: Final = 512
+_PLACED: Final = 10
 
 
 @final
@@ -68,9 +70,13 @@ def choose_encoder(
     sample_texts: Sequence[str] = (),
     *,
     add_special_tokens: bool = True,
+    places: bool = False,
 ) -> tuple[EngineChoice, Encoder]:
-    """As :func:`choose_engine`, and an encoder made of the engines that were probed (0.4 s to load and warm)."""
-    choice, reference, fast = _judge(files, requested, special_tokens_in_text, sample_texts)
+    """As :func:`choose_engine`, and an encoder made of the engines that were probed (0.4 s to load and warm).
+
+    With `places` the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
+    """
+    choice, reference, fast = _judge(files, requested, special_tokens_in_text, sample_texts, places)
     encoder = Encoder(
         files,
         engine=choice.engine,
@@ -82,7 +88,11 @@ def choose_encoder(
 
 
 def _judge(
-    files: TokenizerFiles, requested: str, special_tokens_in_text: str, sample_texts: Sequence[str]
+    files: TokenizerFiles,
+    requested: str,
+    special_tokens_in_text: str,
+    sample_texts: Sequence[str],
+    places: bool = False,
 ) -> tuple[EngineChoice, Reference, GigatokenEngine | None]:
     if requested not in REQUESTS:
         raise ConfigError(f"engine is {requested!r}, expected one of {', '.join(map(repr, REQUESTS))}")
@@ -100,6 +110,8 @@ def _judge(
     try:
         fast = GigatokenEngine(files, literal=literal)
         compared = probe(fast, reference, sample_texts)
+        if places:
+            probe_places(fast, Locator(files, reference, literal=literal), sample_texts)
     except (TokenizerError, MissingExtraError) as error:
         if requested == "gigatoken":
             raise
@@ -114,16 +126,32 @@ def probe(fast: GigatokenEngine, reference: Reference, sample_texts: Sequence[st
     Raises:
         EngineMismatchError: on the first difference.
     """
-    guard = UnicodeGuard(reference.files)
-    added = [token["content"] for token in reference.files.added_tokens[:_ADDED_TOKENS]]
-    around = [f"a{token}b {token} {token}{token}" for token in added]
-    texts = [
-        text for text in [*adversarial_texts(), *around, *_bounded(sample_texts)] if not guard.holds(text)
-    ]
+    texts = _probe_texts(reference.files, sample_texts)
     offsets, ids = fast.encode(pa.array(texts, pa.large_string()))
     for row, (text, expected) in enumerate(zip(texts, reference.encode(texts), strict=True)):
-        require_equal(text, expected, ids[offsets[row] : offsets[row + 1]])
+        require_equal(text, (expected,), (ids[offsets[row] : offsets[row + 1]],))
     return len(texts)
+
+
+def probe_places(fast: GigatokenEngine, locator: Locator, sample_texts: Sequence[str] = ()) -> None:
+    """Compare where the tokens of every tenth text of :func:`probe` lie.
+
+    Raises:
+        EngineMismatchError: on the first difference.
+    """
+    texts = _probe_texts(locator.reference.files, sample_texts)[::_PLACED]
+    for text, made, expected in zip(
+        texts, locator.of_texts(fast.encode, texts), locator.reference.encode(texts), strict=True
+    ):
+        require_equal(text, expected, made)
+
+
+def _probe_texts(files: TokenizerFiles, sample_texts: Sequence[str]) -> list[str]:
+    guard = UnicodeGuard(files)
+    added = [token["content"] for token in files.added_tokens[:_ADDED_TOKENS]]
+    around = [f"a{token}b {token} {token}{token}" for token in added]
+    texts = [*adversarial_texts(), *around, *_bounded(sample_texts)]
+    return [text for text in texts if not guard.holds(text)]
 
 
 def _refuse(files: TokenizerFiles, requested: str, reason: str) -> EngineChoice:

@@ -84,7 +84,7 @@ class Reference:
         with deliberate(f"tokenizer {self.files.name!r}: encoding"):
             return [
                 np.array(encoding.ids, np.int32)
-                for batch in _batches(texts)
+                for batch in in_batches(texts)
                 for encoding in self._backend.encode_batch_fast(batch, add_special_tokens=False)
             ]
 
@@ -169,7 +169,8 @@ def _around(
     return tuple(ids[:start]), tuple(ids[start + len(bare) :])
 
 
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+def in_batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield texts, :data:`BATCH_BYTES` characters or a text at a time."""
     batch: list[str] = []
     size = 0
     for text in texts:

@@ -7,25 +7,28 @@ engines, because the reference is 30 times slower and whole long documents would
 from __future__ import annotations
 
 import random
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final, final
+from collections.abc import Callable, Sequence
+from typing import Final, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, EngineMismatchError
 from tokenlake.tokenizers.arrays import string_buffers
-from tokenlake.tokenizers.fast import GigatokenEngine
-from tokenlake.tokenizers.reference import Reference
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 WINDOW: Final = 4096
 _MOST_DRAWS: Final = 1000  # in one batch
 _LEAST_COST: Final = 32  # bytes that any sample costs, however short
 _SHOWN_TEXT: Final = 200
 _SHOWN_IDS: Final = 20
+_PARTS: Final = ("id", "the first byte of id", "the end of id")
+
+_Ints = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Sample = (
+    tuple[npt.NDArray[np.int32]] | tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+)
+"""The ids of a text, and where each begins and ends (bytes) where that is wanted."""
 
 
 @final
@@ -45,18 +48,19 @@ class Sampler:
     def check(
         self,
         text: pa.LargeStringArray,
-        offsets: npt.NDArray[np.int64],
-        ids: npt.NDArray[np.int32],
         skip: npt.NDArray[np.int64],
-        fast: GigatokenEngine,
-        reference: Reference,
+        made: Callable[[int], Sample],
+        again: Callable[[list[str]], Sequence[Sample]],
+        expected: Callable[[list[str]], Sequence[Sample]],
     ) -> int:
-        """Compare a sample of a batch and return its size; rows of `skip` are the reference's own.
+        """Compare a sample of a batch and return its size.
 
         Args:
             text: the batch.
-            offsets, ids: what the fast engine made of it.
             skip: rows (ascending) that are not the fast engine's.
+            made: what the fast engine made of a row.
+            again: what it makes of texts, for windows of long documents.
+            expected: what the reference makes of texts.
 
         Raises:
             EngineMismatchError: with the text, the expected and the actual ids.
@@ -64,11 +68,10 @@ class Sampler:
         rows = self._draw(text, skip)
         windows = {row: _window(text[row].as_buffer(), self._random) for row in rows}
         cut = [row for row, (_, whole) in windows.items() if not whole]
-        made = dict(zip(cut, _encode_texts(fast, [windows[row][0] for row in cut]), strict=True))
-        expected = reference.encode([window for window, _ in windows.values()])
-        for (row, (window, whole)), want in zip(windows.items(), expected, strict=True):
-            got = ids[offsets[row] : offsets[row + 1]] if whole else made[row]
-            require_equal(window, want, got)
+        of_cut = dict(zip(cut, again([windows[row][0] for row in cut]), strict=True))
+        wanted = expected([window for window, _ in windows.values()])
+        for (row, (window, whole)), want in zip(windows.items(), wanted, strict=True):
+            require_equal(window, want, made(row) if whole else of_cut[row])
         return len(rows)
 
     def _draw(self, text: pa.LargeStringArray, skip: npt.NDArray[np.int64]) -> list[int]:
@@ -91,16 +94,20 @@ class Sampler:
         return rows
 
 
-def require_equal(text: str, expected: npt.NDArray[np.int32], got: npt.NDArray[np.int32]) -> None:
-    """Raise EngineMismatchError unless the ids are equal."""
-    if np.array_equal(expected, got):
-        return
+def require_equal(text: str, expected: Sample, got: Sample) -> None:
+    """Raise EngineMismatchError unless the ids, and the places where there are some, are equal."""
+    for what, want, have in zip(_PARTS, expected, got, strict=False):
+        if not np.array_equal(want, have):
+            raise _mismatch(text, what, want, have)
+
+
+def _mismatch(text: str, what: str, expected: _Ints, got: _Ints) -> EngineMismatchError:
     same = min(len(expected), len(got))
     differ = np.flatnonzero(expected[:same] != got[:same])
     first = int(differ[0]) if differ.size else same
     shown = slice(max(0, first - 2), first + _SHOWN_IDS)
-    raise EngineMismatchError(
-        f"engine 'gigatoken' differs from the reference 'tokenizers' from id {first} on: expected "
+    return EngineMismatchError(
+        f"engine 'gigatoken' differs from the reference 'tokenizers' from {what} {first} on: expected "
         f"{expected[shown].tolist()}, got {got[shown].tolist()}, in the text {text[:_SHOWN_TEXT]!r}; "
         "this build must use engine: tokenizers",
         engine="gigatoken",
@@ -117,8 +124,3 @@ def _window(buffer: pa.Buffer, rng: random.Random) -> tuple[str, bool]:
         return buffer.to_pybytes().decode(), True
     start = rng.randrange(buffer.size - WINDOW)
     return buffer.slice(start, WINDOW).to_pybytes().decode(errors="ignore"), False
-
-
-def _encode_texts(fast: GigatokenEngine, texts: list[str]) -> list[npt.NDArray[np.int32]]:
-    offsets, ids = fast.encode(pa.array(texts, pa.large_string()))
-    return [ids[start:stop] for start, stop in pairwise(offsets)]

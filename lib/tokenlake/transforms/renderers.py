@@ -5,6 +5,7 @@ from __future__ import annotations
 from tokenlake.config.resolved_texts import ResolvedTexts
 from tokenlake.errors import NotAvailableError
 from tokenlake.tokenizers import TokenizerFiles
+from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.fieldtext import FieldText
 from tokenlake.transforms.rendering import Renderer
 
@@ -21,6 +22,8 @@ def open_renderer(
     Raises:
         ConfigError: the settings contradict themselves or the tokenizer.
     """
-    if texts.chat or texts.prompt or texts.preference:
-        raise NotAvailableError("chat, prompt and preference are not available yet")
+    if texts.chat:
+        return ChatRenderer(texts.chat, files, special_tokens_in_text)
+    if texts.prompt or texts.preference:
+        raise NotAvailableError("prompt and preference are not available yet")
     return FieldText(content_field)

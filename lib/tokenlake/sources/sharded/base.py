@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.errors import ConfigError
 from tokenlake.sources.sharded.fields import Row, Transform, keeping
 from tokenlake.sources.sharded.info import ShardInfo, beyond, check_row, index_of
 from tokenlake.sources.sharded.transformed import Applied, Policy
 from tokenlake.transforms.base import ExpandTransform
+from tokenlake.transforms.chat.rowwise import ChatTemplateTransform
 from tokenlake.transforms.fields import DropFields, RenameFields, SelectFields
 
 Numbered = Iterator[tuple[int, Row]]
@@ -144,11 +145,14 @@ class ShardedDataSource(ABC):
     def apply_chat_template(
         self, tokenizer: Any, messages_field: str = "messages", output_field: str = "text", **options: Any
     ) -> TransformedShardedSource:
-        """Return a source with messages rendered as text; not in this release."""
-        raise NotAvailableError(
-            "apply_chat_template: chat templates are not available yet; they come with the release part "
-            "'Transforms and text'. Today: render the messages in a function and give it to `map`."
-        )
+        """Return a source whose rows have their conversation as a text, by the tokenizer's chat template.
+
+        Args:
+            tokenizer: Hub id, path, or a tokenizer of transformers.
+            options: of :class:`tokenlake.transforms.chat.rowwise.ChatTemplateTransform`.
+        """
+        transform = ChatTemplateTransform(tokenizer, messages_field, output_field, **options)
+        return TransformedShardedSource(self, transform, drops=False)
 
 
 @final

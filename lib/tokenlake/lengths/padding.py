@@ -1,0 +1,145 @@
+"""Rows of different lengths to rectangles: padding, attention masks, and labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.errors import ConfigError
+from tokenlake.lengths.buckets import bucket_of
+from tokenlake.lengths.truncation import SIDES, Side, require
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+PaddingStrategy = Literal["none", "longest", "max_length", "buckets"]
+
+PADDING_STRATEGIES: Final[tuple[PaddingStrategy, ...]] = ("none", "longest", "max_length", "buckets")
+
+IGNORED: Final = -100
+"""Label of a token that bears no loss, as the trainers of `transformers` and `torch` know it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """n rows of w ids each.
+
+    Attributes:
+        rows: int64[n], ascending: which of the rows given these are.
+        input_ids: int32[n, w].
+        attention_mask: int32[n, w], 1 for a row's own ids, 0 for padding.
+        labels: int32[n, w], the ids where they bear loss, :data:`IGNORED` elsewhere, on padding always.
+    """
+
+    rows: Int64
+    input_ids: Int32
+    attention_mask: Int32
+    labels: Int32
+
+    @property
+    def width(self) -> int:
+        """Ids in a row."""
+        return self.input_ids.shape[1]
+
+
+def pad(
+    ids: Int32,
+    offsets: Int64,
+    *,
+    pad_id: int,
+    strategy: PaddingStrategy = "longest",
+    side: Side = "right",
+    max_length: int | None = None,
+    boundaries: npt.ArrayLike | None = None,
+    multiple_of: int = 1,
+    learned: Bools | None = None,
+) -> list[Padded]:
+    """Make rectangles of n rows: one, or one for each group of rows, the shortest first.
+
+    Args:
+        ids, offsets: int32[total], int64[n + 1]: row i has ``ids[offsets[i]:offsets[i + 1]]``.
+        pad_id: fills rows up; a token that also stands in texts is fine, the mask tells.
+        strategy:
+            - ``none``: no padding; rows of one length make one rectangle.
+            - ``longest``: all rows as wide as the longest.
+            - ``max_length``: all rows `max_length` wide.
+            - ``buckets``: every row as wide as the first of `boundaries` that holds it; a bucket with rows makes one
+              rectangle. See :mod:`tokenlake.lengths.buckets` for boundaries made of the lengths.
+        side: where the padding goes.
+        max_length: for ``max_length``: the width.
+        boundaries: for ``buckets``: ascending widths.
+        multiple_of: widths of ``longest`` are rounded up to a multiple of it.
+        learned: bool[total], which ids bear loss; None: all.
+
+    Raises:
+        ConfigError: a strategy without what it needs, or a row that is longer than any width allowed: truncate first.
+    """
+    require("strategy", strategy, PADDING_STRATEGIES)
+    require("side", side, SIDES)
+    lengths = np.diff(offsets)
+    if not len(lengths):
+        return []
+    widths = _widths(lengths, strategy, max_length, boundaries, multiple_of)
+    found: list[Padded] = []
+    for width in np.unique(widths).tolist():
+        rows = np.flatnonzero(widths == width)
+        found.append(_rectangle(ids, offsets, rows, width, pad_id, side, learned))
+    return found
+
+
+def _widths(
+    lengths: Int64,
+    strategy: PaddingStrategy,
+    max_length: int | None,
+    boundaries: npt.ArrayLike | None,
+    multiple_of: int,
+) -> Int64:
+    """int64[n]: how wide each row becomes."""
+    if strategy == "none":
+        return lengths
+    if strategy == "longest":
+        if multiple_of < 1:
+            raise ConfigError(f"multiple_of is {multiple_of}, expected at least 1")
+        return np.full(len(lengths), -(-int(lengths.max()) // multiple_of) * multiple_of)
+    if strategy == "max_length":
+        if max_length is None:
+            raise ConfigError("padding 'max_length' needs max_length")
+        _fits(lengths, max_length, "max_length")
+        return np.full(len(lengths), max_length)
+    if boundaries is None:
+        raise ConfigError("padding 'buckets' needs boundaries")
+    edges = np.asarray(boundaries, np.int64)
+    _fits(lengths, int(edges.max(initial=0)), "the last bucket")
+    return edges[bucket_of(lengths, edges)]
+
+
+def _fits(lengths: Int64, most: int, what: str) -> None:
+    if lengths.max() > most:
+        row = int(np.argmax(lengths > most))
+        raise ConfigError(
+            f"row {row} has {lengths[row]} tokens, {what} holds {most}; truncate rows before padding them",
+            row=row,
+            got=int(lengths[row]),
+            expected=most,
+        )
+
+
+def _rectangle(
+    ids: Int32, offsets: Int64, rows: Int64, width: int, pad_id: int, side: Side, learned: Bools | None
+) -> Padded:
+    lengths = (offsets[rows + 1] - offsets[rows])[:, None]
+    place = np.arange(width)[None, :]
+    there = place < lengths if side == "right" else place >= width - lengths
+    # A mask picks cells row by row, which is the order of the ids.
+    inside = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths[:, 0], lengths[:, 0])
+    source = np.repeat(offsets[rows], lengths[:, 0]) + inside
+    input_ids = np.full(there.shape, pad_id, np.int32)
+    input_ids[there] = ids[source]
+    labels = np.full(there.shape, IGNORED, np.int32)
+    labels[there] = ids[source] if learned is None else np.where(learned[source], ids[source], IGNORED)
+    return Padded(rows, input_ids, there.astype(np.int32), labels)

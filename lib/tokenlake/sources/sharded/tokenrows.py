@@ -1,0 +1,214 @@
+"""Rows to tokens, some at a time: callback, renames, chat template, tokenizer, kept fields, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.config.resolved_texts import MESSAGES_FIELDS
+from tokenlake.config.tokenizer import TokenizerConfig
+from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.sources.sharded.fields import Row, renaming
+from tokenlake.tokenizers.manager import LoadedTokenizer, Ragged, with_masks
+
+Numbered = Iterator[tuple[int, Row]]
+Callback = Callable[[Row], Row | None]
+
+_FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
+_BATCH_BYTES: Final = 4 << 20  # of text
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A row that is ready for the tokenizer.
+
+    Attributes:
+        number: its place in its shard.
+        text: what is tokenized.
+        whole: a chat template made the text, which spells its own special tokens.
+        kept: fields that come out beside the tokens.
+    """
+
+    number: int
+    text: str
+    whole: bool
+    kept: Row
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TokenRows:
+    """How rows become tokens.
+
+    Attributes:
+        tokenizer, config: with which, and how.
+        content_field: of the text, or of the messages of a chat.
+        keep: fields that come out beside the tokens; None: all but those of `remove`.
+        remove: fields that do not come out.
+        callback: applied first; None as its result leaves the row out.
+        rename: {old: new}, after it.
+        batch_size: rows that are tokenized together, at most; with padding "longest" exactly those whose numbers, divided
+            by it, are the same.
+        arrays: int32 arrays instead of lists.
+        chat: renders a row that has messages and no text, as text with its special tokens.
+    """
+
+    tokenizer: LoadedTokenizer
+    config: TokenizerConfig
+    content_field: str = "text"
+    keep: tuple[str, ...] | None = ()
+    remove: frozenset[str] = frozenset()
+    callback: Callback | None = None
+    rename: Mapping[str, str] | None = None
+    batch_size: int = 1000
+    arrays: bool = False
+    chat: Callable[[str], Callable[[Row], Row | None]] | None = None
+
+    @property
+    def aligned(self) -> bool:
+        """Whether a row's tokens depend on the rows beside it, so that batches must lie where they always do."""
+        return self.config.padding == "longest"
+
+    def tokenized(self, rows: Numbered, shard: str) -> Numbered:
+        """Yield every row that was not left out, with its number.
+
+        Rows before one that cannot be used come out before the error does.
+
+        Raises:
+            BadRecordError: a row has no text; names shard and row.
+        """
+        prepare = self._preparing(shard)
+        for batch, error in _batched(rows, prepare, self.batch_size, self.aligned):
+            if batch:
+                yield from self._encoded(batch)
+            if error is not None:
+                raise error
+
+    def _preparing(self, shard: str) -> Callable[[int, Row], Wanted | None]:
+        rename = renaming(self.rename) if self.rename else None
+
+        def prepare(number: int, row: Row) -> Wanted | None:
+            try:
+                made = row if self.callback is None else self.callback(row)
+                if made is None:
+                    return None
+                if not isinstance(made, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise ConfigError(
+                        f"shard {shard!r}, row {number}: format_callback returned {type(made).__name__}, must be a dict, "
+                        "or None, which leaves the row out"
+                    )
+                made = made if rename is None else rename(made)
+                text, whole = self._text(made or {})
+                return Wanted(number, text, whole, self._kept(made or {}))
+            except BadRecordError as error:
+                place = f"shard {shard!r}, row {number}"
+                raise BadRecordError(f"{place}: {error}", **error.details, shard=shard, row=number) from error
+            except Exception as error:
+                error.add_note(
+                    f"raised by what is done to shard {shard!r}, row {number}, before it is tokenized"
+                )
+                raise
+
+        return prepare
+
+    def _text(self, row: Row) -> tuple[str, bool]:
+        field = self.content_field
+        value = row.get(field)
+        if self.chat is not None and not isinstance(value, str):
+            named = (
+                [field] if isinstance(value, list) else [name for name in MESSAGES_FIELDS if row.get(name)]
+            )
+            if named:
+                rendered = self.chat(named[0])(row)
+                return _checked((rendered or {}).get("text"), "text"), True
+        return _checked(value, field, list(row)), False
+
+    def _kept(self, row: Row) -> Row:
+        if self.keep is None:
+            return {name: value for name, value in row.items() if name not in self.remove}
+        missing = [name for name in self.keep if name not in row]
+        if missing:
+            raise BadRecordError(
+                f"additional_fields: the row has no field {missing[0]!r}; it has {_listed(list(row))}",
+                reason="missing_field",
+                fields=missing,
+            )
+        return {name: row[name] for name in self.keep if name not in self.remove}
+
+    def _encoded(self, batch: Sequence[Wanted]) -> Numbered:
+        columns = with_masks(self._ids(batch), self.tokenizer, self.config)
+        names = list(columns)
+        for wanted, *values in zip(batch, *columns.values(), strict=True):
+            tokens = values if self.arrays else [value.tolist() for value in values]
+            yield wanted.number, {**wanted.kept, **dict(zip(names, tokens, strict=True))}
+
+    def _ids(self, batch: Sequence[Wanted]) -> Ragged:
+        """Encode plain texts and rendered ones apart: only the latter spell special tokens."""
+        whole = [wanted.whole for wanted in batch]
+        if not any(whole) or all(whole):
+            return self._encode([wanted.text for wanted in batch], whole[0])
+        rows: dict[int, Any] = {}
+        for kind in (False, True):
+            places = [place for place, is_whole in enumerate(whole) if is_whole is kind]
+            ids = self._encode([batch[place].text for place in places], kind)
+            rows.update(zip(places, ids.rows(), strict=True))
+        ordered = [rows[place] for place in range(len(batch))]
+        offsets = np.concatenate(
+            [np.zeros(1, np.int64), np.cumsum([len(row) for row in ordered], dtype=np.int64)]
+        )
+        return Ragged(offsets, np.concatenate(ordered))
+
+    def _encode(self, texts: list[str], whole: bool) -> Ragged:
+        column: Any = pa.array(texts, pa.large_string())
+        mode = "encode" if whole else "literal"
+        return self.tokenizer.encode(column, self.config, special_tokens_in_text=mode, whole=whole)
+
+
+def _batched(
+    rows: Numbered, prepare: Callable[[int, Row], Wanted | None], batch_size: int, aligned: bool
+) -> Iterator[tuple[list[Wanted], Exception | None]]:
+    """Yield rows in batches, and what stopped them, if anything did, with the rows before it."""
+    batch: list[Wanted] = []
+    size = 0
+    most = batch_size if aligned else min(_FIRST_ROWS, batch_size)
+    block: int | None = None
+    try:
+        for number, row in rows:
+            full = number // batch_size != block if aligned else len(batch) >= most or size >= _BATCH_BYTES
+            if batch and full:
+                yield batch, None
+                batch, size, most = [], 0, min(most * 4, batch_size)
+            block = number // batch_size
+            if (wanted := prepare(number, row)) is not None:
+                batch.append(wanted)
+                size += len(wanted.text)
+    except Exception as error:
+        yield batch, error
+        return
+    yield batch, None
+
+
+def _checked(value: object, field: str, has: Sequence[str] = ()) -> str:
+    if value is None:
+        there = f"; it has {_listed(has)}" if has and field not in has else ""
+        raise BadRecordError(f"the field {field!r} is missing or null{there}", reason="null_text")
+    if not isinstance(value, str):
+        raise BadRecordError(
+            f"the field {field!r} holds {type(value).__name__}, expected text", reason="not_a_string"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadRecordError(
+            f"the field {field!r} holds half of a surrogate pair", reason="invalid_utf8"
+        ) from None
+    return value
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:12])) or "no fields"

@@ -1,0 +1,328 @@
+"""Texts to ids from Python: the encoder of builds, with truncation, special tokens, padding and attention masks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, cast, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.config.tokenizer import DEFAULT_MAX_LENGTH, TokenizerConfig
+from tokenlake.errors import ConfigError, TokenizerError
+from tokenlake.fingerprint import canonical_json
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+from tokenlake.tokenizers.fingerprint import describe, identity
+from tokenlake.tokenizers.gate import choose_encoder
+from tokenlake.tokenizers.load import load_tokenizer
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+_NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Ids of n texts: ids int32[total], offsets int64[n + 1] from 0."""
+
+    offsets: Int64
+    ids: Int32
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def rows(self) -> list[Int32]:
+        """Return the ids of each text, views of :attr:`ids`."""
+        return np.split(self.ids, self.offsets[1:-1]) if len(self) else []
+
+
+@final
+class LoadedTokenizer:
+    """A tokenizer that is ready to encode; :meth:`TokenizerManager.get_tokenizer` makes it.
+
+    Attributes:
+        files: what it is made of.
+        config: how it was asked for; what :meth:`TokenizerManager.tokenize_batch` follows where it is told nothing else.
+    """
+
+    def __init__(self, files: TokenizerFiles, config: TokenizerConfig) -> None:
+        self.files, self.config = files, config
+        self._encoders: dict[tuple[str, bool], Encoder] = {}
+
+    def encode(
+        self,
+        text: pa.LargeStringArray,
+        config: TokenizerConfig | None = None,
+        *,
+        special_tokens_in_text: str = "literal",
+        whole: bool = False,
+    ) -> Ragged:
+        """Return the ids of texts, cut and with special tokens around them as `config` says, not padded.
+
+        Args:
+            text: large_string[n], no nulls.
+            config: None for :attr:`config`.
+            special_tokens_in_text: what a special token's own text becomes: see :class:`Encoder`.
+            whole: the texts spell their own special tokens (a chat template's), so none are put around them.
+
+        Raises:
+            ConfigError: `max_length` leaves no room for a token of the text.
+            TokenizerError, EngineMismatchError: as :meth:`Encoder.encode`.
+        """
+        config = config or self.config
+        encoder = self._encoder(special_tokens_in_text, config.add_special_tokens and not whole)
+        encoded = encoder.encode(text)
+        limit = _limit(config, len(encoder.prefix) + len(encoder.suffix), self.files.name)
+        return _around(_cut(encoded.offsets, encoded.ids, limit), encoder.prefix, encoder.suffix)
+
+    def decode(self, ids: Sequence[int] | Int32) -> str:
+        """Return the text of `ids`, special tokens included."""
+        return self._encoder("literal", False).decode(ids)
+
+    @cached_property
+    def pad_id(self) -> int:
+        """The id that fills up rows: the tokenizer's padding, else its EOS.
+
+        Raises:
+            TokenizerError: it has neither.
+        """
+        found = self.files.eos_id if self.files.pad_id is None else self.files.pad_id
+        if found is None:
+            raise TokenizerError(
+                f"tokenizer {self.files.name!r}: it has neither a padding nor an EOS token, so rows cannot be padded; "
+                "use padding=False, or name a pad_token in its tokenizer_config.json",
+                tokenizer=self.files.name,
+            )
+        return found
+
+    @property
+    def pads_left(self) -> bool:
+        """Whether its tokenizer_config.json wants padding before a text."""
+        return self.files.config.get("padding_side") == "left"
+
+    def _encoder(self, special_tokens_in_text: str, add_special_tokens: bool) -> Encoder:
+        key = special_tokens_in_text, add_special_tokens
+        if key not in self._encoders:
+            _, self._encoders[key] = choose_encoder(
+                self.files, "auto", special_tokens_in_text, add_special_tokens=add_special_tokens
+            )
+        return self._encoders[key]
+
+
+@final
+class TokenizerManager:
+    """Loads tokenizers, each once, and encodes texts with them.
+
+    Ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`; a fast engine makes them where it is proven
+    exact. A special token's own text inside a text is plain text, as in a build.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, TokenizerConfig], LoadedTokenizer] = {}
+
+    def get_tokenizer(self, tokenizer: Any) -> LoadedTokenizer:
+        """Return a tokenizer, loaded before if its files are still the same.
+
+        Args:
+            tokenizer: a Hub id, directory or tokenizer.json file, a :class:`TokenizerConfig`, or an object of
+                `transformers` (a fast one) or of `tokenizers`.
+
+        Raises:
+            SourceNotFoundError, TokenizerError, MissingExtraError: as :func:`load_tokenizer`.
+        """
+        if isinstance(tokenizer, LoadedTokenizer):
+            return tokenizer
+        files = files_of(tokenizer)
+        config = (
+            tokenizer if isinstance(tokenizer, TokenizerConfig) else TokenizerConfig(name_or_path=files.name)
+        )
+        key = content_hash(files), config
+        return self._loaded.setdefault(key, LoadedTokenizer(files, config))
+
+    def tokenize_text(
+        self,
+        tokenizer: Any,
+        text: str,
+        config: TokenizerConfig | None = None,
+        *,
+        return_tensors: str | None = None,
+    ) -> dict[str, Any]:
+        """Return ``input_ids`` and, where asked for, ``attention_mask`` of one text: as for one row of a batch."""
+        batch = self.tokenize_batch(tokenizer, [text], config, return_tensors=return_tensors)
+        return {name: rows[0] for name, rows in batch.items()}
+
+    def tokenize_batch(
+        self,
+        tokenizer: Any,
+        texts: Sequence[str],
+        config: TokenizerConfig | None = None,
+        *,
+        return_tensors: str | None = None,
+    ) -> dict[str, Any]:
+        """Return ``input_ids`` and, where asked for, ``attention_mask`` of texts.
+
+        Args:
+            tokenizer: whatever :meth:`get_tokenizer` takes.
+            texts: n texts.
+            config: how to cut, pad and surround them; None: as `tokenizer` was asked for.
+            return_tensors: None for lists of ints; "np" for int32 arrays: one of shape (n, longest) where rows are
+                padded, else a list of n.
+
+        Raises:
+            ConfigError: an argument is not what is allowed.
+            as :meth:`LoadedTokenizer.encode`.
+        """
+        if return_tensors not in (None, "np"):
+            raise ConfigError(f"return_tensors: got {return_tensors!r}, must be None or 'np'")
+        loaded = self.get_tokenizer(tokenizer)
+        config = config or loaded.config
+        ids = loaded.encode(column_of_texts(texts), config)
+        columns = with_masks(ids, loaded, config)
+        return columns if return_tensors else {name: _lists(rows) for name, rows in columns.items()}
+
+
+def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
+    """Return padded int32 rows: ``input_ids`` and ``attention_mask``, each int32[n, width] or a list of int32 arrays."""
+    columns: dict[str, Any] = {}
+    if config.padding in ("longest", "max_length"):
+        width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else 0
+        ids, mask = padded(ragged, loaded.pad_id, width, left=loaded.pads_left)
+        columns = {"input_ids": ids, "attention_mask": mask}
+    else:
+        ones = Ragged(ragged.offsets, np.ones(len(ragged.ids), np.int32))
+        columns = {"input_ids": ragged.rows(), "attention_mask": ones.rows()}
+    if not config.return_attention_mask:
+        del columns["attention_mask"]
+    return columns
+
+
+def padded(ragged: Ragged, pad_id: int, width: int = 0, *, left: bool = False) -> tuple[Int32, Int32]:
+    """Return rows of equal length and where they hold ids: int32[n, w] twice, w the longest row or `width` if larger."""
+    lengths = np.diff(ragged.offsets)
+    width = max(width, int(lengths.max(initial=0)))
+    place = np.arange(width)
+    here = place >= (width - lengths)[:, None] if left else place < lengths[:, None]
+    ids = np.full(here.shape, pad_id, np.int32)
+    ids[here] = ragged.ids
+    return ids, here.astype(np.int32)
+
+
+def compute_tokenizer_hash(tokenizer: Any) -> str:
+    """Return a hash (sha256, hex) of what a tokenizer is and does: its files and its ids of fixed texts, not its name.
+
+    Args:
+        tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes. What is made of an object of `transformers`
+            has other files than the directory it was loaded from, hence another hash.
+
+    Raises:
+        as :meth:`TokenizerManager.get_tokenizer`.
+    """
+    files = tokenizer.files if isinstance(tokenizer, LoadedTokenizer) else files_of(tokenizer)
+    return hashlib.sha256(canonical_json(identity(describe(files)))).hexdigest()
+
+
+def files_of(tokenizer: Any) -> TokenizerFiles:
+    """Return the files of whatever :meth:`TokenizerManager.get_tokenizer` takes."""
+    if isinstance(tokenizer, LoadedTokenizer):
+        return tokenizer.files
+    if isinstance(tokenizer, TokenizerFiles):
+        return tokenizer
+    if isinstance(tokenizer, TokenizerConfig):
+        return load_tokenizer(tokenizer.name_or_path)
+    if isinstance(tokenizer, str | os.PathLike):
+        return load_tokenizer(cast("str | os.PathLike[str]", tokenizer))
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not hasattr(backend, "to_str"):
+        raise ConfigError(
+            f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast tokenizer "
+            "of transformers or tokenizers"
+        )
+    settings = {name: value for name in _NAMED if isinstance(value := getattr(tokenizer, name, None), str)}
+    for name in ("padding_side", "chat_template"):
+        if isinstance(value := getattr(tokenizer, name, None), str):
+            settings[name] = value
+    return TokenizerFiles(
+        name=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
+        files={
+            TOKENIZER_JSON: backend.to_str().encode(),
+            "tokenizer_config.json": json.dumps(settings, ensure_ascii=False).encode(),
+        },
+    )
+
+
+def content_hash(files: TokenizerFiles) -> str:
+    """Return a hash of a tokenizer's files."""
+    parts = [f"{name} {hashlib.sha256(data).hexdigest()}" for name, data in files.files.items()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
+    """Return texts as large_string[n].
+
+    Raises:
+        ConfigError: one is no text, or holds half of a surrogate pair.
+    """
+    if isinstance(texts, str):
+        raise ConfigError("texts: got one text, must be a list of texts; use tokenize_text for one")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"texts[{place}]: got {type(text).__name__}, must be text")
+    try:
+        return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
+
+
+def _limit(config: TokenizerConfig, around: int, name: str) -> int | None:
+    """Return how many ids a text may keep for itself, None for all; nothing is packed here, so None truncates."""
+    if config.truncation is False:
+        return None
+    limit = (config.max_length or DEFAULT_MAX_LENGTH) - around
+    if limit < 1:
+        raise ConfigError(
+            f"max_length: {config.max_length} leaves no room for a text beside the {around} special tokens that "
+            f"tokenizer {name!r} puts around it; make it larger, or use add_special_tokens=False"
+        )
+    return limit
+
+
+def _cut(offsets: Int64, ids: Int32, limit: int | None) -> Ragged:
+    lengths = np.diff(offsets)
+    if limit is None or not (lengths > limit).any():
+        return Ragged(offsets, ids)
+    short = np.minimum(lengths, limit)
+    kept = _offsets(short)
+    return Ragged(kept, ids[np.arange(kept[-1]) + np.repeat(offsets[:-1] - kept[:-1], short)])
+
+
+def _around(ragged: Ragged, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Ragged:
+    """Put fixed ids before and after every text's own."""
+    if not (prefix or suffix):
+        return ragged
+    lengths = np.diff(ragged.offsets)
+    offsets = _offsets(lengths + len(prefix) + len(suffix))
+    ids = np.empty(int(offsets[-1]), np.int32)
+    begin = offsets[:-1] + len(prefix)
+    ids[np.arange(len(ragged.ids)) + np.repeat(begin - ragged.offsets[:-1], lengths)] = ragged.ids
+    for place, token in enumerate(prefix):
+        ids[offsets[:-1] + place] = token
+    for place, token in enumerate(suffix):
+        ids[begin + lengths + place] = token
+    return Ragged(offsets, ids)
+
+
+def _offsets(lengths: Int64) -> Int64:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def _lists(rows: Any) -> list[list[int]]:
+    return [row.tolist() for row in rows]
