@@ -192,18 +192,25 @@ class ChainedTransform(Transform):
 
 def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> Outcome:
     """Call a function of a row on each; a BadRecordError makes a bad row."""
-
-    def expand(row: Row) -> Sequence[Row]:
-        result = function(row)
-        if result is None:
-            return ()
-        if not isinstance(result, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+    made: list[Row] = []
+    gone: list[int] = []
+    bad: list[tuple[int, Fault]] = []
+    for index, row in enumerate(rows.objects):
+        try:
+            result = function(row)
+        except BadRecordError as error:
+            bad.append((index, fault_of(error)))
+            continue
+        if isinstance(result, dict):
+            made.append(result)
+        elif result is None:
+            gone.append(index)
+        else:
             raise ConfigError(
                 f"a transform returned {type(result).__name__}, must be a dict, or None, which leaves the row out"
             )
-        return (result,)
-
-    return _gathered(rows, expand, reason)
+    origin = np.delete(np.arange(len(rows)), [*gone, *(index for index, _ in bad)])
+    return Outcome(Rows(objects=made), origin, {reason: len(gone)} if gone else {}, tuple(bad))
 
 
 def fault_of(error: BadRecordError) -> Fault:

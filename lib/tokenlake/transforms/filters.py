@@ -145,7 +145,7 @@ def _filled(column: Array) -> Bools:
         filled = _COMPUTE.greater(_COMPUTE.binary_length(column), 0)
     elif types.is_list(kind) or types.is_large_list(kind):
         filled = _COMPUTE.greater(_COMPUTE.list_value_length(column), 0)
-    elif types.is_primitive(kind):
+    elif types.is_primitive(kind) or (types.is_struct(kind) and kind.num_fields):
         filled = column.is_valid()
     else:
         return np.array([not _is_empty(value) for value in column.to_pylist()], np.bool_)

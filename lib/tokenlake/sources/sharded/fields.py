@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from tokenlake.transforms.fields import RenameFields
 
 Row = dict[str, Any]
 Transform = Callable[[Row], Row | None]
@@ -13,3 +15,8 @@ Transform = Callable[[Row], Row | None]
 def keeping(predicate: Callable[[Row], object]) -> Transform:
     """Return a transform that keeps the rows for which `predicate` is true."""
     return lambda row: row if predicate(row) else None
+
+
+def renaming(mapping: Mapping[str, str]) -> Callable[[Row], Row]:
+    """Return a transform that renames fields, {old: new}; two may swap names."""
+    return RenameFields(mapping)
