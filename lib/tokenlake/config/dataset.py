@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     PlainSerializer,
     WithJsonSchema,
@@ -27,6 +26,7 @@ from tokenlake.config.tokenizer import (
     TruncationSide,
     TruncationStrategy,
 )
+from tokenlake.config.transforms import Renames, Transforms
 from tokenlake.config.values import (
     Character,
     Count,
@@ -59,12 +59,6 @@ def callback_name(value: object) -> str | None:
     return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _distinct(value: dict[str, str]) -> dict[str, str]:
-    if len(set(value.values())) < len(value):
-        raise problem(f"got {shown(value)}: two fields would get the same new name")
-    return value
-
-
 FileType = Annotated[
     Literal["json", "jsonl", "parquet", "csv", "arrow", "huggingface", "hf", "txt"], BeforeValidator(_type)
 ]
@@ -74,8 +68,6 @@ FormatCallback = Annotated[
     PlainSerializer(callback_name, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": "^[^:]+:[^:]*$"}),
 ]
-Transforms = tuple[dict[Text, Any], ...]
-Renames = Annotated[dict[Text, Text], AfterValidator(_distinct)]
 
 
 class DatasetConfig(Section):
@@ -114,7 +106,7 @@ class DatasetConfig(Section):
     """Tokenizer of this source; null: `tokenize.default_tokenizer`, else `default_tokenizer`."""
 
     tokenizer_kwargs: Options | None = None
-    """Further options for loading the tokenizer."""
+    """Further options for loading the tokenizer; a build takes {use_fast: true}, which is what it does anyway."""
 
     special_tokens_in_text: SpecialTokensInText | None = None
     """See `tokenize.special_tokens_in_text`; null inherits it."""
@@ -141,7 +133,7 @@ class DatasetConfig(Section):
     """For text files: a file is one document, or every line is."""
 
     additional_fields: tuple[Text, ...] | None = None
-    """Fields to keep beside the tokens."""
+    """Fields to keep beside the tokens of each document, as columns of their own; only where nothing is packed."""
 
     format_callback: FormatCallback | None = None
     """Function applied to every row before anything else; in a file as 'package.module:function'."""
@@ -150,7 +142,7 @@ class DatasetConfig(Section):
     """Fields to rename, {old: new}, after `format_callback`."""
 
     transforms: Transforms | None = None
-    """What is done to every row after that, in order: a list of {name of a transform: its arguments}."""
+    """What is done to every row after that, in order: a list of {name of a step: its arguments}."""
 
     chat: ChatConfig | None = None
     """Rows are conversations, rendered by a chat template; null: if rows hold messages and no field of text."""
@@ -171,10 +163,10 @@ class DatasetConfig(Section):
     """See `tokenize.truncation_side`; null inherits it."""
 
     shard_column: Text | None = None
-    """Column whose value chooses the output shard."""
+    """Column whose value chooses the output shard; not available yet."""
 
     num_shards: Count | None = None
-    """Number of output shards of this source."""
+    """Exactly this many files for each split, of this source alone; null: see `save.num_shards`."""
 
     on_bad_record: BadRecordPolicy | None = None
     """See `source.on_bad_record`; null inherits it."""

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from tokenlake import config as config_models
 from tokenlake.config.availability import RULES, unavailable
+from tokenlake.config.callables import callable_name
 from tokenlake.config.chat import ChatConfig
-from tokenlake.config.dataset import callback_name
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.lengths import contradictions, long_documents
+from tokenlake.config.outputs import has_attention_mask, only_in_builds, output_problems, shard_problems
 from tokenlake.config.resolved import (
     ResolvedBuild,
     ResolvedPack,
@@ -51,6 +52,8 @@ __all__ = [
 ]
 
 STORE_VARIABLE: Final = "TOKENLAKE_STORE"
+DEFAULT_FIELD: Final = "text"
+"""Where the text is, unless a dataset says otherwise or its rows hold conversations instead."""
 DEFAULT_STORE: Final = "./artifacts"
 
 _TYPES: Final[dict[str, SourceType]] = {
@@ -82,6 +85,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         max_shard_size=save.max_shard_size,
         compression="zstd",
         hash_threads=config.source.hash_threads,
+        num_shards=save.num_shards,
     )
 
 
@@ -93,7 +97,10 @@ def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
     """
     pipeline = config_models.PipelineConfig(datasets=(dataset,))
     (named,) = pipeline.datasets
-    _raise(NotAvailableError, unavailable("datasets", named, f"datasets.{named.name}"))
+    _raise(
+        NotAvailableError,
+        unavailable("datasets", named, f"datasets.{named.name}") + only_in_builds(named),
+    )
     return _source(pipeline, named)
 
 
@@ -124,7 +131,8 @@ def _missing(config: PipelineConfig) -> list[str]:
             )
     for dataset in config.datasets:
         problems += _missing_in(config, dataset)
-    return problems + contradictions(config)
+        problems += output_problems(config, dataset, _tokenizer_choice(config, dataset))
+    return problems + shard_problems(config) + contradictions(config)
 
 
 def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
@@ -194,17 +202,17 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
         delimiter=dataset.delimiter,
         tokenizer=_tokenizer(config, dataset),
         texts=_texts(config, dataset),
+        kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
+        num_shards=dataset.num_shards,
     )
 
 
 def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
     callback = dataset.format_callback
     return ResolvedTexts(
-        format_callback=callback
-        if callback is None or isinstance(callback, str)
-        else callback_name(callback),
+        format_callback=None if callback is None else callable_name(callback),
         format_fields=tuple((dataset.format_fields or {}).items()),
-        transforms=dataset.transforms or (),
+        transforms=tuple(step.resolved() for step in dataset.transforms or ()),
         chat=_chat(dataset),
         prompt=None if dataset.prompt is None else ResolvedPrompt(**dataset.prompt.model_dump()),
         preference=None
@@ -215,9 +223,11 @@ def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
 
 
 def _left_open(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...]:
-    """Settings whose defaults depend on what the rows are."""
-    written = dataset.model_fields_set | config.tokenize.model_fields_set
-    return tuple(name for name in ("content_field", "special_tokens_in_text") if name not in written)
+    """Settings at their defaults, which depend on what the rows are."""
+    chosen = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
+    as_usual = {"content_field": dataset.content_field == DEFAULT_FIELD}
+    as_usual["special_tokens_in_text"] = dataset.special_tokens_in_text is None and chosen == "literal"
+    return tuple(name for name, usual in as_usual.items() if usual)
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
@@ -229,7 +239,7 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
         return None
     chat = chat or ChatConfig()
     field = chat.messages_field
-    if field is None and "content_field" in dataset.model_fields_set:
+    if field is None and dataset.content_field != DEFAULT_FIELD:
         field = dataset.content_field
     return ResolvedChat(
         template=chat.template,
@@ -255,6 +265,7 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
     stage, choice = config.tokenize, _tokenizer_choice(config, dataset)
     options = None if isinstance(choice, str) else choice
     policy, strategy, side = long_documents(config, dataset)
+    padding = options.padding if options else False
     return ResolvedTokenizer(
         name_or_path=choice if isinstance(choice, str) else choice.name_or_path if choice else "",
         add_special_tokens=options.add_special_tokens if options else True,
@@ -265,15 +276,19 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
         trust_remote_code=options.trust_remote_code if options else False,
         special_tokens_in_text=_special_tokens(config, dataset),
         engine=stage.engine,
+        padding="none" if padding in (False, "do_not_pad") else padding,
+        padding_side=options.padding_side if options and padding in ("max_length", "longest") else None,
+        attention_mask=not config.pack.enabled and has_attention_mask(options),
     )
 
 
 def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTokensInText:
     """Of raw text they are text by default; in a conversation they would forge a turn, so there they are refused."""
-    stage = config.tokenize
-    if dataset.special_tokens_in_text is None and "special_tokens_in_text" not in stage.model_fields_set:
-        return "fail" if _chat(dataset) or dataset.preference else stage.special_tokens_in_text
-    return dataset.special_tokens_in_text or stage.special_tokens_in_text
+    asked = dataset.special_tokens_in_text
+    if asked is not None:
+        return asked
+    stage = config.tokenize.special_tokens_in_text
+    return "fail" if stage == "literal" and (_chat(dataset) or dataset.preference) else stage
 
 
 def _pack(config: PipelineConfig) -> ResolvedPack | None:

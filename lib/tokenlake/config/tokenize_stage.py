@@ -35,13 +35,14 @@ class TokenizeStageConfig(Section):
     """Keep the tokens of each source as a dataset of its own; null: only when mixing."""
 
     remove_columns: tuple[Text, ...] | None = None
-    """Columns to drop after tokenizing; a build keeps none but those asked for."""
+    """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
 
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
     """auto: the fast engine where it is proven exact, else the reference. Never changes the ids."""
 
     special_tokens_in_text: SpecialTokensInText = "literal"
-    """A special token's text in a document: literal (plain text), encode (the token), fail (a bad record)."""
+    """A special token's text in a document: literal (plain text; in conversations fail), encode (the token), fail (a
+    bad record)."""
 
     long_documents: LongDocuments | None = None
     """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""
