@@ -266,6 +266,47 @@ def test_kept_documents_lose_nothing(tmp_path: Path, tokenizer: Path, pack: bool
     assert manifest.account.dropped == {}
 
 
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "filtered"),
+    [
+        ({"long_documents": "truncate"}, {"nothing_to_learn": 9}),
+        ({"long_documents": "truncate", "truncation_side": "left", "truncation_strategy": "word"}, {}),
+        ({"long_documents": "split"}, {}),
+    ],
+)
+def test_prompts_are_never_left_without_an_answer(
+    tmp_path: Path, pack: bool, policy: Config, filtered: dict[str, int]
+):
+    tokenizer = tmp_path / "sentencepiece"
+    tokenizer.mkdir()
+    for name, data in samples.sentencepiece().files.items():
+        (tokenizer / name).write_bytes(data)
+    config = config_of(tmp_path, tokenizer, pack=pack, **policy)
+    asked = [{"q": "why " * (1 + 30 * (number % 2)), "a": "so it is. "} for number in range(18)]
+    (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    (tmp_path / "in/b.jsonl").unlink()
+    config["datasets"][0]["prompt"] = {
+        "template": "Q: {q}\nA: {a}",
+        "input_columns": ["q"],
+        "label_column": "a",
+    }
+    manifest, folder = built(config)
+    account = manifest.account
+    assert account.filtered == filtered
+    assert account.kept == 18 - sum(filtered.values())
+    assert (account.dropped.get("nothing_to_learn", 0) > 0) == (policy.get("truncation_side") is None)
+    backend = reference(tokenizer)
+    learned: list[int] = []
+    for entry in manifest.files:
+        for row in pq.read_table(folder / entry.path).to_pylist():
+            if not pack:
+                assert len(row["input_ids"]) <= LIMIT and any(row["loss_mask"])
+            pairs = zip(row["input_ids"], row["loss_mask"], strict=True)
+            learned += [token for token, bears_loss in pairs if bears_loss]
+    assert backend.decode(learned).count("so it is.") == account.kept
+
+
 @pytest.mark.parametrize(
     "policy", [{"long_documents": "split"}, {"long_documents": "truncate", "truncation_strategy": "smart"}]
 )
