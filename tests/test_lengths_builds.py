@@ -135,8 +135,8 @@ def reference(tokenizer: Path) -> Tokenizer:
 
 def eos_of(tokenizer: Path, *, pack: bool) -> list[int]:
     backend = reference(tokenizer)
-    eos = backend.token_to_id("<|endoftext|>")
-    return [backend.token_to_id("</s>") if eos is None else eos] if pack else []
+    found = [backend.token_to_id(token) for token in ("<|endoftext|>", "</s>")]
+    return [token for token in found if token is not None][:1] if pack else []
 
 
 def around(tokenizer: Path) -> list[int]:
