@@ -135,8 +135,8 @@ def reference(tokenizer: Path) -> Tokenizer:
 
 def eos_of(tokenizer: Path, *, pack: bool) -> list[int]:
     backend = reference(tokenizer)
-    eos = backend.token_to_id("<|endoftext|>")
-    return [backend.token_to_id("</s>") if eos is None else eos] if pack else []
+    found = [backend.token_to_id(token) for token in ("<|endoftext|>", "</s>")]
+    return [token for token in found if token is not None][:1] if pack else []
 
 
 def around(tokenizer: Path) -> list[int]:
@@ -264,6 +264,47 @@ def test_kept_documents_lose_nothing(tmp_path: Path, tokenizer: Path, pack: bool
     whole = {key: backend.encode(text, add_special_tokens=False).ids for key, text in inputs(config).items()}
     assert found == {key: [*bos, *ids, *eos] for key, ids in whole.items() if ids}
     assert manifest.account.dropped == {}
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "filtered"),
+    [
+        ({"long_documents": "truncate"}, {"nothing_to_learn": 9}),
+        ({"long_documents": "truncate", "truncation_side": "left", "truncation_strategy": "word"}, {}),
+        ({"long_documents": "split"}, {}),
+    ],
+)
+def test_prompts_are_never_left_without_an_answer(
+    tmp_path: Path, pack: bool, policy: Config, filtered: dict[str, int]
+):
+    tokenizer = tmp_path / "sentencepiece"
+    tokenizer.mkdir()
+    for name, data in samples.sentencepiece().files.items():
+        (tokenizer / name).write_bytes(data)
+    config = config_of(tmp_path, tokenizer, pack=pack, **policy)
+    asked = [{"q": "why " * (1 + 30 * (number % 2)), "a": "so it is. "} for number in range(18)]
+    (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    (tmp_path / "in/b.jsonl").unlink()
+    config["datasets"][0]["prompt"] = {
+        "template": "Q: {q}\nA: {a}",
+        "input_columns": ["q"],
+        "label_column": "a",
+    }
+    manifest, folder = built(config)
+    account = manifest.account
+    assert account.filtered == filtered
+    assert account.kept == 18 - sum(filtered.values())
+    assert (account.dropped.get("nothing_to_learn", 0) > 0) == (policy.get("truncation_side") is None)
+    backend = reference(tokenizer)
+    learned: list[int] = []
+    for entry in manifest.files:
+        for row in pq.read_table(folder / entry.path).to_pylist():
+            if not pack:
+                assert len(row["input_ids"]) <= LIMIT and any(row["loss_mask"])
+            pairs = zip(row["input_ids"], row["loss_mask"], strict=True)
+            learned += [token for token, bears_loss in pairs if bears_loss]
+    assert backend.decode(learned).count("so it is.") == account.kept
 
 
 @pytest.mark.parametrize(

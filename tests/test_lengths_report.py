@@ -65,6 +65,10 @@ def test_a_sample_without_long_documents_still_tells_the_policy():
         "no document of the sample is longer than 2,048 tokens; longer ones are left out"
     )
     assert "less than 0.1% of documents" in expected(settings, 5000, 1, 5, 0)
+    split = ResolvedTokenizer(**SETTINGS, long_documents="split")
+    assert expected(split, 10, 5, 5, 0, masked=True).endswith(
+        "split into pieces, those in which nothing is to be learned are left out"
+    )
 
 
 def test_what_was_done_is_told_with_its_cost():
@@ -81,8 +85,12 @@ def test_what_was_done_is_told_with_its_cost():
         "documents left out, too long: 2; 50 of 1,000 tokens dropped (5.00%)",
         "documents left out, nothing to learn is left of them: 1; 7 of 1,000 tokens dropped (0.70%)",
     ]
-    assert remarks(Account(kept=3, normalized={"long_documents_split": 2})) == [
-        "long documents split: 2 of 3"
+    account = Account(
+        kept=3, tokens=9, dropped={"nothing_to_learn": 3}, normalized={"long_documents_split": 2}
+    )
+    assert remarks(account) == [
+        "long documents split: 2 of 3",
+        "pieces left out, nothing to learn in them; 3 of 9 tokens dropped (33.33%)",
     ]
 
 

@@ -7,7 +7,8 @@ Three kinds of dataset:
     document piece takes, in order; what is left of the row is padding. ``documents`` says, for the
     same pieces, where they come from: ``file`` (64-bit id of source and relative path), ``position``
     (row number, or byte offset of the line) and ``start`` (index of the piece's first token within
-    the document's own tokens, its BOS included).
+    the document's own tokens, its BOS included; where a long document was split, within its pieces laid end
+    to end, each with its own BOS and EOS).
 ``tokens``
     One row per document, ragged. Where documents are padded, or it is asked for, ``attention_mask`` is 1 for an
     id of the document and 0 for padding. Fields kept of the input (`additional_fields`) are columns after all

@@ -94,7 +94,12 @@ def _policies(made: Plan, expected: dict[str, Estimate]) -> Table:
 def _policy(source: ResolvedSource, about: Estimate) -> str:
     drawn = about.tokens + about.dropped_tokens
     return lengths.expected(
-        source.tokenizer, about.documents, about.long_documents, drawn, about.dropped_tokens
+        source.tokenizer,
+        about.documents,
+        about.long_documents,
+        drawn,
+        about.dropped_tokens,
+        masked=source.texts.masked,
     )
 
 

@@ -17,6 +17,7 @@ _AT: Final = {
     "sentence": "between sentences",
     "smart": "between sentences or words",
 }
+_UNLEARNED: Final = "those in which nothing is to be learned are left out"
 _AWAY: Final = {"right": "their ends are cut away", "left": "their beginnings are cut away"}
 
 
@@ -31,18 +32,21 @@ def policy(settings: ResolvedTokenizer) -> str:
     }[settings.long_documents]
 
 
-def expected(settings: ResolvedTokenizer, documents: int, long: int, tokens: int, dropped: int) -> str:
+def expected(
+    settings: ResolvedTokenizer, documents: int, long: int, tokens: int, dropped: int, *, masked: bool = False
+) -> str:
     """Say what a build will do with long documents, and about how many tokens that costs.
 
     Args:
         documents, tokens: about how many there are, before the policy.
         long, dropped: about how many of them are long, and how many are dropped.
+        masked: whether only a part of a document's tokens is learned.
     """
     if settings.long_documents == "keep":
         return "kept whole, nothing is dropped"
     what = {
         "truncate": f"truncated {_AT[settings.truncation_strategy]}, {_AWAY[settings.truncation_side]}",
-        "split": "split into pieces, nothing is dropped",
+        "split": f"split into pieces, {_UNLEARNED if masked else 'nothing is dropped'}",
         "drop": "left out",
     }[settings.long_documents]
     most = count(settings.max_length)
@@ -68,6 +72,8 @@ def found(account: Account) -> list[str]:
     ):
         if many := account.filtered.get(reason):
             sentences.append(f"documents left out, {why}: {count(many)}{_dropped(account, reason)}")
+    if "nothing_to_learn" in account.dropped and not account.filtered.get("nothing_to_learn"):
+        sentences.append(f"pieces left out, nothing to learn in them{_dropped(account, 'nothing_to_learn')}")
     return sentences
 
 
