@@ -8,8 +8,8 @@ hypothesis draws: all of Unicode, the borders where pre-tokenizers decide, marks
 strings. Ids with special tokens literal and encoded, and the place of every token, must be the reference's. A
 difference is shrunk to its smallest string and ends the run with status 1.
 
-The table of costs has, for every tokenizer, the CPU seconds of choosing the engine (loading included), and the share
-of the CPU time of a shard's encoding that its samples take.
+The table of costs has, for every tokenizer, the CPU seconds of choosing the engine (loading included; for builds that
+need places, too), those of building a shard of plain text, and the share of them that its samples take.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +30,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests import tokenizer_samples as samples
+from tokenlake.build.job import EngineJob, UnitJob
+from tokenlake.build.runner import run_pending
+from tokenlake.build.session import BuildSession
+from tokenlake.build.unit import Progress, Unit
+from tokenlake.build.workbench import Workbench
 from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_encoder, choose_engine
 from tokenlake.tokenizers.probe import FINGERPRINT_TEXTS
+from tokenlake.tokenizers.sampling import Sampler
 from tokenlake.tokenizers.unicode_ranges import COMPOSING, SPLITTING
 
 REAL = {
@@ -159,30 +167,64 @@ def fuzz(
     return Result(**counts, seconds=time.process_time() - started)
 
 
-def cost(files: TokenizerFiles, documents: list[str]) -> tuple[float, float, float]:
-    """Return CPU seconds of the gate, without and with places, and the share of a shard's encoding for samples."""
+class InThisProcess:
+    """A pool of one worker that is this process, so that its CPU time can be told apart."""
+
+    workers = 1
+
+    def __init__(self) -> None:
+        self._workbench = Workbench()
+
+    def run(self, job: dict[str, Any], on_progress: Progress = lambda fields: None) -> dict[str, Any]:
+        if job["op"] == "engine":
+            return self._workbench.choose_engine(EngineJob.from_json(job))
+        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
+
+    def cancel(self) -> None:
+        """Nothing runs beside the caller."""
+
+
+class Stopwatch:
+    """CPU seconds inside a function while it is replaced."""
+
+    def __init__(self, owner: type, name: str) -> None:
+        self.seconds, self._owner, self._name, self._right = 0.0, owner, name, getattr(owner, name)
+
+    def __enter__(self) -> Stopwatch:
+        def timed(*args: Any, **options: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return self._right(*args, **options)
+            finally:
+                self.seconds += time.thread_time() - started
+
+        setattr(self._owner, self._name, timed)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self._owner, self._name, self._right)
+
+
+def cost(files: TokenizerFiles, documents: list[str], work: Path) -> tuple[float, float, float, float]:
+    """Return CPU seconds of the gate, without and with places, those of building a shard, and its samples' share."""
     files.spec  # noqa: B018 - parsed once for all of a run
     chosen: list[float] = []
+    beginnings = [text[: 1 << 14] for text in documents[:16]]  # as a build's worker takes them
     for places in (False, True):
         started = time.process_time()
-        choose_encoder(files, "auto", "literal", documents[:200], places=places)
+        choose_encoder(files, "auto", "literal", beginnings, places=places)
         chosen.append(time.process_time() - started)
-    text = pa.array(documents, pa.large_string())
-    times = {rate: _encoding(files, text, rate) for rate in (0.0, 0.001)}
-    return chosen[0], chosen[1], 1 - times[0.0] / times[0.001]
-
-
-def _encoding(files: TokenizerFiles, text: pa.LargeStringArray, rate: float) -> float:
-    """CPU seconds of encoding a shard, the least of three."""
-    best = float("inf")
-    for _ in range(3):
-        encoder = Encoder(files, engine="gigatoken", sample_rate=rate)
-        started = time.process_time()
-        size = 0
-        for first in range(0, len(text), max(1, len(text) // 16)):
-            size += len(encoder.encode(text.slice(first, max(1, len(text) // 16))).ids)
-        best = min(best, time.process_time() - started)
-    return best
+    (work / "tokenizer").mkdir(parents=True)
+    for name, data in files.files.items():
+        (work / "tokenizer" / name).write_bytes(data)
+    pq.write_table(pa.table({"text": pa.array(documents, pa.large_string())}), work / "in.parquet")
+    dataset = {"name": "s", "data_files": str(work / "in.parquet"), "tokenizer": str(work / "tokenizer")}
+    save, pack = {"output_dir": str(work / "store")}, {"enabled": True, "seq_length": 2048}
+    session = BuildSession.open({"name": "set", "datasets": [dataset], "pack": pack, "save": save})
+    pool: Any = InThisProcess()
+    with Stopwatch(Sampler, "check") as samples_, Stopwatch(Unit, "build") as whole:
+        run_pending(session, pool)
+    return chosen[0], chosen[1], whole.seconds, samples_.seconds / whole.seconds
 
 
 def tokenizers() -> dict[str, TokenizerFiles]:
@@ -201,8 +243,7 @@ def shard() -> list[str]:
     texts: list[str] = []
     size = 0
     for path in sorted((shared / "corpora").glob("*.parquet")):
-        column = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
-        texts += column[: 1 + len(column) // 4]
+        texts += [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
         size = sum(map(len, texts))
         if size >= SHARD_BYTES:
             break
@@ -244,11 +285,12 @@ def main(arguments: list[str]) -> int:
     )
     if not options.skip_cost:
         documents = shard()
-        print("| tokenizer | gate, CPU s | with places, CPU s | samples, share of encoding |")
-        print("|---|---|---|---|", flush=True)
+        print("| tokenizer | gate, CPU s | with places, CPU s | shard, CPU s | samples, share of it |")
+        print("|---|---|---|---|---|", flush=True)
         for name, files in chosen.items():
-            gate, placed, share = cost(files, documents)
-            print(f"| {name} | {gate:.2f} | {placed:.2f} | {share:.1%} |", flush=True)
+            with tempfile.TemporaryDirectory() as work:
+                gate, placed, whole, share = cost(files, documents, Path(work) / "work")
+            print(f"| {name} | {gate:.2f} | {placed:.2f} | {whole:.2f} | {share:.1%} |", flush=True)
     return int(failed > 0)
 
 
