@@ -9,7 +9,9 @@ Two kinds of dataset:
     (row number, or byte offset of the line) and ``start`` (index of the piece's first token within
     the document's own tokens, its BOS included).
 ``tokens``
-    One row per document, ragged.
+    One row per document, ragged. Where documents are padded, or it is asked for, ``attention_mask`` is 1 for an
+    id of the document and 0 for padding. Fields kept of the input (`additional_fields`) are columns after all
+    others, under their own names; only they may hold nulls.
 
 Where only a part of the tokens is to be learned, both have ``loss_mask``, one bit per id: whether the id
 bears loss when it is predicted. Padding and BOS never do.
@@ -19,7 +21,8 @@ Token columns are PLAIN, without dictionary and statistics: both cost size and t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -56,17 +59,22 @@ def packed_schema(seq_length: int, *, store_segment_ids: bool = False, loss_mask
     return pa.schema(fields)
 
 
-def tokens_schema(*, loss_mask: bool = False) -> pa.Schema:
-    """Schema of a tokens shard: one row per document."""
+def tokens_schema(
+    *, loss_mask: bool = False, attention_mask: bool = False, kept: Sequence[tuple[str, pa.DataType]] = ()
+) -> pa.Schema:
+    """Schema of a tokens shard: one row per document; `kept` are the names and types of the fields kept beside it."""
     fields: list[pa.Field[Any]] = [
         pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("file", pa.int64(), nullable=False),
         pa.field("position", pa.int64(), nullable=False),
     ]
+    if attention_mask:
+        ones = pa.list_(pa.field("item", pa.int32(), nullable=False))
+        fields.insert(1, pa.field("attention_mask", ones, nullable=False))
     if loss_mask:
         bits = pa.list_(pa.field("item", pa.bool_(), nullable=False))
         fields.append(pa.field("loss_mask", bits, nullable=False))
-    return pa.schema(fields)
+    return pa.schema([*fields, *(pa.field(name, kind) for name, kind in kept)])
 
 
 def row_group_rows(seq_length: int) -> int:
@@ -101,36 +109,104 @@ class LogicalHasher:
 
     Per column, xxh3 (128 bit, hex) of the little-endian values of all rows in order; a list column
     hashes its lengths (int32) and its flattened values apart and joins the two; a struct hashes each
-    child. Equal digests mean equal rows, whatever wrote the file.
+    child; a string or binary column hashes its lengths (int64) and its bytes. A null is hashed as zero, an empty
+    list or an empty string, and where there has been one the numbers (int64) of the nulls among the values of
+    their level are hashed apart and follow. Equal digests mean equal rows, whatever wrote the file.
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[xxhash.xxh3_128]] = {}
+        self._parts: dict[str, list[_Part]] = {}
 
     def update(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Add rows; columns must not hold nulls."""
+        """Add rows, also none: then every column has a digest."""
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-            for chunk in chunks:
+            for chunk in chunks or [pa.array([], column.type)]:
                 flat = _flatten(chunk)
-                parts = self._parts.setdefault(name, [xxhash.xxh3_128() for _ in flat])
-                for part, values in zip(parts, flat, strict=True):
-                    part.update(values.view(np.uint8).data)
+                parts = self._parts.setdefault(name, [_Part() for _ in flat])
+                for part, level in zip(parts, flat, strict=True):
+                    part.update(*level)
 
     def digest(self) -> dict[str, str]:
         """Column name to hex digest (32 digits per part)."""
         return {name: "".join(part.hexdigest() for part in parts) for name, parts in self._parts.items()}
 
 
-def _flatten(array: Any) -> list[np.ndarray[Any, Any]]:
-    """The primitive arrays that make up ``array``, in a fixed order."""
+_Values = np.ndarray[Any, Any]
+_Level = tuple[int, "_Values | None", "_Values | None"]
+"""How many values a level of a column has, the values (None: they are in the levels below), which are null."""
+
+
+@final
+class _Part:
+    """The hashes of one level of one column."""
+
+    def __init__(self) -> None:
+        self._values: xxhash.xxh3_128 | None = None
+        self._nulls: xxhash.xxh3_128 | None = None
+        self._seen = 0
+
+    def update(self, count: int, values: _Values | None, nulls: _Values | None) -> None:
+        if values is not None:
+            self._values = self._values or xxhash.xxh3_128()
+            self._values.update(values.view(np.uint8).data)
+        if nulls is not None:
+            self._nulls = self._nulls or xxhash.xxh3_128()
+            self._nulls.update((nulls + self._seen).astype("<i8").view(np.uint8).data)
+        self._seen += count
+
+    def hexdigest(self) -> str:
+        return "".join(found.hexdigest() for found in (self._values, self._nulls) if found is not None)
+
+
+def _flatten(array: Any) -> list[_Level]:
+    """The levels that make up ``array``, in a fixed order."""
     kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _flatten(array.dictionary_decode())
+    nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)) if array.null_count else None
+    own: list[_Level] = [(len(array), None, nulls)]
     if pa.types.is_fixed_size_list(kind):
-        return _flatten(array.flatten())
+        return own + _flatten(array.flatten())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype("<i4")
-        return [lengths, *_flatten(array.flatten())]
+        return [(len(array), _lengths(array, nulls, "<i4"), nulls), *_flatten(array.flatten())]
     if pa.types.is_struct(kind):
-        return [part for index in range(kind.num_fields) for part in _flatten(array.field(index))]
+        children = array.flatten() if nulls is not None else map(array.field, range(kind.num_fields))
+        return own + [level for child in children for level in _flatten(child)]
+    return _flat(array, nulls)
+
+
+def _flat(array: Any, nulls: _Values | None) -> list[_Level]:
+    """The level, or two, of an array that is not nested."""
+    kind, types = array.type, pa.types
+    if types.is_string_view(kind) or types.is_string(kind) or types.is_large_string(kind):
+        return _bytes(array.cast(pa.large_string()).cast(pa.large_binary()), nulls)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return _bytes(array.cast(pa.large_binary()), nulls)
+    if types.is_decimal(kind) or types.is_null(kind):
+        return _bytes(array.cast(pa.string()).cast(pa.large_binary()), nulls)
+    if types.is_temporal(kind):
+        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if nulls is not None:
+        array = array.fill_null(False if types.is_boolean(kind) else 0)
     values = array.to_numpy(zero_copy_only=False)
-    return [np.ascontiguousarray(values)]
+    return [(len(array), np.ascontiguousarray(values), nulls)]
+
+
+def _bytes(array: Any, nulls: _Values | None) -> list[_Level]:
+    if nulls is not None:
+        array = array.fill_null(b"")
+    size = len(array)
+    if not size:
+        return [(0, np.zeros(0, "<i8"), None), (0, np.zeros(0, np.uint8), None)]
+    _, places, data = array.buffers()
+    offsets = np.frombuffer(places, np.int64, size + 1, 8 * array.offset)
+    content = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return [(size, np.diff(offsets).astype("<i8"), nulls), (len(content), content, None)]
+
+
+def _lengths(array: Any, nulls: _Values | None, kind: str) -> _Values:
+    lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype(kind)
+    if nulls is not None:
+        lengths[nulls] = 0
+    return lengths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from tokenlake.spans import Spans
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+_ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Documents:
         spans: of the texts: what bears loss; None for plain text.
         extra: bool[n], True for a document that is not the first of its row; None where none is.
         parts: texts of a document.
+        kept: n rows of fields kept beside the tokens; None where none are.
     """
 
     text: pa.LargeStringArray
@@ -34,6 +37,7 @@ class Documents:
     spans: Spans | None = None
     extra: Bools | None = None
     parts: int = 1
+    kept: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
         return len(self.position)
@@ -42,6 +46,11 @@ class Documents:
     def text_bytes(self) -> int:
         """UTF-8 bytes of all texts."""
         return int(self.text_sizes.sum())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all that is held: texts and kept fields."""
+        return self.text_bytes + (0 if self.kept is None else self.kept.nbytes)
 
     @property
     def text_sizes(self) -> Int64:
@@ -62,6 +71,7 @@ class Documents:
             None if self.spans is None else self.spans.slice(begin, end),
             None if self.extra is None else self.extra[first:last],
             self.parts,
+            None if self.kept is None else self.kept.slice(first, last - first),
         )
 
     def select(self, mask: Bools) -> Self:
@@ -74,6 +84,7 @@ class Documents:
             None if self.spans is None else self.spans.select(inside),
             None if self.extra is None else self.extra[mask],
             self.parts,
+            None if self.kept is None else self.kept.filter(pa.array(mask)),
         )
 
     @classmethod
@@ -90,7 +101,19 @@ class Documents:
             Spans.concat(spans) if spans else None,
             _all_extra(parts),
             parts[0].parts,
+            _all_kept(parts),
         )
+
+
+def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
+    """Return the kept fields of `rows` (int64[m]), any of them several times."""
+    indices: Any = pa.array(rows)
+    return None if kept is None else kept.take(indices)
+
+
+def _all_kept(parts: Sequence[Documents]) -> pa.RecordBatch | None:
+    kept = [part.kept for part in parts if part.kept is not None]
+    return _ARROW.concat_batches(kept) if kept else None
 
 
 def _all_extra(parts: Sequence[Documents]) -> Bools | None:

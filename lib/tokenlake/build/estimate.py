@@ -43,7 +43,8 @@ class Estimate:
         tokens: that are written, BOS and EOS included.
         sequences: packed rows, or rows of a document where nothing is packed.
         output_bytes: of all shards.
-        files: shards at most: a unit writes one for each split, and more past `max_shard_size`.
+        files: shards: with `num_shards` exactly so many, else at most: a unit writes one for each split, and more
+            past `max_shard_size`.
         long_documents: documents of more than `max_length` tokens, where they are not kept.
         dropped_tokens: tokens that are not written because of that.
     """
@@ -79,7 +80,7 @@ def total(estimates: dict[str, Estimate]) -> Estimate:
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     ranges = [part for unit in plan.units if unit.source == source.name for part in unit.ranges]
-    units = sum(unit.source == source.name for unit in plan.units)
+    units = [unit for unit in plan.units if unit.source == source.name]
     documents = tokens = rows = long = dropped = 0.0
     for alike in _alike(ranges):
         sample = _sample(plan, source, alike)
@@ -93,7 +94,9 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     pack = plan.build.pack
     sequences = math.ceil(tokens / pack.seq_length) if pack else round(rows)
     output = math.ceil(tokens * _STORED_BYTES_PER_TOKEN)
-    files = units * len(source.splits) + output // plan.build.max_shard_size
+    files = sum(unit.files or 1 for unit in units) * len(source.splits)
+    if any(unit.files is None for unit in units):
+        files += output // plan.build.max_shard_size
     return Estimate(round(documents), round(tokens), sequences, output, files, round(long), round(dropped))
 
 

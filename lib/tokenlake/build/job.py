@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tokenlake.columntypes import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.ranges import FileRange
@@ -31,6 +32,9 @@ class UnitJob:
         max_shard_size: bytes after which a part is closed.
         excluded: file id to the positions to leave out.
         loss_mask: whether rows say which of their tokens bear loss.
+        attention_mask: whether unpacked rows say which of their ids are not padding.
+        kept: (name, type) of the dataset's columns of kept fields, see :mod:`tokenlake.columntypes`.
+        files: write exactly so many files for each split, whatever their size; None: as `max_shard_size` says.
         bad_budget: bad records after which the whole build cannot succeed any more.
     """
 
@@ -51,6 +55,9 @@ class UnitJob:
     excluded: dict[int, list[int]]
     bad_budget: int
     loss_mask: bool = False
+    attention_mask: bool = False
+    kept: tuple[tuple[str, ColumnType], ...] = ()
+    files: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"op": "unit", **asdict(self)}
@@ -61,6 +68,7 @@ class UnitJob:
         fields["source"] = ResolvedSource.from_json(data["source"])
         fields["ranges"] = tuple(range_from_json(part) for part in data["ranges"])
         fields["pack"] = ResolvedPack(**data["pack"]) if data["pack"] is not None else None
+        fields["kept"] = tuple((name, kind) for name, kind in data["kept"])
         fields["excluded"] = {int(file): positions for file, positions in data["excluded"].items()}
         return cls(**fields)
 

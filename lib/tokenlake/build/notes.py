@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokenlake.build.units import WorkUnit
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.report import numbers
 from tokenlake.sources.inputs import InputFile
@@ -16,6 +17,16 @@ def notes_on(source: ResolvedSource, files: Sequence[InputFile], unit_size: int)
     """Return notes on where files come from, and on those that one worker must read alone."""
     origins = dict.fromkeys(file.origin for file in files if file.origin)
     return [f"{source.name}: {origin}" for origin in origins] + _on_whole(source, files, unit_size)
+
+
+def notes_on_files(source: ResolvedSource, files: int | None, units: Sequence[WorkUnit]) -> list[str]:
+    """Return a note where fewer workers than files can work, because documents have to be dealt out to files."""
+    if files is None or len(units) == files:
+        return []
+    return [
+        f"{source.name}: its input cannot be cut into {numbers.plural(files, 'file')}; "
+        f"{numbers.plural(len(units), 'worker')} at most read it and deal its documents out"
+    ]
 
 
 def _on_whole(source: ResolvedSource, files: Sequence[InputFile], unit_size: int) -> list[str]:

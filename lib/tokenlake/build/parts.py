@@ -28,10 +28,18 @@ class PartWriter:
         split, unit: they name the files.
         schema: Arrow schema of the rows.
         max_bytes: a part is closed at the first row group past this size.
+        only: number of the one part that is written then, however large, and also where there are no rows.
     """
 
     def __init__(
-        self, store: Store, layout: Layout, split: str, unit: int, schema: pa.Schema, max_bytes: int
+        self,
+        store: Store,
+        layout: Layout,
+        split: str,
+        unit: int,
+        schema: pa.Schema,
+        max_bytes: int,
+        only: int | None = None,
     ) -> None:
         self._store = store
         self._layout = layout
@@ -39,6 +47,7 @@ class PartWriter:
         self._unit = unit
         self._schema = schema
         self._max_bytes = max_bytes
+        self._only = only
         self._entries: list[ShardEntry] = []
         self._part: _Part | None = None
 
@@ -53,11 +62,13 @@ class PartWriter:
         if self._part is None:
             self._part = _Part(self._store, self._layout, self._schema)
         self._part.write(rows, tokens, documents)
-        if self._part.bytes >= self._max_bytes:
+        if self._only is None and self._part.bytes >= self._max_bytes:
             self._close_part()
 
     def finish(self) -> list[ShardEntry]:
         """Publish the last part and return all entries."""
+        if self._only is not None and self._part is None:
+            self._part = _Part(self._store, self._layout, self._schema)
         if self._part is not None:
             self._close_part()
         return self._entries
@@ -70,7 +81,7 @@ class PartWriter:
 
     def _close_part(self) -> None:
         assert self._part is not None
-        number = len(self._entries)
+        number = len(self._entries) if self._only is None else self._only
         path = shard_path(self._split, self._unit, number)
         self._entries.append(self._part.publish(self._layout, path, self._split, self._unit, number))
         self._part = None
@@ -86,6 +97,7 @@ class _Part:
         self._file = HashingFile(self._temp)
         self._writer = open_writer(self._file, schema)
         self._logical = LogicalHasher()
+        self._logical.update(schema.empty_table())
         self._row_groups: list[int] = []
         self._rows = self._tokens = self._documents = 0
 

@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tokenlake.build.events import Listed, Planning, Watcher, ignore
-from tokenlake.build.notes import notes_on
+from tokenlake.build.keptplan import kept_sources, notes_on_kept
+from tokenlake.build.notes import notes_on, notes_on_files
 from tokenlake.build.settle import settle
+from tokenlake.build.shards import cut, files_of_sources
 from tokenlake.build.units import WorkUnit, group_ranges, range_identity
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
@@ -113,20 +115,55 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
         settled, found = settle(
             source, files, tokenizer.files, tokenizer.eos_id if tokenizer.eos_id >= 0 else None
         )
+        settled = _padded(settled, tokenizer)
         _check_room(settled, tokenizer)
         inputs += files
         ranges.append(parts)
         sources.append(settled)
         excluded[source.name] = _load_excluded(source, files)
         notes += notes_on(source, files, build.unit_size) + found
-    build = replace(build, sources=tuple(sources))
+    build = replace(build, sources=kept_sources(sources, ranges))
+    notes += notes_on_kept(build)
     units: list[WorkUnit] = []
-    for source, parts in zip(sources, ranges, strict=True):
+    for source, parts, files in zip(sources, ranges, _shares(build, ranges), strict=True):
         base = unit_identity(build, source, tokenizers[source.name])
-        for group in group_ranges(parts, build.unit_size):
-            units.append(_unit(len(units), source, group, base, excluded[source.name]))
+        first = len(units)
+        for group, number in _groups(build, source, parts, files):
+            units.append(_unit(len(units), source, group, base, excluded[source.name], number))
+        notes += notes_on_files(source, files, units[first:])
     digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
     return Plan(build, tuple(inputs), tuple(units), tokenizers, excluded, digest, tuple(notes))
+
+
+def _shares(build: ResolvedBuild, ranges: list[list[list[FileRange]]]) -> list[int | None]:
+    """How many files each source gets."""
+    weights = [sum(part.weight for whole in parts for part in whole) for parts in ranges]
+    return files_of_sources(build, weights)
+
+
+def _groups(
+    build: ResolvedBuild, source: ResolvedSource, parts: list[list[FileRange]], files: int | None
+) -> Iterable[tuple[tuple[FileRange, ...], int | None]]:
+    """The ranges of each unit of a source, and how many files it writes."""
+    if files is None:
+        return ((group, None) for group in group_ranges(parts, build.unit_size))
+    return cut(source, parts, files)
+
+
+def _padded(source: ResolvedSource, planned: PlannedTokenizer) -> ResolvedSource:
+    """The source with the side of its padding, which may be the tokenizer's to say."""
+    settings = source.tokenizer
+    if settings.padding == "none":
+        return source
+    if planned.pad_id < 0:
+        raise ConfigError(
+            f"datasets.{source.name}.tokenizer.padding: {settings.padding!r}, but tokenizer {planned.files.name!r} "
+            "names neither a padding token nor an EOS token; name one in its tokenizer_config.json, or do not pad",
+            tokenizer=planned.files.name,
+        )
+    own = planned.files.config.get("padding_side")
+    side = settings.padding_side or ("left" if own == "left" else "right")
+    return replace(source, tokenizer=replace(settings, padding_side=side))
 
 
 def _check_predicates(build: ResolvedBuild) -> None:
@@ -194,14 +231,39 @@ def _read_listing(
 
 
 def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
-    """Load and describe each source's tokenizer, each distinct one once."""
-    loaded: dict[str, PlannedTokenizer] = {}
+    """Load and describe each source's tokenizer, each distinct one once.
+
+    Raises:
+        ConfigError: packed rows would hold ids of different tokenizers.
+    """
+    loaded: dict[str, tuple[TokenizerFiles, dict[str, Any]]] = {}
+    planned: dict[str, PlannedTokenizer] = {}
     for source in build.sources:
         name = source.tokenizer.name_or_path
         if name not in loaded:
             files = load_tokenizer(name)
-            loaded[name] = _resolve_ids(build, files, describe(files), source.tokenizer.add_special_tokens)
-    return {source.name: loaded[source.tokenizer.name_or_path] for source in build.sources}
+            loaded[name] = files, describe(files)
+        # The same tokenizer may put EOS itself for one source, and be told not to for another.
+        planned[source.name] = _resolve_ids(build, *loaded[name], source.tokenizer.add_special_tokens)
+    if build.pack is not None:
+        _require_one_tokenizer(build, planned)
+    return planned
+
+
+def _require_one_tokenizer(build: ResolvedBuild, planned: dict[str, PlannedTokenizer]) -> None:
+    """Packed rows are read as one stream of ids, in which an id must mean one thing."""
+    first, *others = build.sources
+    for source in others:
+        ours, theirs = planned[first.name], planned[source.name]
+        same_ids = ours.files.json_bytes == theirs.files.json_bytes
+        if not same_ids or (ours.eos_id, ours.pad_id) != (theirs.eos_id, theirs.pad_id):
+            raise ConfigError(
+                f"datasets.{source.name}.tokenizer: {source.tokenizer.name_or_path!r} is another tokenizer than "
+                f"{first.tokenizer.name_or_path!r} of datasets.{first.name}; packed rows of one dataset are read as "
+                "one stream, in which an id must mean one thing. Use one tokenizer, build a dataset for each, or "
+                "write pack.enabled: false, where `file` says which source a row is of",
+                source=source.name,
+            )
 
 
 def _resolve_ids(
@@ -249,13 +311,15 @@ def _unit(
     ranges: tuple[FileRange, ...],
     base: dict[str, Any],
     excluded: dict[int, list[int]],
+    files: int | None,
 ) -> WorkUnit:
     # Only what is excluded from this unit's own files counts: a takedown leaves the other units alone.
     mine = {
         str(file): excluded[file] for file in sorted({part.file.file_id for part in ranges} & excluded.keys())
     }
-    digest = fingerprint(base | {"ranges": range_identity(ranges), "excluded": mine})
-    return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest)
+    dealt = {} if files is None else {"files": files}
+    digest = fingerprint(base | {"ranges": range_identity(ranges), "excluded": mine} | dealt)
+    return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest, files)
 
 
 def _load_excluded(source: ResolvedSource, files: Iterable[InputFile]) -> dict[int, list[int]]:

@@ -13,22 +13,24 @@ from typing import Protocol, final
 import numpy as np
 import numpy.typing as npt
 import orjson
+import pyarrow as pa
 
-from tokenlake.build.documents import Documents
+from tokenlake.build.documents import Documents, taken
+from tokenlake.build.kept import Keeper, rows_of
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.faults import Fault
 from tokenlake.rows import Rows
-from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, refuse
+from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, TextRowBatch, refuse
 from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.opening import opened
 from tokenlake.sources.ranges import FileRange
-from tokenlake.sources.records import read_range, read_rows
+from tokenlake.sources.records import read_range, read_rows, read_texts
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.base import ChainedTransform
 from tokenlake.transforms.configured import open_chain
 from tokenlake.transforms.renderers import open_renderer
-from tokenlake.transforms.rendering import Renderer
+from tokenlake.transforms.rendering import Rendered, Renderer
 
 Int64 = npt.NDArray[np.int64]
 
@@ -86,7 +88,7 @@ def open_recipe(source: ResolvedSource, files: TokenizerFiles) -> Recipe:
         ConfigError: the settings contradict themselves, or the tokenizer lacks what they need.
     """
     if source.texts.is_plain:
-        return PlainRecipe(source)
+        return KeepingRecipe(source) if source.kept else PlainRecipe(source)
     renderer = open_renderer(
         source.texts, source.content_field, files, source.tokenizer.special_tokens_in_text
     )
@@ -127,12 +129,55 @@ def _plain(batch: TextBatch) -> Prepared:
 
 
 @final
+class KeepingRecipe:
+    """A field of each record is its document, and other fields are kept beside it."""
+
+    def __init__(self, source: ResolvedSource) -> None:
+        self._source, self._keeper = source, open_keeper(source)
+
+    @property
+    def rendered(self) -> bool:
+        return False
+
+    @property
+    def control_tokens(self) -> bool:
+        return self._source.tokenizer.special_tokens_in_text == "encode"
+
+    def read(self, part: FileRange) -> Iterator[Prepared]:
+        batches = read_texts(part, self._source, self._keeper.names)
+        while (batch := next(batches, None)) is not None:
+            box = [self._prepare(batch)]
+            del batch  # it may hold a text of 200 MB, which only its consumer still needs
+            yield box.pop()
+
+    def _prepare(self, batch: TextRowBatch) -> Prepared:
+        kept, faults = self._keeper.take(batch.table)
+        file = np.full(len(batch.positions), batch.file.file_id, np.int64)
+        documents = Documents(batch.text, file, batch.positions, kept=kept)
+        if not faults:
+            return _prepared(batch, documents)
+        good = np.ones(len(documents), np.bool_)
+        good[list(faults)] = False
+        bad = _judged(self._source, batch, sorted(faults.items()), batch.table)
+        return replace(
+            _prepared(batch, documents.select(good)),
+            bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)),
+        )
+
+
+def open_keeper(source: ResolvedSource) -> Keeper:
+    """Return what takes the kept fields of a planned source."""
+    return Keeper([(name, kind) for name, kind in source.kept if kind is not None])
+
+
+@final
 class RowsRecipe:
     """Records become rows, steps change them, and a renderer makes documents of them."""
 
     def __init__(self, source: ResolvedSource, chain: ChainedTransform, renderer: Renderer) -> None:
         self._source, self._chain, self._renderer = source, chain, renderer
-        self._columns = chain.needs(renderer.columns)
+        self._keeper = open_keeper(source)
+        self._columns = None if self._keeper.names else chain.needs(renderer.columns)
 
     @property
     def rendered(self) -> bool:
@@ -149,9 +194,13 @@ class RowsRecipe:
             yield self._prepare(batch)
 
     def _prepare(self, batch: RowBatch) -> Prepared:
-        rows = _table(batch)
+        keeps = bool(self._keeper.names)
+        rows = rows_of(_table(batch)) if keeps else _table(batch)
         outcome = self._chain.on_rows(rows)
+        kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
         made = self._renderer.render(outcome.rows)
+        if unfit:
+            made = _without(made, unfit)
         row = outcome.origin[made.origin]
         positions = batch.positions[row]
         documents = Documents(
@@ -161,9 +210,10 @@ class RowsRecipe:
             spans=made.spans,
             extra=_extra(row),
             parts=made.parts,
+            kept=taken(kept, made.origin),
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
-        bad = self._judge(batch, rows, sorted(faults.items()))
+        bad = _judged(self._source, batch, sorted(faults.items()), rows)
         prepared = _prepared(batch, documents)
         return replace(
             prepared,
@@ -174,28 +224,44 @@ class RowsRecipe:
             },
         )
 
-    def _judge(self, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]) -> tuple[BadRecord, ...]:
-        """Make bad records of rows; with the policy ``fail`` the first ends the build."""
-        if not faults:
-            return ()
-        fail = self._source.on_bad_record == "fail"
-        faulty = np.zeros(len(rows), np.bool_)
-        faulty[[index for index, _ in faults]] = True
-        objects = rows.select(faulty).objects
-        records = tuple(
-            _record(batch, index, fault, row) for (index, fault), row in zip(faults, objects, strict=True)
-        )
-        if fail:
-            first = replace(records[0], line=self._line(batch.file, records[0].position))
-            raise refuse(first, batch.file)
-        return records
 
-    def _line(self, file: InputFile, position: int) -> int | None:
-        """Return the line of a record of a local file of lines; counting is for those who must name one."""
-        if file.format != "jsonl" or file.compression or not file.is_local:
-            return None
-        with opened(file, self._source.storage_options) as data:
-            return count_lines(data, position) + 1
+def _judged(
+    source: ResolvedSource, batch: RowBatch, faults: list[tuple[int, Fault]], rows: Rows
+) -> tuple[BadRecord, ...]:
+    """Make bad records of rows of a batch; with the policy ``fail`` the first ends the build."""
+    if not faults:
+        return ()
+    faulty = np.zeros(len(rows), np.bool_)
+    faulty[[index for index, _ in faults]] = True
+    objects = rows.select(faulty).objects
+    records = tuple(
+        _record(batch, index, fault, row) for (index, fault), row in zip(faults, objects, strict=True)
+    )
+    if source.on_bad_record == "fail":
+        first = replace(records[0], line=_line(source, batch.file, records[0].position))
+        raise refuse(first, batch.file)
+    return records
+
+
+def _line(source: ResolvedSource, file: InputFile, position: int) -> int | None:
+    """Return the line of a record of a local file of lines; counting is for those who must name one."""
+    if file.format != "jsonl" or file.compression or not file.is_local:
+        return None
+    with opened(file, source.storage_options) as data:
+        return count_lines(data, position) + 1
+
+
+def _without(made: Rendered, unfit: dict[int, Fault]) -> Rendered:
+    """Take out what was made of rows that cannot be kept, and make them bad."""
+    good = ~np.isin(made.origin, list(unfit))
+    inside = np.repeat(good, made.parts)
+    return Rendered(
+        text=made.text.filter(pa.array(inside)),
+        origin=made.origin[good],
+        spans=None if made.spans is None else made.spans.select(inside),
+        bad=tuple(sorted((unfit | dict(made.bad)).items())),
+        parts=made.parts,
+    )
 
 
 def _table(batch: RowBatch) -> Rows:

@@ -167,6 +167,9 @@ class BuildSession:
             excluded={file: excluded[file] for file in files & excluded.keys()},
             bad_budget=self._budget.most_in_one_unit(unit),
             loss_mask=build.loss_mask,
+            attention_mask=build.attention_mask,
+            kept=build.kept,
+            files=unit.files,
         )
 
     def commit(self) -> Manifest:

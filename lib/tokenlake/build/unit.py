@@ -13,10 +13,11 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tokenlake.account import Account
 from tokenlake.build.assign import kept, split_indices
-from tokenlake.build.documents import Documents
+from tokenlake.build.documents import Documents, taken
 from tokenlake.build.finish import Finish
 from tokenlake.build.job import UnitJob
 from tokenlake.build.lengths import Fitted, Lengths
@@ -118,7 +119,7 @@ class Unit:
         self._paths[batch.file.file_id] = batch.file
         documents = self._leave_out(batch.documents, batch.file.file_id)
         self._waiting.append(documents)
-        self._waiting_bytes += documents.text_bytes
+        self._waiting_bytes += documents.held_bytes
         self._done["bytes"] += batch.bytes_read
         self._done["documents"] += batch.rows_read
 
@@ -192,7 +193,8 @@ class Unit:
     def _encode_long(self, split: str, document: Documents) -> bool:
         """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
         settings = self._job.source.tokenizer
-        whole = self._recipe.rendered or self._job.loss_mask or not self._lengths.keeps_all
+        masked = self._recipe.rendered or self._job.loss_mask
+        whole = masked or document.kept is not None or not self._lengths.keeps_all
         encoded = None if whole else self._encoder.encode_long(document.text)
         if encoded is None or (encoded.special_tokens and settings.special_tokens_in_text == "fail"):
             return False
@@ -216,7 +218,7 @@ class Unit:
         """Encode documents, taken out of their box so that the text is freed before packing, and pack them."""
         documents = box.pop()
         ids, offsets, documents = self._ids_of(documents)
-        file, position, extra = documents.file, documents.position, documents.extra
+        file, position, extra, kept = documents.file, documents.position, documents.extra, documents.kept
         text = documents.text if self._lengths.needs_text else None
         del documents
         self._counts["tokens"] += len(ids)
@@ -225,9 +227,11 @@ class Unit:
         self._reasons["dropped"].update(fitted.dropped)
         self._reasons["normalized"].update(fitted.touched)
         self._settle(len(position), fitted.origin, extra, fitted.left_out)
-        self._send(split, fitted, file, position)
+        self._send(split, fitted, file, position, taken(kept, fitted.origin))
 
-    def _send(self, split: str, fitted: Fitted, file: Int64, position: Int64) -> None:
+    def _send(
+        self, split: str, fitted: Fitted, file: Int64, position: Int64, beside: pa.RecordBatch | None
+    ) -> None:
         """Hand documents, none of them empty, to their sink; file and position are those of all documents."""
         ids, offsets, origin, again = fitted.ids, fitted.offsets, fitted.origin, fitted.again
         around = NOTHING_AROUND
@@ -237,7 +241,7 @@ class Unit:
             existing = min(done.eos_existing, len(origin) - pieces)
             ids, offsets = done.ids, done.offsets
             around = Around(bos=done.bos, eos=done.eos, eos_existing=existing)
-        self._sinks[split].add(ids, offsets, file[origin], position[origin], around, again)
+        self._sinks[split].add(ids, offsets, file[origin], position[origin], around, again, beside)
 
     def _ids_of(self, documents: Documents) -> tuple[Int32, Int64, Documents]:
         """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""

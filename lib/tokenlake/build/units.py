@@ -33,6 +33,7 @@ class WorkUnit:
         ranges: the parts of input files to read, in order.
         bytes: input bytes, for progress and scheduling.
         fingerprint: identity of the unit: equal fingerprints give equal bytes (sha256 hex).
+        files: exactly so many files for each split; None: as many as their size makes.
     """
 
     index: int
@@ -40,6 +41,7 @@ class WorkUnit:
     ranges: tuple[FileRange, ...]
     bytes: int
     fingerprint: str
+    files: int | None = None
 
 
 def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterator[tuple[FileRange, ...]]:

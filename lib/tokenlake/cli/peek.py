@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
+import orjson
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
@@ -36,28 +37,28 @@ def peek(
     """
     catalog = Catalog(open_store(store_url(store)))
     manifest = catalog.manifest(*catalog.resolve(name))
-    decoder = Decoder.of(catalog.store, manifest)
+    decoders = {name: Decoder.of(catalog.store, manifest, name) for name in manifest.tokenizer}
     sequences = list(read_sequences(catalog.store, manifest, split, row, number))
     if json:
-        print_json([_as_json(sequence, decoder) for sequence in sequences])
+        print_json([_as_json(sequence, decoders) for sequence in sequences])
         return 0
     console = stdout()
     for index, sequence in enumerate(sequences):
         if index:
             console.print()
-        _print_sequence(console, sequence, decoder, full)
+        _print_sequence(console, sequence, decoders, full)
     return 0
 
 
-def _as_json(sequence: Sequence, decoder: Decoder) -> dict[str, Any]:
+def _as_json(sequence: Sequence, decoders: dict[str, Decoder]) -> dict[str, Any]:
     found = asdict(sequence)
     for segment, shown in zip(sequence.segments, found["segments"], strict=True):
         shown["ids"] = list(segment.ids)
-        shown["text"] = decoder.text(segment.ids)
+        shown["text"] = decoders[segment.source].text(segment.ids)
     return found
 
 
-def _print_sequence(console: Console, sequence: Sequence, decoder: Decoder, full: bool) -> None:
+def _print_sequence(console: Console, sequence: Sequence, decoders: dict[str, Decoder], full: bool) -> None:
     tokens = sum(len(segment.ids) for segment in sequence.segments)
     padding = f", {count(sequence.padding)} padding" if sequence.padding else ""
     console.print(
@@ -71,8 +72,11 @@ def _print_sequence(console: Console, sequence: Sequence, decoder: Decoder, full
     begin = 0
     for segment in sequence.segments:
         console.print(_heading(segment, begin))
-        console.print(_body(decoder.text(segment.ids), full))
+        console.print(_body(decoders[segment.source].text(segment.ids), full))
         begin += len(segment.ids)
+    for name, value in sequence.kept.items():
+        shown = printable(orjson.dumps(value, default=str).decode())
+        console.print(Text.assemble((f"   {printable(name)}: ", "dim"), _body(shown, full)))
 
 
 def _heading(segment: Segment, begin: int) -> Text:

@@ -127,12 +127,14 @@ def _about(value: int) -> str:
 def _expected(made: Plan, whole: Estimate) -> list[tuple[str, str]]:
     pack = made.build.pack
     splits = {name: part for source in made.build.sources for name, part in source.splits}
+    exact = all(unit.files is not None for unit in made.units)
+    files = numbers.plural(whole.files, "file")
     rows = f"{_about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
     return [
         ("tokens", _about(whole.tokens)),
         ("sequences" if pack else "rows", rows),
         ("splits", ", ".join(f"{name} {numbers.percent(part, 1)}" for name, part in splits.items())),
-        ("output", f"~{numbers.size(whole.output_bytes)} in at most {numbers.plural(whole.files, 'file')}"),
+        ("output", f"~{numbers.size(whole.output_bytes)} in {'' if exact else 'at most '}{files}"),
         (
             "units",
             f"{numbers.plural(len(made.units), 'unit')} of {numbers.size(made.build.unit_size)} or less",

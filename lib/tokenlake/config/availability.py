@@ -71,24 +71,24 @@ _DATASET: Final[dict[str, Rule]] = {
     **dict.fromkeys(("text_mode", "on_bad_record", "max_bad_fraction", "splits", "exclude"), _BUILD),
     **dict.fromkeys(("type", "split", "dataset_split_name", "subset", "num_rows", "where"), _BUILD),
     **dict.fromkeys(("storage_options", "delimiter"), _BUILD),
-    "tokenizer_kwargs": _later(None, {}, {"use_fast": True}, instead="the tokenizer.json is used as it is"),
+    "tokenizer_kwargs": _later(
+        None, {}, {"use_fast": True}, instead="{use_fast: true}; the tokenizer.json is used as it is"
+    ),
     "cache_path": _later(None, instead="a build resumes and reuses from its store"),
     "cache_enabled": _later(True, instead=_REUSE),
     "save_path": _later(None, instead=_STORE),
     "save_format": _later(None, "parquet", instead="Parquet"),
     "content_field": _BUILD,
-    "additional_fields": _later(None, (), instead="a row keeps its tokens and where they come from"),
+    "additional_fields": _BUILD,
     **dict.fromkeys(("format_callback", "format_fields", "transforms"), _BUILD),
     **dict.fromkeys(("chat", "prompt", "preference", "long_documents"), _BUILD),
-    **dict.fromkeys(("truncation_strategy", "truncation_side"), _BUILD),
-    "shard_column": _later(None, instead=_SHARDS),
-    "num_shards": _later(None, instead=_SHARDS),
+    **dict.fromkeys(("truncation_strategy", "truncation_side", "num_shards"), _BUILD),
+    "shard_column": _later(None, instead=f"{_SHARDS}, or there are exactly save.num_shards"),
 }
 _TOKENIZER: Final[dict[str, Rule]] = {
     **dict.fromkeys(("name_or_path", "max_length", "truncation", "add_special_tokens"), _BUILD),
     "trust_remote_code": _BUILD,
-    "padding": _later(False, "do_not_pad", instead="documents are stored unpadded"),
-    "return_attention_mask": _OTHER,
+    **dict.fromkeys(("padding", "padding_side", "return_attention_mask"), _BUILD),
 }
 _SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
     (
@@ -105,7 +105,7 @@ _SOURCE: Final[dict[str, Rule]] = dict.fromkeys(
 _TOKENIZE: Final[dict[str, Rule]] = {
     **dict.fromkeys(("default_tokenizer", "max_length", "engine", "special_tokens_in_text"), _BUILD),
     **dict.fromkeys(("long_documents", "truncation_strategy", "truncation_side"), _BUILD),
-    "remove_columns": _OTHER,
+    "remove_columns": _BUILD,
     "batch_size": _later(1000, instead="documents are encoded in blocks of at least 4 MiB"),
     "num_workers": _later(4, instead="`--workers N`, the flow's parameter or build_dataset(workers=N)"),
     "cache_tokenized": _later(
@@ -136,7 +136,7 @@ _SAVE: Final[dict[str, Rule]] = {
     "output_dir": _BUILD,
     "max_shard_size": _BUILD,
     "format": _later("parquet", instead="Parquet"),
-    "num_shards": _later(None, instead=_SHARDS),
+    "num_shards": _BUILD,
     "compression": _later(None, "zstd", instead="zstd"),
     "overwrite": _later(False, instead="a build never overwrites, it adds a version"),
     "push_to_hub": _later(False, instead=_HUB),
@@ -193,6 +193,10 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = MappingProxyType(_ALL)
 """Section name to field name to rule; ``""`` is the top level, ``tokenizer`` a TokenizerConfig anywhere."""
 
 
+def _keys(value: Mapping[str, object]) -> str:
+    return f"a mapping with {', '.join(map(repr, value))}"
+
+
 def unavailable(section: str, config: object, path: str) -> list[str]:
     """Return a message for every field of `config` that is set to something this release does not do.
 
@@ -207,7 +211,7 @@ def unavailable(section: str, config: object, path: str) -> list[str]:
         asleep = rule.acts_with is not None and not getattr(config, rule.acts_with)
         if not asleep and rule.refuses(value):
             # A secret's repr is masked, and options are not shown at all.
-            shown = "the given mapping" if isinstance(value, dict) else repr(value)
+            shown = _keys(value) if isinstance(value, dict) else repr(value)
             key = f"{path}.{field}".lstrip(".")
             found.append(f"{key}: {shown} is not available yet; today: {rule.instead}")
     return found

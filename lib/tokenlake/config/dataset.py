@@ -106,7 +106,7 @@ class DatasetConfig(Section):
     """Tokenizer of this source; null: `tokenize.default_tokenizer`, else `default_tokenizer`."""
 
     tokenizer_kwargs: Options | None = None
-    """Further options for loading the tokenizer."""
+    """Further options for loading the tokenizer; a build takes {use_fast: true}, which is what it does anyway."""
 
     special_tokens_in_text: SpecialTokensInText | None = None
     """See `tokenize.special_tokens_in_text`; null inherits it."""
@@ -133,7 +133,7 @@ class DatasetConfig(Section):
     """For text files: a file is one document, or every line is."""
 
     additional_fields: tuple[Text, ...] | None = None
-    """Fields to keep beside the tokens."""
+    """Fields to keep beside the tokens of each document, as columns of their own; only where nothing is packed."""
 
     format_callback: FormatCallback | None = None
     """Function applied to every row before anything else; in a file as 'package.module:function'."""
@@ -163,10 +163,10 @@ class DatasetConfig(Section):
     """See `tokenize.truncation_side`; null inherits it."""
 
     shard_column: Text | None = None
-    """Column whose value chooses the output shard."""
+    """Column whose value chooses the output shard; not available yet."""
 
     num_shards: Count | None = None
-    """Number of output shards of this source."""
+    """Exactly this many files for each split, of this source alone; null: see `save.num_shards`."""
 
     on_bad_record: BadRecordPolicy | None = None
     """See `source.on_bad_record`; null inherits it."""

@@ -21,6 +21,9 @@ def identity(build: ResolvedBuild) -> dict[str, Any]:
         "max_shard_size": build.max_shard_size,
         "compression": build.compression,
         **({"loss_mask": True} if build.loss_mask else {}),
+        **({"attention_mask": True} if build.attention_mask else {}),
+        **({"kept": [[name, kind] for name, kind in build.kept]} if build.kept else {}),
+        **({} if build.num_shards is None else {"num_shards": build.num_shards}),
     }
 
 
@@ -46,11 +49,14 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
 def _given(source: ResolvedSource) -> dict[str, Any]:
     # Options that most sources lack count only where they are set, so that a new one of them does not give
     # every older dataset another identity.
-    options = {"where": source.where, "delimiter": source.delimiter}
-    texts = source.texts.identity()
-    return {name: value for name, value in options.items() if value is not None} | (
-        {"texts": texts} if texts else {}
-    )
+    options: dict[str, Any] = {
+        "where": source.where,
+        "delimiter": source.delimiter,
+        "texts": source.texts.identity() or None,
+        "additional_fields": [name for name, _ in source.kept] or None,
+        "num_shards": source.num_shards,
+    }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _pack(pack: ResolvedPack) -> dict[str, Any]:
@@ -69,10 +75,20 @@ def _tokenizer(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
     return {
         "add_special_tokens": tokenizer.add_special_tokens,
         # Where long documents are kept, `max_length` does nothing, so it must not make two equal results differ.
-        "max_length": None if tokenizer.long_documents == "keep" else tokenizer.max_length,
+        "max_length": tokenizer.max_length if _counts_tokens(tokenizer) else None,
         **_long_documents(tokenizer),
         "special_tokens_in_text": tokenizer.special_tokens_in_text,
+        **(
+            {}
+            if tokenizer.padding == "none"
+            else {"padding": tokenizer.padding, "padding_side": tokenizer.padding_side}
+        ),
     }
+
+
+def _counts_tokens(tokenizer: ResolvedTokenizer) -> bool:
+    """Whether `max_length` acts."""
+    return tokenizer.long_documents != "keep" or tokenizer.padding == "max_length"
 
 
 def _long_documents(tokenizer: ResolvedTokenizer) -> dict[str, Any]:

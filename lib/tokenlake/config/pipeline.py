@@ -45,7 +45,7 @@ class PipelineConfig(Section):
     """Tokenizer of the datasets that name none, after `tokenize.default_tokenizer`."""
 
     streaming: Switch = True
-    """Have the row-wise API stream rather than load; not used by a build, which always streams."""
+    """Have the row-wise API stream rather than load; not used by a build, which streams also where this is false."""
 
     seed: Seed | None = None
     """Seed of everything random; today nothing in a build is."""

@@ -17,6 +17,7 @@ from tokenlake.config.callables import callable_name
 from tokenlake.config.chat import ChatConfig
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.lengths import contradictions, long_documents
+from tokenlake.config.outputs import has_attention_mask, only_in_builds, output_problems, shard_problems
 from tokenlake.config.resolved import (
     ResolvedBuild,
     ResolvedPack,
@@ -84,6 +85,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         max_shard_size=save.max_shard_size,
         compression="zstd",
         hash_threads=config.source.hash_threads,
+        num_shards=save.num_shards,
     )
 
 
@@ -95,7 +97,10 @@ def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
     """
     pipeline = config_models.PipelineConfig(datasets=(dataset,))
     (named,) = pipeline.datasets
-    _raise(NotAvailableError, unavailable("datasets", named, f"datasets.{named.name}"))
+    _raise(
+        NotAvailableError,
+        unavailable("datasets", named, f"datasets.{named.name}") + only_in_builds(named),
+    )
     return _source(pipeline, named)
 
 
@@ -126,7 +131,8 @@ def _missing(config: PipelineConfig) -> list[str]:
             )
     for dataset in config.datasets:
         problems += _missing_in(config, dataset)
-    return problems + contradictions(config)
+        problems += output_problems(config, dataset, _tokenizer_choice(config, dataset))
+    return problems + shard_problems(config) + contradictions(config)
 
 
 def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
@@ -196,6 +202,8 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
         delimiter=dataset.delimiter,
         tokenizer=_tokenizer(config, dataset),
         texts=_texts(config, dataset),
+        kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
+        num_shards=dataset.num_shards,
     )
 
 
@@ -257,6 +265,7 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
     stage, choice = config.tokenize, _tokenizer_choice(config, dataset)
     options = None if isinstance(choice, str) else choice
     policy, strategy, side = long_documents(config, dataset)
+    padding = options.padding if options else False
     return ResolvedTokenizer(
         name_or_path=choice if isinstance(choice, str) else choice.name_or_path if choice else "",
         add_special_tokens=options.add_special_tokens if options else True,
@@ -267,6 +276,9 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
         trust_remote_code=options.trust_remote_code if options else False,
         special_tokens_in_text=_special_tokens(config, dataset),
         engine=stage.engine,
+        padding="none" if padding in (False, "do_not_pad") else padding,
+        padding_side=options.padding_side if options and padding in ("max_length", "longest") else None,
+        attention_mask=not config.pack.enabled and has_attention_mask(options),
     )
 
 

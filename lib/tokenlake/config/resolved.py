@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from tokenlake.columntypes import ColumnType
 from tokenlake.config.resolved_texts import ResolvedTexts
 
 SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
@@ -31,6 +32,9 @@ class ResolvedTokenizer:
         truncation_strategy, truncation_side: where a document is cut, for ``truncate``.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``.
         engine: ``auto``, ``gigatoken`` or ``tokenizers``; never changes the ids.
+        padding: of unpacked rows: to `max_length`, or to the longest of their row group.
+        padding_side: None until the plan asked the tokenizer.
+        attention_mask: whether unpacked rows say which of their ids are not padding.
     """
 
     name_or_path: str
@@ -42,6 +46,9 @@ class ResolvedTokenizer:
     long_documents: Literal["keep", "truncate", "split", "drop"] = "keep"
     truncation_strategy: Literal["simple", "word", "sentence", "smart"] = "simple"
     truncation_side: Literal["right", "left"] = "right"
+    padding: Literal["none", "max_length", "longest"] = "none"
+    padding_side: Literal["left", "right"] | None = None
+    attention_mask: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,9 @@ class ResolvedSource:
         subset, split: of a dataset on the Hub.
         delimiter: between the cells of CSV, None for what the extension says.
         texts: what makes texts of the rows.
+        kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.columntypes`; the type is None
+            until the plan looked at the inputs.
+        num_shards: write exactly so many files for each split, of this source alone; None: see the build's.
     """
 
     name: str
@@ -83,6 +93,8 @@ class ResolvedSource:
     delimiter: str | None = None
     max_expansion: float = 1000.0
     texts: ResolvedTexts = field(default_factory=ResolvedTexts)
+    kept: tuple[tuple[str, ColumnType | None], ...] = ()
+    num_shards: int | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -93,6 +105,7 @@ class ResolvedSource:
             "splits": tuple((str(name), float(part)) for name, part in data["splits"]),
             "tokenizer": ResolvedTokenizer(**data["tokenizer"]),
             "texts": ResolvedTexts.from_json(data["texts"]),
+            "kept": tuple((name, kind) for name, kind in data["kept"]),
         }
         return cls(**fields)
 
@@ -129,6 +142,8 @@ class ResolvedBuild:
         unit_size: input bytes of a unit of work.
         max_shard_size: bytes past which an output file ends.
         hash_threads: threads that hash inputs; changes nothing in the result.
+        num_shards: write exactly so many files for each split, of all sources together; None: as units and
+            `max_shard_size` make them.
     """
 
     name: str
@@ -140,11 +155,23 @@ class ResolvedBuild:
     max_shard_size: int
     compression: Literal["zstd"]
     hash_threads: int
+    num_shards: int | None = None
 
     @property
     def loss_mask(self) -> bool:
         """Whether rows say which of their tokens bear loss."""
         return any(source.texts.masked for source in self.sources)
+
+    @property
+    def attention_mask(self) -> bool:
+        """Whether unpacked rows say which of their ids are not padding."""
+        return self.pack is None and any(source.tokenizer.attention_mask for source in self.sources)
+
+    @property
+    def kept(self) -> tuple[tuple[str, ColumnType], ...]:
+        """(name, type) of the columns of kept fields, those of the first source first; the plan knows them."""
+        fields = {name: kind for source in self.sources for name, kind in source.kept}
+        return tuple((name, kind) for name, kind in fields.items() if kind is not None)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

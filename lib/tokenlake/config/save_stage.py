@@ -25,13 +25,13 @@ class SaveStageConfig(Section):
     """Format of the files."""
 
     num_shards: Count | None = None
-    """Exactly this many files; null: as many as `max_shard_size` makes."""
+    """Exactly this many files for each split, whatever `max_shard_size` says; null: as many as that makes."""
 
     compression: Literal["none", "gzip", "lz4", "zstd"] | None = None
     """Compression of the files; null: zstd in Parquet, else none."""
 
     max_shard_size: Size = 500 * MIB
-    """A file ends at the first row group past this size."""
+    """A file ends at the first row group past this size; with `num_shards` no file is ended by its size."""
 
     overwrite: Switch = False
     """Let the row-wise API replace what is in `output_dir`; a build never overwrites, it adds a version."""

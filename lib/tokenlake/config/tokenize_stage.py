@@ -35,7 +35,7 @@ class TokenizeStageConfig(Section):
     """Keep the tokens of each source as a dataset of its own; null: only when mixing."""
 
     remove_columns: tuple[Text, ...] | None = None
-    """Columns to drop after tokenizing; a build keeps none but those asked for."""
+    """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
 
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
     """auto: the fast engine where it is proven exact, else the reference. Never changes the ids."""

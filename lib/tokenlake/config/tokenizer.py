@@ -39,13 +39,16 @@ class TokenizerConfig(Section):
     """Cut documents to `max_length` (accounted); null: no when packing follows, else yes."""
 
     padding: Literal[False, "max_length", "longest", "do_not_pad"] = False
-    """Padding of unpacked documents; a build stores documents unpadded."""
+    """Pad unpacked rows to `max_length`, or to the longest of their row group; packed rows are always full."""
+
+    padding_side: Literal["left", "right"] | None = None
+    """Where `padding` puts it; null: as tokenizer_config.json says, else right."""
 
     add_special_tokens: Switch = True
     """Put the tokenizer's own BOS/EOS around every document."""
 
     return_attention_mask: Switch = True
-    """Have readers yield an attention mask; not used by a build (without padding the mask is all ones)."""
+    """Store `attention_mask` (1 document, 0 padding) in unpacked rows, where this is written out or rows are padded."""
 
     trust_remote_code: Switch = False
     """Allow code of the tokenizer's repository to run; a build reads tokenizer.json and never runs any."""

@@ -24,18 +24,19 @@ class Decoder:
         self._json = tokenizer_json
 
     @classmethod
-    def of(cls, store: Store, manifest: Manifest) -> Self:
-        """Read the tokenizer of a version, verified.
+    def of(cls, store: Store, manifest: Manifest, source: str | None = None) -> Self:
+        """Read the tokenizer of a version, or of one of its sources, verified.
 
         Raises:
             NotFoundError: the version has no tokenizer.
-            ConfigError: its sources have different tokenizers.
+            ConfigError: its sources have different tokenizers, and none is named.
         """
         where = f"{manifest.dataset}@v{manifest.version}"
+        folder = "" if source is None else manifest.tokenizer[source].get("folder", "")
         found = {
             path: entry.sha256
             for path, entry in manifest.other_files.items()
-            if path.startswith(f"{TOKENIZER}/") and path.endswith(f"/{_JSON}")
+            if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{_JSON}")
         }
         if not found:
             raise NotFoundError(f"{where} holds no {TOKENIZER}/{_JSON}; its ids cannot be decoded")

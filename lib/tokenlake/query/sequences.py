@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ class Segment:
 @final
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One row: its place, its segments, and how many ids of padding follow them."""
+    """One row: its place, its segments, how many ids of padding it has, and the fields kept beside it."""
 
     split: str
     row: int
@@ -43,6 +43,7 @@ class Sequence:
     shard_row: int
     segments: tuple[Segment, ...]
     padding: int
+    kept: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def read_sequences(
@@ -120,13 +121,17 @@ def _sequence(
 ) -> Sequence:
     ids: list[int] = values["input_ids"]
     packed = manifest.kind == "packed"
-    lengths: list[int] = values["segment_lengths"] if packed else [len(ids)]
+    mask: list[int] = values.get("attention_mask") or [1] * len(ids)
+    lengths: list[int] = values["segment_lengths"] if packed else [sum(mask)]
     documents: list[dict[str, int]] = values["documents"] if packed else [{**values, "start": 0}]
     segments: list[Segment] = []
-    begin = 0
+    # Padding is behind the documents of a packed row, and may be before the only one of another.
+    begin = 0 if packed else mask.index(1)
     for length, document in zip(lengths, documents, strict=True):
         entry = inputs[document["file"]]
         run = tuple(ids[begin : begin + length])
         segments.append(Segment(entry.source, entry.path, document["position"], document["start"], run))
         begin += length
-    return Sequence(shard.split, row, shard.path, shard_row, tuple(segments), len(ids) - begin)
+    padding = len(ids) - sum(lengths)
+    kept = {name: values[name] for name, _ in manifest.config.get("build", {}).get("kept", ())}
+    return Sequence(shard.split, row, shard.path, shard_row, tuple(segments), padding, kept)

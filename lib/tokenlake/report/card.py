@@ -93,7 +93,8 @@ def _columns(manifest: Manifest) -> str:
     if manifest.seq_length is None:
         return (
             "- `input_ids`: the document's token ids (int32).\n"
-            "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
+            + _further(manifest)
+            + "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
             "  `manifest.json`), and the row number or byte offset in it.\n"
         )
     length = numbers.count(manifest.seq_length)
@@ -103,6 +104,18 @@ def _columns(manifest: Manifest) -> str:
         "- `documents`: for the same pieces, `file` (the id of an input file; the table is in `manifest.json`),\n"
         "  `position` (row number or byte offset in it) and `start` (the piece's first token within its document).\n"
     )
+
+
+def _further(manifest: Manifest) -> str:
+    """The columns that not every dataset of unpacked rows has."""
+    build = manifest.config.get("build", {})
+    mask = (
+        "- `attention_mask`: 1 for an id of the document, 0 for padding.\n"
+        if "attention_mask" in build
+        else ""
+    )
+    names = ", ".join(f"`{name}`" for name, _ in build.get("kept", ()))
+    return mask + (f"- {names}: kept from the input.\n" if names else "")
 
 
 def _account(account: Account, seq_length: int | None) -> str:

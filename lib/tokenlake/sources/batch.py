@@ -105,6 +105,13 @@ class RowBatch(Batch):
         return self.rows.to_pylist() if self.objects is None else self.objects
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRowBatch(RowBatch):
+    """Records as rows, and their texts beside them, as in :class:`TextBatch`."""
+
+    text: pa.LargeStringArray
+
+
 def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
     """Return the error of the policy ``fail`` for `record`, which is of `file`."""
     place = f"{file.url}:{record.line}" if record.line is not None else file.url

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tokenlake.predicate.where import Predicate
 from tokenlake.rows import Rows
 from tokenlake.sources.arrays import no_text, select
-from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, refuse
+from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, TextRowBatch, refuse
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.linenumbers import LineNumbers
 from tokenlake.sources.magic import check_plain
@@ -26,7 +26,7 @@ from tokenlake.sources.want import ALL, Want, rows_wanted, text_wanted
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
-__all__ = ["BadRecord", "RowBatch", "TextBatch", "read_range", "read_rows"]
+__all__ = ["BadRecord", "RowBatch", "TextBatch", "TextRowBatch", "read_range", "read_rows", "read_texts"]
 
 _NOTHING = np.zeros(0, np.int64)
 
@@ -80,6 +80,22 @@ def _only(rows: Rows, columns: tuple[str, ...] | None) -> Rows:
         return Rows(objects=rows.objects, names=columns)
     there: list[str] = rows.columns.schema.names
     return Rows(rows.columns.select([name for name in columns if name in there]))
+
+
+def read_texts(
+    part: FileRange, source: ResolvedSource, columns: tuple[str, ...] | None = ALL
+) -> Iterator[TextRowBatch]:
+    """Read the texts of a range with fields beside them; otherwise like :func:`read_range`.
+
+    Args:
+        columns: top-level fields, None for all.
+    """
+    predicate = Predicate(source.where) if source.where else None
+    also = predicate.columns if predicate else ()
+    wanted = None if columns is None else tuple(dict.fromkeys((*columns, *also)))
+    for taken in _read(part, source, text_wanted(source, wanted), predicate):
+        box = [TextRowBatch(text=taken.pop_text(), table=_only(taken.pop_rows(), columns), **taken.fields())]
+        yield box.pop()
 
 
 def _read(

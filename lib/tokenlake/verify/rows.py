@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.columntypes import arrow_type
+from tokenlake.manifest import Manifest
 from tokenlake.schema import LogicalHasher, packed_schema, tokens_schema
 
 Int64s = npt.NDArray[np.int64]
 Fault = tuple[str, str, str]  # problem, expected, got
 
 
-def expected_schema(seq_length: int | None) -> pa.Schema:
-    """Return the columns that every shard of the kind has (``seq_length`` None: a tokens dataset)."""
-    return tokens_schema() if seq_length is None else packed_schema(seq_length)
+@final
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a manifest says of the rows of all its shards.
+
+    Attributes:
+        seq_length: L of a packed dataset, None for tokens.
+        kept: (name, Arrow type) of the kept fields, the only columns that may hold nulls.
+        attention_mask: whether unpacked rows say what of them is padding.
+    """
+
+    seq_length: int | None
+    kept: tuple[tuple[str, pa.DataType], ...] = ()
+    attention_mask: bool = False
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Read it off a manifest."""
+        build = manifest.config.get("build", {})
+        kept = tuple((name, arrow_type(kind)) for name, kind in build.get("kept", ()))
+        return cls(manifest.seq_length, kept, bool(build.get("attention_mask")))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that every shard has."""
+        if self.seq_length is not None:
+            return packed_schema(self.seq_length)
+        return tokens_schema(attention_mask=self.attention_mask, kept=self.kept)
 
 
 @final
@@ -26,11 +53,11 @@ class RowCheck:
     """Counts and checks rows as they come; one for each shard.
 
     Args:
-        seq_length: L of a packed dataset, None for tokens.
+        expected: what the manifest says of the rows.
         file_ids: ascending ids of the manifest's input table, int64.
     """
 
-    seq_length: int | None
+    expected: Expected
     file_ids: Int64s
     rows: int = 0
     tokens: int = 0
@@ -40,26 +67,25 @@ class RowCheck:
 
     def add(self, table: pa.Table) -> None:
         """Check the next rows; all columns as stored. The first fault of each kind is kept."""
-        nulls = [
-            name for name, column in zip(table.schema.names, table.columns, strict=True) if _nulls(column)
-        ]
+        free = {name for name, _ in self.expected.kept}
+        columns = zip(table.schema.names, table.columns, strict=True)
+        nulls = [name for name, column in columns if name not in free and _nulls(column)]
         if nulls:
             self._fault("nulls", "no nulls in any column", f"some in {', '.join(nulls)}")
         else:
             self.hasher.update(table)
-            self._packed(table) if self.seq_length is not None else self._ragged(table)
+            self._packed(table) if self.expected.seq_length is not None else self._ragged(table)
         self.rows += table.num_rows
 
     def _packed(self, table: pa.Table) -> None:
+        length = self.expected.seq_length or 0
         lengths, pieces = _list(table, "segment_lengths")
         documents, provenance = _list(table, "documents")
         limits = np.concatenate(([0], np.cumsum(lengths)))
         ends = np.concatenate(([0], np.cumsum(pieces, dtype=np.int64)))[limits]
         used = np.diff(ends)
         self._rows("segment lengths", "at least one piece in every row", lengths < 1)
-        self._rows(
-            "segment lengths", f"at most {self.seq_length} ids in a row", used > (self.seq_length or 0)
-        )
+        self._rows("segment lengths", f"at most {length} ids in a row", used > length)
         self._rows("segment lengths", "pieces of at least one id", np.diff(_marked(pieces < 1)[limits]) > 0)
         self._rows("provenance", "a document for every segment", lengths != documents)
         start = _numbers(provenance.field("start"))
@@ -72,8 +98,28 @@ class RowCheck:
         lengths, _ = _list(table, "input_ids")
         self._rows("input_ids", "at least one id in every row", lengths < 1)
         self._provenance(*(_numbers(table[name].combine_chunks()) for name in ("file", "position")))
-        self.tokens += int(lengths.sum())
+        if "loss_mask" in table.schema.names:
+            self._rows("loss_mask", "a bit for every id", _list_lengths(table, "loss_mask") != lengths)
+        self.tokens += self._unpadded(table, lengths)
         self.documents += table.num_rows
+
+    def _unpadded(self, table: pa.Table, lengths: Int64s) -> int:
+        """Check the mask and return how many ids are not padding."""
+        if "attention_mask" not in table.schema.names:
+            return int(lengths.sum())
+        sizes, mask = _list(table, "attention_mask")
+        self._rows("attention_mask", "a value for every id", sizes != lengths)
+        if (sizes != lengths).any():
+            return 0
+        self._values("attention_mask", "1 or 0", (mask != 0) & (mask != 1))
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        ones = np.diff(np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))[offsets])
+        self._rows("attention_mask", "at least one id that is not padding", ones < 1)
+        # Padding is on one side: of the places where the mask changes none, or one, lies inside a row.
+        changes = np.concatenate(([0], np.cumsum(np.diff(mask, prepend=mask[:1]) != 0)))
+        inside = changes[offsets[1:]] - changes[np.minimum(offsets[:-1] + 1, offsets[1:])]
+        self._rows("attention_mask", "padding at one end of the row", inside > 1)
+        return int(mask.sum())
 
     def _provenance(self, file: Int64s, position: Int64s) -> None:
         self._values("provenance", "files of the manifest's inputs", ~np.isin(file, self.file_ids))
@@ -93,6 +139,11 @@ class RowCheck:
 
     def _fault(self, problem: str, expected: str, got: str) -> None:
         self.faults.setdefault(f"{problem}: {expected}", (problem, expected, got))
+
+
+def _list_lengths(table: pa.Table, name: str) -> Int64s:
+    column: Any = table[name].combine_chunks()
+    return np.diff(column.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
 def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:

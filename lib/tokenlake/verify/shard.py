@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.manifest import ShardEntry
 from tokenlake.verify.report import Problem
-from tokenlake.verify.rows import Int64s, RowCheck, expected_schema
+from tokenlake.verify.rows import Expected, Int64s, RowCheck
 
 # What Arrow raises for damaged Parquet: its own errors, OSError for pages, ValueError for metadata.
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
@@ -28,31 +28,31 @@ class ShardResult:
 
 
 def check_shard(
-    stream: BinaryIO, entry: ShardEntry, seq_length: int | None, file_ids: Int64s, *, deep: bool
+    stream: BinaryIO, entry: ShardEntry, expected: Expected, file_ids: Int64s, *, deep: bool
 ) -> ShardResult:
     """Check a shard whose bytes are those of the manifest.
 
     Args:
         stream: the file, seekable.
         entry: what the manifest says of it.
-        seq_length: L of a packed dataset, None for tokens.
+        expected: what the manifest says of all rows.
         file_ids: ascending ids of the manifest's input table.
         deep: decode all pages (checksums verified), count, and compare the logical hash.
     """
     try:
         file = pq.ParquetFile(stream, page_checksum_verification=True)
-        wrong = _footer(file, entry, seq_length)
+        wrong = _footer(file, entry, expected)
     except _DAMAGE as error:
         return ShardResult(0, 0, (Problem(entry.path, "footer", "a readable Parquet footer", str(error)),))
     if wrong or not deep:
         return ShardResult(0, 0, tuple(wrong))
-    return _decode(file, entry, RowCheck(seq_length, file_ids))
+    return _decode(file, entry, RowCheck(expected, file_ids))
 
 
-def _footer(file: pq.ParquetFile, entry: ShardEntry, seq_length: int | None) -> list[Problem]:
+def _footer(file: pq.ParquetFile, entry: ShardEntry, expected: Expected) -> list[Problem]:
     metadata: pq.FileMetaData = file.metadata
     schema: Any = file.schema_arrow
-    wanted: Any = expected_schema(seq_length)
+    wanted: Any = expected.schema
     sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     found = [
         _differs(entry, "rows", entry.rows, metadata.num_rows),

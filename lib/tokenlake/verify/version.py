@@ -18,7 +18,7 @@ from tokenlake.storage.base import Store
 from tokenlake.storage.layout import CLAIM, LEDGER, MANIFEST, RUNS, Layout, ledger_unit
 from tokenlake.verify.ledger import ledger_problems, read_ledger
 from tokenlake.verify.report import Problem, VerifyProgress, VerifyReport
-from tokenlake.verify.rows import Int64s
+from tokenlake.verify.rows import Expected, Int64s
 from tokenlake.verify.shard import ShardResult, check_shard
 
 _CHUNK: Final = 1 << 20
@@ -184,7 +184,7 @@ class _Verification:
             if isinstance(entry, FileEntry):
                 return ShardResult(0, 0, ())
             stream.seek(0)
-            result = check_shard(stream, entry, self.manifest.seq_length, ids, deep=self.deep)
+            result = check_shard(stream, entry, Expected.of(self.manifest), ids, deep=self.deep)
         meter.add(entry.bytes * self.deep, decoded=True)
         return result
 

@@ -1,0 +1,167 @@
+"""Unpacked rows: each is a document, with its mask and the fields kept beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.build.padding import Padding, RowGroups
+from tokenlake.build.parts import PartWriter
+from tokenlake.build.sink import NOTHING_AROUND, Around
+from tokenlake.manifest import ShardEntry
+from tokenlake.packing import join_documents
+from tokenlake.packing.marks import LEARNED, learned, plain
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_ARROW: Final[Any] = pa
+_KEPT_BYTES: Final = 64 << 20  # of kept fields after which a row group ends, however few tokens it has
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Some documents that wait for their row group to be full."""
+
+    ids: Int32
+    lengths: Int64
+    file: Int64
+    position: Int64
+    kept: pa.RecordBatch | None
+
+
+@final
+class TokensSink:
+    """One row per document, exactly what the tokenizer's post-processor gives.
+
+    Args:
+        schema: of the rows; columns that are not ids, masks or provenance are kept fields.
+        prefix, suffix: what is put around every document.
+        group_tokens: ids of a full row group.
+    """
+
+    def __init__(
+        self,
+        writer: PartWriter,
+        schema: pa.Schema,
+        prefix: tuple[int, ...],
+        suffix: tuple[int, ...],
+        padding: Padding,
+        group_tokens: int,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._writer, self._schema, self._padding = writer, schema, padding
+        self._masked = "loss_mask" in schema.names
+        self._prefix = np.asarray(prefix, np.int32)
+        self._suffix = np.asarray([token | LEARNED if self._masked else token for token in suffix], np.int32)
+        self._groups = RowGroups(padding, group_tokens)
+        self._waiting: list[_Chunk] = []
+        self._kept_bytes = 0
+
+    def add(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        file: Int64,
+        position: Int64,
+        around: Around = NOTHING_AROUND,
+        again: Bools | None = None,
+        kept: pa.RecordBatch | None = None,
+    ) -> None:
+        if not len(position):
+            return
+        self._count(int(offsets[-1] - offsets[0]), len(position), around)
+        stream = ids[offsets[0] : offsets[-1]]
+        lengths = np.diff(offsets)
+        if affixes := len(self._prefix) + len(self._suffix):
+            stream, lengths = join_documents(ids, offsets, self._prefix, self._suffix), lengths + affixes
+        ends = np.cumsum(lengths)
+        first = 0
+        while first < len(lengths):
+            taken, full = self._groups.take(lengths[first:])
+            last = first + taken
+            if taken:
+                chosen = stream[ends[first] - lengths[first] : ends[last - 1]]
+                beside = None if kept is None else kept.slice(first, taken)
+                self._wait(
+                    _Chunk(chosen, lengths[first:last], file[first:last], position[first:last], beside)
+                )
+            if full or self._kept_bytes >= _KEPT_BYTES:
+                self._flush()
+            first = last
+
+    def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
+        ids = np.concatenate(list(windows))
+        self.add(ids, np.array([0, len(ids)]), np.array([file]), np.array([position]))
+
+    def finish(self) -> list[ShardEntry]:
+        self._flush()
+        return self._writer.finish()
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+    def _count(self, ids: int, documents: int, around: Around) -> None:
+        self.counts.update(
+            documents=documents,
+            content=ids - around.bos - around.eos,
+            bos=around.bos + documents * len(self._prefix),
+            eos=around.eos + documents * len(self._suffix),
+            eos_existing=around.eos_existing,
+        )
+
+    def _wait(self, chunk: _Chunk) -> None:
+        self._waiting.append(chunk)
+        if chunk.kept is not None:
+            self._kept_bytes += chunk.kept.nbytes
+
+    def _flush(self) -> None:
+        """Write what waits as one row group."""
+        waiting, self._waiting, self._kept_bytes = self._waiting, [], 0
+        self._groups.clear()
+        if not waiting:
+            return
+        lengths = np.concatenate([chunk.lengths for chunk in waiting])
+        columns = self._columns(np.concatenate([chunk.ids for chunk in waiting]), lengths)
+        columns["file"] = pa.array(np.concatenate([chunk.file for chunk in waiting]))
+        columns["position"] = pa.array(np.concatenate([chunk.position for chunk in waiting]))
+        columns |= self._kept([chunk.kept for chunk in waiting if chunk.kept is not None])
+        arrays = [
+            columns[name] if name in columns else pa.nulls(len(lengths), self._schema.field(name).type)
+            for name in self._schema.names
+        ]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._writer.write(rows, tokens=int(lengths.sum()), documents=len(lengths))
+
+    def _columns(self, ids: Int32, lengths: Int64) -> dict[str, Any]:
+        """The columns of ids and masks."""
+        sizes = self._padding.sizes(lengths)
+        mask = np.ones(0, np.int32)
+        if self._padding.kind != "none":
+            ids, mask = self._padding.apply(ids, lengths, sizes)
+            self.counts["pad"] += len(ids) - int(lengths.sum())
+        elif "attention_mask" in self._schema.names:
+            mask = np.ones(len(ids), np.int32)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        flat: dict[str, Any] = {"input_ids": plain(ids) if self._masked else ids}
+        if "attention_mask" in self._schema.names:
+            flat["attention_mask"] = mask
+        if self._masked:
+            flat["loss_mask"] = learned(ids)
+        return {name: self._lists(name, offsets, values) for name, values in flat.items()}
+
+    def _lists(self, name: str, offsets: Any, values: Any) -> Any:
+        kind = self._schema.field(name).type
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
+
+    def _kept(self, batches: list[pa.RecordBatch]) -> dict[str, Any]:
+        """The kept fields of all rows, which are of one source and so have the same."""
+        names = batches[0].schema.names if batches else []
+        return {name: _ARROW.concat_arrays([batch.column(name) for batch in batches]) for name in names}
