@@ -111,6 +111,14 @@ class ChatRenderer:
         )
         return rendered, {row: found for row, found in made.items() if isinstance(found, Fault)}
 
+    def render_many(self, conversations: Sequence[Conversation]) -> list[RenderedChat | Fault]:
+        """Return the text of each conversation, with what is learned of it, or why there is none.
+
+        Args:
+            conversations: of messages with known roles, whose texts spell no special tokens.
+        """
+        return [self._one(conversation) for conversation in conversations]
+
     def _by_template(self, messages: Sequence[Any]) -> tuple[str, Sequence[Stretch]]:
         made = self._rendered(list(messages), None)
         return made.text, made.learned
