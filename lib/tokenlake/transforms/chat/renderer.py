@@ -114,8 +114,7 @@ class ChatRenderer:
     def render_many(self, conversations: Sequence[Conversation]) -> list[RenderedChat | Fault]:
         """Return the text of each conversation, with what is learned of it, or why there is none.
 
-        Args:
-            conversations: of messages with known roles, whose texts spell no special tokens.
+        They are taken as they are: their messages must be of the right form, and forge nothing.
         """
         return [self._one(conversation) for conversation in conversations]
 
