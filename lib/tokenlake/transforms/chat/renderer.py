@@ -17,6 +17,7 @@ from tokenlake.rows import Rows
 from tokenlake.spans import Spans, Stretch, byte_stretches
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.alike import Alike, Together
+from tokenlake.transforms.chat.assembling import AssemblyScan
 from tokenlake.transforms.chat.forging import ForgeryScan
 from tokenlake.transforms.chat.learning import NOTHING, TurnFinder, check_learned
 from tokenlake.transforms.chat.skeletons import Skeletons
@@ -67,7 +68,9 @@ class ChatRenderer:
         variables = {**named_tokens(files), **chat.template_kwargs}
         variables["add_generation_prompt"] = chat.add_generation_prompt
         self._finder = TurnFinder(self.template, files.special_tokens)
-        self._forgeries = ForgeryScan.of(files) if special_tokens_in_text == "fail" else None
+        fail = special_tokens_in_text == "fail"
+        self._forgeries = ForgeryScan.of(files) if fail else None
+        self._assemblies = AssemblyScan(self.template, files.special_tokens) if fail else None
         self._alike: Alike | None = None
         if self._forgeries is None or not self._forgeries.normalizes:
             scan = None if self._forgeries is None else self._forgeries.scan
@@ -130,6 +133,8 @@ class ChatRenderer:
     def _rendered(self, messages: list[Message], tools: list[Any] | None) -> RenderedChat:
         prompt = self._chat.add_generation_prompt
         made = self.template.render(messages, tools, add_generation_prompt=prompt)
+        if self._assemblies is not None:
+            self._assemblies.check(made.text, messages, tools, add_generation_prompt=prompt)
         learned: tuple[Stretch, ...]
         if self._chat.loss == "all":
             if not made.text:
