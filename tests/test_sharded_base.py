@@ -193,7 +193,7 @@ def test_a_collision_of_names_names_both():
 
 @pytest.mark.parametrize("fields", ["text", 3, [1]])
 def test_names_of_fields_are_a_list_of_text(fields):
-    with pytest.raises(ConfigError, match="select_fields: got"):
+    with pytest.raises(ConfigError, match="SelectFields: got"):
         FIELDS.select_fields(fields)
 
 

@@ -32,6 +32,8 @@ from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.splitting import split_files
 from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
+from tokenlake.transforms.callables import sealed
+from tokenlake.transforms.configured import open_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
         TokenizerError: a tokenizer cannot be loaded.
     """
     _check_predicates(build)
+    build = _with_code(build)
     tokenizers = plan_tokenizers(build)
     inputs: list[InputFile] = []
     ranges: list[list[list[FileRange]]] = []
@@ -168,6 +171,20 @@ def _check_predicates(build: ResolvedBuild) -> None:
                 Predicate(source.where)
             except ConfigError as error:
                 raise ConfigError(f"datasets.{source.name}.{error}", **error.details) from error
+
+
+def _with_code(build: ResolvedBuild) -> ResolvedBuild:
+    """Take the code of functions into the build, and make the steps once: a wrong one is an error before any work."""
+    sources: list[ResolvedSource] = []
+    for source in build.sources:
+        try:
+            # Not the sealed ones: this process may have imported what was edited since, and workers import anew.
+            open_chain(source.texts)
+            texts = sealed(source.texts)
+        except ConfigError as error:
+            raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
+        sources.append(replace(source, texts=texts))
+    return replace(build, sources=tuple(sources))
 
 
 def _check_room(source: ResolvedSource, tokenizer: PlannedTokenizer) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from tokenlake import config as config_models
 from tokenlake.config.availability import RULES, unavailable
+from tokenlake.config.callables import callable_name
 from tokenlake.config.chat import ChatConfig
-from tokenlake.config.dataset import callback_name
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.lengths import contradictions, long_documents
 from tokenlake.config.outputs import has_attention_mask, only_in_builds, output_problems, shard_problems
@@ -208,11 +208,9 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
 def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
     callback = dataset.format_callback
     return ResolvedTexts(
-        format_callback=callback
-        if callback is None or isinstance(callback, str)
-        else callback_name(callback),
+        format_callback=None if callback is None else callable_name(callback),
         format_fields=tuple((dataset.format_fields or {}).items()),
-        transforms=dataset.transforms or (),
+        transforms=tuple(step.resolved() for step in dataset.transforms or ()),
         chat=_chat(dataset),
         prompt=None if dataset.prompt is None else ResolvedPrompt(**dataset.prompt.model_dump()),
         preference=None

@@ -78,6 +78,7 @@ class ResolvedTexts:
         format_callback: ``module:function`` of a row, applied first.
         format_fields: fields to rename after it, (old, new).
         transforms: applied in order after that, each ``{name: arguments}``.
+        callables: (name, sha256 of the file that defines it) of every function among them, once the plan looked.
         chat, prompt, preference: at most one; without one the text is the field `content_field`.
         left_open: settings of the source that nobody wrote (``content_field``, ``special_tokens_in_text``), which the
             plan may decide from what the rows are; empty once it has.
@@ -86,6 +87,7 @@ class ResolvedTexts:
     format_callback: str | None = None
     format_fields: tuple[tuple[str, str], ...] = ()
     transforms: tuple[Mapping[str, Any], ...] = ()
+    callables: tuple[tuple[str, str], ...] = ()
     chat: ResolvedChat | None = None
     prompt: ResolvedPrompt | None = None
     preference: ResolvedPreference | None = None
@@ -118,6 +120,7 @@ class ResolvedTexts:
             format_callback=data["format_callback"],
             format_fields=tuple((old, new) for old, new in data["format_fields"]),
             transforms=tuple(data["transforms"]),
+            callables=tuple((name, digest) for name, digest in data["callables"]),
             chat=None if chat is None else ResolvedChat(**chat),
             prompt=None if prompt is None else _prompt(prompt),
             preference=None if preference is None else ResolvedPreference(**preference),

@@ -142,12 +142,19 @@ class TokenizerManager:
         if isinstance(tokenizer, LoadedTokenizer):
             return tokenizer
         files = files_of(tokenizer)
-        config = tokenizer if isinstance(tokenizer, TokenizerConfig) else TokenizerConfig(name_or_path=files.name)
+        config = (
+            tokenizer if isinstance(tokenizer, TokenizerConfig) else TokenizerConfig(name_or_path=files.name)
+        )
         key = content_hash(files), config
         return self._loaded.setdefault(key, LoadedTokenizer(files, config))
 
     def tokenize_text(
-        self, tokenizer: Any, text: str, config: TokenizerConfig | None = None, *, return_tensors: str | None = None
+        self,
+        tokenizer: Any,
+        text: str,
+        config: TokenizerConfig | None = None,
+        *,
+        return_tensors: str | None = None,
     ) -> dict[str, Any]:
         """Return ``input_ids`` and, where asked for, ``attention_mask`` of one text: as for one row of a batch."""
         batch = self.tokenize_batch(tokenizer, [text], config, return_tensors=return_tensors)

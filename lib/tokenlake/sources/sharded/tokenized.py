@@ -145,7 +145,9 @@ def how_to_tokenize(
 ) -> TokenRows:
     """Check the arguments of :class:`TokenizedShardedSource` and load its tokenizer."""
     if tokenizer is None and config is None:
-        raise ConfigError("tokenizer: missing; give a Hub id, a directory, a tokenizer.json file, or a tokenizer_config")
+        raise ConfigError(
+            "tokenizer: missing; give a Hub id, a directory, a tokenizer.json file, or a tokenizer_config"
+        )
     if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") or batch_size < 1:
         raise ConfigError(f"batch_size: got {batch_size!r}, must be a whole number from 1 on")
     if format_callback is not None and not callable(format_callback):

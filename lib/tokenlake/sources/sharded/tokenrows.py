@@ -109,7 +109,9 @@ class TokenRows:
                 place = f"shard {shard!r}, row {number}"
                 raise BadRecordError(f"{place}: {error}", **error.details, shard=shard, row=number) from error
             except Exception as error:
-                error.add_note(f"raised by what is done to shard {shard!r}, row {number}, before it is tokenized")
+                error.add_note(
+                    f"raised by what is done to shard {shard!r}, row {number}, before it is tokenized"
+                )
                 raise
 
         return prepare
@@ -118,7 +120,9 @@ class TokenRows:
         field = self.content_field
         value = row.get(field)
         if self.chat is not None and not isinstance(value, str):
-            named = [field] if isinstance(value, list) else [name for name in MESSAGES_FIELDS if row.get(name)]
+            named = (
+                [field] if isinstance(value, list) else [name for name in MESSAGES_FIELDS if row.get(name)]
+            )
             if named:
                 rendered = self.chat(named[0])(row)
                 return _checked((rendered or {}).get("text"), "text"), True
@@ -154,7 +158,9 @@ class TokenRows:
             ids = self._encode([batch[place].text for place in places], kind)
             rows.update(zip(places, ids.rows(), strict=True))
         ordered = [rows[place] for place in range(len(batch))]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(row) for row in ordered], dtype=np.int64)])
+        offsets = np.concatenate(
+            [np.zeros(1, np.int64), np.cumsum([len(row) for row in ordered], dtype=np.int64)]
+        )
         return Ragged(offsets, np.concatenate(ordered))
 
     def _encode(self, texts: list[str], whole: bool) -> Ragged:
