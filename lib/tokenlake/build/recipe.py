@@ -158,7 +158,7 @@ class KeepingRecipe:
             return _prepared(batch, documents)
         good = np.ones(len(documents), np.bool_)
         good[list(faults)] = False
-        bad = _judged(self._source, batch, sorted(faults.items()), batch.table)
+        bad = _judged(self._source, batch, batch.table, sorted(faults.items()))
         return replace(
             _prepared(batch, documents.select(good)),
             bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)),
@@ -177,7 +177,8 @@ class RowsRecipe:
     def __init__(self, source: ResolvedSource, chain: ChainedTransform, renderer: Renderer) -> None:
         self._source, self._chain, self._renderer = source, chain, renderer
         self._keeper = open_keeper(source)
-        self._columns = None if self._keeper.names else chain.needs(renderer.columns)
+        wanted = renderer.columns
+        self._columns = chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
 
     @property
     def rendered(self) -> bool:
@@ -194,9 +195,9 @@ class RowsRecipe:
             yield self._prepare(batch)
 
     def _prepare(self, batch: RowBatch) -> Prepared:
+        rows = _table(batch)
         keeps = bool(self._keeper.names)
-        rows = rows_of(_table(batch)) if keeps else _table(batch)
-        outcome = self._chain.on_rows(rows)
+        outcome = self._chain.on_rows(rows_of(rows) if keeps else rows)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
         made = self._renderer.render(outcome.rows)
         if unfit:
@@ -214,7 +215,7 @@ class RowsRecipe:
             kept=taken(kept, made.origin),
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
-        bad = _judged(self._source, batch, sorted(faults.items()), rows)
+        bad = _judged(self._source, batch, rows, sorted(faults.items()))
         prepared = _prepared(batch, documents)
         return replace(
             prepared,
@@ -227,7 +228,7 @@ class RowsRecipe:
 
 
 def _judged(
-    source: ResolvedSource, batch: RowBatch, faults: list[tuple[int, Fault]], rows: Rows
+    source: ResolvedSource, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]
 ) -> tuple[BadRecord, ...]:
     """Make bad records of rows of a batch; with the policy ``fail`` the first ends the build."""
     if not faults:
