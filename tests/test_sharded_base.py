@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.sharded_support import Known, Plain, counted, ids, numbered
-from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.sharded import ShardInfo
 
 
@@ -203,8 +203,3 @@ def test_rows_given_to_transforms_are_not_changed():
     for made in (source.rename_fields({"x": "z"}), source.drop_fields(["x"]), source.select_fields(["x"])):
         assert len(list(made)) == 1
     assert rows == [{"x": 1, "y": 2}]
-
-
-def test_chat_templates_say_which_part_of_the_release_brings_them():
-    with pytest.raises(NotAvailableError, match="Transforms and text"):
-        FIELDS.apply_chat_template(object())

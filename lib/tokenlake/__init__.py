@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tokenlake.errors import TokenlakeError
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
+    from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
         CompositeShardedSource,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     )
     from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
     from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
+    from tokenlake.transforms.prompt.engine import PromptEngine
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -61,9 +63,13 @@ _HOME: Final = {
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "Err": "tokenlake.result",
     "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
+    "Ok": "tokenlake.result",
     "PipelineConfig": "tokenlake.config",
+    "PromptEngine": "tokenlake.transforms.prompt.engine",
+    "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
     "ArrowShardedSource": "tokenlake.sources.sharded",
@@ -82,6 +88,7 @@ _HOME: Final = {
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
+    "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
     "AddField": "tokenlake.transforms",
     "ChainedTransform": "tokenlake.transforms",
     "CombineFields": "tokenlake.transforms",
@@ -96,7 +103,6 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "Where": "tokenlake.transforms",
-    "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
     "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
     "ConvertToChatML": "tokenlake.transforms.chat.chatml",
     "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
@@ -117,6 +123,7 @@ __all__ = [
     "CsvShardedSource",
     "DatasetIntrospector",
     "DropFields",
+    "Err",
     "ExpandTransform",
     "ExtractField",
     "FilesShardedSource",
@@ -131,9 +138,12 @@ __all__ = [
     "Manifest",
     "MapField",
     "MaybeApplyChatTemplate",
+    "Ok",
     "ParquetShardedSource",
     "PipelineConfig",
+    "PromptEngine",
     "RenameFields",
+    "Result",
     "SelectFields",
     "ShardInfo",
     "ShardedDataSource",

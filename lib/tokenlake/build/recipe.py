@@ -158,7 +158,7 @@ class KeepingRecipe:
             return _prepared(batch, documents)
         good = np.ones(len(documents), np.bool_)
         good[list(faults)] = False
-        bad = _judged(self._source, batch, batch.table, sorted(faults.items()))
+        bad = _judged(self._source, batch, sorted(faults.items()), batch.table)
         return replace(
             _prepared(batch, documents.select(good)),
             bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)),
@@ -195,9 +195,9 @@ class RowsRecipe:
             yield self._prepare(batch)
 
     def _prepare(self, batch: RowBatch) -> Prepared:
-        rows = _table(batch)
         keeps = bool(self._keeper.names)
-        outcome = self._chain.on_rows(rows_of(rows) if keeps else rows)
+        rows = rows_of(_table(batch)) if keeps else _table(batch)
+        outcome = self._chain.on_rows(rows)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
         made = self._renderer.render(outcome.rows)
         if unfit:
@@ -214,7 +214,7 @@ class RowsRecipe:
             kept=taken(kept, made.origin),
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
-        bad = _judged(self._source, batch, rows, sorted(faults.items()))
+        bad = _judged(self._source, batch, sorted(faults.items()), rows)
         prepared = _prepared(batch, documents)
         return replace(
             prepared,
@@ -227,9 +227,9 @@ class RowsRecipe:
 
 
 def _judged(
-    source: ResolvedSource, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]
+    source: ResolvedSource, batch: RowBatch, faults: list[tuple[int, Fault]], rows: Rows
 ) -> tuple[BadRecord, ...]:
-    """Make bad records of rows; with the policy ``fail`` the first ends the build."""
+    """Make bad records of rows of a batch; with the policy ``fail`` the first ends the build."""
     if not faults:
         return ()
     faulty = np.zeros(len(rows), np.bool_)

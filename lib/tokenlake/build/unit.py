@@ -70,7 +70,7 @@ class Unit:
         layout = Layout(job.dataset, job.version)
         around = ((), ()) if recipe.rendered else (encoder.prefix, encoder.suffix)
         self._sinks = {name: open_sink(job, store, layout, name, *around) for name in self._names}
-        self._finish = Finish(encoder.prefix, encoder.suffix, job.eos_id if job.pack else None)
+        self._finish = Finish.of(job, encoder.prefix, encoder.suffix)
         finish = self._finish if recipe.rendered else None
         self._lengths = Lengths(job.source.tokenizer, encoder, finish, masked=job.loss_mask)
         self._quarantine = QuarantineWriter(store, layout, job.unit)

@@ -52,6 +52,8 @@ __all__ = [
 ]
 
 STORE_VARIABLE: Final = "TOKENLAKE_STORE"
+DEFAULT_FIELD: Final = "text"
+"""Where the text is, unless a dataset says otherwise or its rows hold conversations instead."""
 DEFAULT_STORE: Final = "./artifacts"
 
 _TYPES: Final[dict[str, SourceType]] = {
@@ -221,9 +223,11 @@ def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
 
 
 def _left_open(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...]:
-    """Settings whose defaults depend on what the rows are."""
-    written = dataset.model_fields_set | config.tokenize.model_fields_set
-    return tuple(name for name in ("content_field", "special_tokens_in_text") if name not in written)
+    """Settings at their defaults, which depend on what the rows are."""
+    chosen = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
+    as_usual = {"content_field": dataset.content_field == DEFAULT_FIELD}
+    as_usual["special_tokens_in_text"] = dataset.special_tokens_in_text is None and chosen == "literal"
+    return tuple(name for name, usual in as_usual.items() if usual)
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
@@ -235,7 +239,7 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
         return None
     chat = chat or ChatConfig()
     field = chat.messages_field
-    if field is None and "content_field" in dataset.model_fields_set:
+    if field is None and dataset.content_field != DEFAULT_FIELD:
         field = dataset.content_field
     return ResolvedChat(
         template=chat.template,
@@ -280,10 +284,11 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
 
 def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTokensInText:
     """Of raw text they are text by default; in a conversation they would forge a turn, so there they are refused."""
-    stage = config.tokenize
-    if dataset.special_tokens_in_text is None and "special_tokens_in_text" not in stage.model_fields_set:
-        return "fail" if _chat(dataset) or dataset.preference else stage.special_tokens_in_text
-    return dataset.special_tokens_in_text or stage.special_tokens_in_text
+    asked = dataset.special_tokens_in_text
+    if asked is not None:
+        return asked
+    stage = config.tokenize.special_tokens_in_text
+    return "fail" if stage == "literal" and (_chat(dataset) or dataset.preference) else stage
 
 
 def _pack(config: PipelineConfig) -> ResolvedPack | None:

@@ -44,6 +44,8 @@ class ResolvedPrompt:
     template: str | None = None
     input_columns: tuple[str, ...] = ()
     label_column: str | None = None
+    optional_columns: tuple[str, ...] = ()
+    separator: str = "\n"
     mask_input: bool = True
     add_bos: bool = True
     add_eos: bool = True
@@ -132,6 +134,7 @@ def _prompt(data: Mapping[str, Any]) -> ResolvedPrompt:
     fields: dict[str, Any] = {
         **data,
         "input_columns": tuple(data["input_columns"]),
+        "optional_columns": tuple(data["optional_columns"]),
         "examples": tuple(data["examples"]),
     }
     return ResolvedPrompt(**fields)

@@ -7,6 +7,7 @@ from tokenlake.errors import NotAvailableError
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.fieldtext import FieldText
+from tokenlake.transforms.prompt.opening import open_prompt
 from tokenlake.transforms.rendering import Renderer
 
 
@@ -24,6 +25,8 @@ def open_renderer(
     """
     if texts.chat:
         return ChatRenderer(texts.chat, files, special_tokens_in_text)
-    if texts.prompt or texts.preference:
-        raise NotAvailableError("prompt and preference are not available yet")
+    if texts.prompt:
+        return open_prompt(texts.prompt, files, special_tokens_in_text)
+    if texts.preference:
+        raise NotAvailableError("preference is not available yet")
     return FieldText(content_field)
