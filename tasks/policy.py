@@ -1,15 +1,21 @@
 """What a deployment's parameters may reach on the machine of its worker, and beyond.
 
 Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
-with its credentials. Its owner bounds them with two environment variables of the worker, lists of folders
+with its credentials. Its owner bounds them with environment variables of the worker, lists of folders
 separated like ``PATH``; inputs may be URLs, too::
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
     TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens
 
-A variable that is not set allows everything. Where inputs are bounded, `storage_options` must not lead
-elsewhere: an address in them must be allowed as well, and options that are not known to be harmless are refused.
-Runs that a command starts are not bounded: their owner could read and write these paths without us.
+Functions of a configuration run on the worker's machine. Their names must match one of the patterns, separated by
+commas, of ``package.module:function``::
+
+    TOKENLAKE_ALLOWED_CALLABLES=our_callbacks.text:*,our_callbacks.rows:clean
+
+A variable that is not set allows every path, but no function: any module's could be called. Where inputs are
+bounded, `storage_options` must not lead elsewhere: an address in them must be allowed as well, and options that are
+not known to be harmless are refused. Runs that a command starts are not bounded: their owner could read and write
+these paths without us.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -24,6 +31,7 @@ from urllib.parse import unquote
 from prefect import runtime
 
 from tokenlake.config import PipelineConfig
+from tokenlake.config.callables import callable_names
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
@@ -32,6 +40,7 @@ from tokenlake.sources.remote.urls import Url, parse_url
 
 INPUTS: Final = "TOKENLAKE_ALLOWED_INPUTS"
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"
+CALLABLES: Final = "TOKENLAKE_ALLOWED_CALLABLES"
 
 # A colon separates entries, but not a scheme or a host from what follows it.
 _ENTRY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/:]*(?::\d+(?=[/:]|$))?[^:]*|[^:]+")
@@ -47,7 +56,7 @@ _HARMLESS: Final = frozenset(
 
 
 def require_allowed(config: PipelineConfig) -> None:
-    """Check the paths of a deployment's run.
+    """Check the paths and functions of a deployment's run.
 
     Raises:
         ConfigError: one lies outside what the worker's environment allows.
@@ -57,10 +66,11 @@ def require_allowed(config: PipelineConfig) -> None:
 
 
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
-    """Check the configuration's inputs and store against an environment; see :func:`require_allowed`."""
+    """Check a configuration's inputs, store and functions against an environment; see :func:`require_allowed`."""
     build = resolve(config)
     for source in build.sources:
         _check_source(source, environment.get(INPUTS))
+        _check_callables(source, environment.get(CALLABLES, ""))
     _check(build.store, _entries(environment.get(OUTPUTS)), OUTPUTS, "the store")
 
 
@@ -78,6 +88,16 @@ def _check_source(source: ResolvedSource, allowed: str | None) -> None:
         _check(source.exclude, entries, INPUTS, f"exclude of {source.name!r}")
     if remote and entries is not None:
         _check_options(source, entries)
+
+
+def _check_callables(source: ResolvedSource, allowed: str) -> None:
+    patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
+    for name in callable_names(source.texts):
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            raise ConfigError(
+                f"the function {name!r} of {source.name!r} is not one that this worker allows; expected one of"
+                f" {', '.join(patterns) or 'nothing at all'} ({CALLABLES} in the worker's environment)"
+            )
 
 
 def _entries(allowed: str | None) -> list[str] | None:

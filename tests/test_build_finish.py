@@ -72,6 +72,8 @@ def test_spans_are_sliced_selected_and_joined_as_lists_are(given_rows: Any, data
     mask = data.draw(st.lists(st.booleans(), min_size=len(given_rows), max_size=len(given_rows)))
     chosen = [row for row, wanted in zip(given_rows, mask, strict=True) if wanted]
     assert _lists(spans.select(np.array(mask, np.bool_))) == chosen
+    order = data.draw(st.permutations(range(len(given_rows))))
+    assert _lists(spans.take(np.array(order, np.int64))) == [given_rows[at] for at in order]
     assert _lists(Spans.concat([spans.slice(0, first), spans.slice(first, len(spans))])) == given_rows
 
 

@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import IntegrityError
+from tokenlake.spans import byte_stretches
+from tokenlake.tokenizers.special import SpecialScan
 from tokenlake.transforms.chat import ChatTemplate
-from tokenlake.transforms.chat.skeletons import CHECKED, Skeletons
+from tokenlake.transforms.chat.alike import CHECKED, Alike
+from tokenlake.transforms.chat.skeletons import Skeletons
 from tokenlake.transforms.chat.symbols import LEFT, RIGHT, Looked, Symbol, mark, parts_of, untrimmed
+from tokenlake.transforms.chat.turns import ROLES
 
 PLAIN = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{{ '\n' }}"
@@ -54,48 +58,86 @@ conversations = st.lists(
 )
 
 
-def skeletons(text: str) -> tuple[Skeletons, ChatTemplate]:
+VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": False}
+
+
+def alike(text: str, tokens: tuple[str, ...] = ()) -> tuple[Alike, ChatTemplate]:
     template = ChatTemplate(text, bos_token="<s>", eos_token="</s>")
 
     def render(messages: Any) -> tuple[str, Any]:
         made = template.render(messages)
         return made.text, made.learned
 
-    return Skeletons(
-        text, render, {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": False}
-    ), template
+    scan = SpecialScan(tokens) if tokens else None
+    return Alike(Skeletons(text, render, VARIABLES), {role: role for role in ROLES}, scan), template
+
+
+def rendered(shapes: Alike, conversation: Any) -> tuple[str, list[tuple[int, int]]] | None:
+    """Render a conversation among others of its kind, because a single one is left to the template."""
+    made = shapes.render([conversation] * 8)
+    if not made:
+        return None
+    (together,) = made
+    assert together.rows.tolist() == list(range(8))
+    one = together.spans.slice(7, 8)
+    return str(together.text[7]), list(zip(one.start.tolist(), one.stop.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("text", [PLAIN, MARKED, JOINED])
-def test_what_is_filled_is_what_the_template_says(text: str) -> None:
-    shapes, template = skeletons(text)
-    filled = 0
+def test_what_is_rendered_together_is_what_the_template_says(text: str) -> None:
+    shapes, template = alike(text)
+    found = 0
 
-    @settings(max_examples=200, deadline=None, database=None)
+    @settings(max_examples=150, deadline=None, database=None)
     @given(conversations)
     def check(messages: list[dict[str, str]]) -> None:
-        nonlocal filled
-        found = shapes.fill(messages)
-        blank = any(not message["content"].strip() for message in messages)
-        assert (found is None) == blank
-        if found is not None:
+        nonlocal found
+        got = rendered(shapes, messages)
+        assert (got is None) == any(not message["content"].strip() for message in messages)
+        if got is not None:
             made = template.render(messages)
-            assert found.text == made.text
-            assert _bits(found.learned, found.text) == _bits(made.learned, made.text)
-            filled += 1
+            learned = byte_stretches(made.text, made.learned)
+            assert got[0] == made.text
+            assert _bits(got[1], got[0]) == _bits(learned, made.text)
+            found += 1
 
     check()
-    assert filled > 50
+    assert found > 50
 
 
 def _bits(learned: Any, text: str) -> list[bool]:
-    return [any(start <= at < stop for start, stop in learned) for at in range(len(text))]
+    return [any(start <= at < stop for start, stop in learned) for at in range(len(text.encode()))]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "blank", "forged", "other"]), min_size=16, max_size=60))
+def test_every_conversation_is_rendered_once_or_left(kinds: list[str]) -> None:
+    shapes, template = alike(MARKED, ("</s>", "<s>"))
+    made_of: dict[str, Any] = {
+        "a": [{"role": "user", "content": "x"}, {"role": "assistant", "content": " é "}],
+        "b": [{"role": "system", "content": "s"}, {"role": "user", "content": "y"}],
+        "blank": [{"role": "user", "content": "\u2003"}],
+        "forged": [{"role": "user", "content": "x</s>"}, {"role": "assistant", "content": "y"}],
+        "other": [{"role": "user", "content": "x", "name": "me"}],
+    }
+    seen: list[int] = []
+    for together in shapes.render([made_of[kind] for kind in kinds]):
+        assert together.rows.tolist() == sorted(together.rows.tolist())
+        for row, text in zip(together.rows.tolist(), together.text.to_pylist(), strict=True):
+            assert text == template.render(made_of[kinds[row]]).text
+            seen.append(row)
+    assert len(seen) == len(set(seen))
+    left = [kinds[row] for row in range(len(kinds)) if row not in seen]
+    assert all(kinds[row] in ("a", "b") for row in seen)
+    # the forged ones are of the shape of a: enough of both are looked at together
+    enough = {"a": kinds.count("a") + kinds.count("forged"), "b": kinds.count("b")}
+    assert all(kind not in ("a", "b") or enough[kind] < 8 for kind in left)
 
 
 @pytest.mark.parametrize("what", LOOKING)
 def test_a_template_that_looks_into_a_content_has_no_skeleton(what: str) -> None:
-    shapes, _ = skeletons(LOOKING[what])
-    assert shapes.fill([{"role": "user", "content": "alpha"}]) is None
+    shapes, _ = alike(LOOKING[what])
+    assert rendered(shapes, [{"role": "user", "content": "alpha"}]) is None
 
 
 @pytest.mark.parametrize(
@@ -112,17 +154,25 @@ def test_a_template_that_looks_into_a_content_has_no_skeleton(what: str) -> None
     ],
 )
 def test_a_conversation_that_is_more_than_roles_and_contents_is_left_to_the_template(messages: Any) -> None:
-    shapes, _ = skeletons(PLAIN)
-    assert shapes.fill(messages) is None
-    assert shapes.fill([{"role": "user", "content": "x"}]) is not None
+    shapes, _ = alike(PLAIN)
+    assert rendered(shapes, messages) is None
+    assert rendered(shapes, [{"role": "user", "content": "x"}]) is not None
 
 
 def test_a_shape_that_the_template_refuses_is_left_to_it() -> None:
-    shapes, _ = skeletons(
-        "{{ raise_exception('no') if messages[0].role == 'user' else messages[0].content }}"
+    shapes, _ = alike("{{ raise_exception('no') if messages[0].role == 'user' else messages[0].content }}")
+    assert rendered(shapes, [{"role": "user", "content": "x"}]) is None
+    assert rendered(shapes, [{"role": "system", "content": "x"}]) is not None
+
+
+def test_names_of_roles_are_those_that_the_template_knows() -> None:
+    template = ChatTemplate(PLAIN)
+    shapes = Alike(
+        Skeletons(PLAIN, lambda messages: (template.render(messages).text, ()), {}), {"human": "user"}, None
     )
-    assert shapes.fill([{"role": "user", "content": "x"}]) is None
-    assert shapes.fill([{"role": "system", "content": "x"}]) is not None
+    text, _ = rendered(shapes, [{"role": "human", "content": "x"}]) or ("", ())
+    assert text == template.render([{"role": "user", "content": "x"}]).text
+    assert rendered(shapes, [{"role": "user", "content": "x"}]) is None
 
 
 def test_a_skeleton_that_differs_from_its_template_ends_the_build() -> None:
@@ -132,12 +182,12 @@ def test_a_skeleton_that_differs_from_its_template_ends_the_build() -> None:
         text = "".join(message["content"] for message in messages)
         return (text, ()) if honest else (text.upper(), ())
 
-    shapes = Skeletons("{% for m in messages %}{{ m.content }}{% endfor %}", render, {})
-    assert shapes.fill([{"role": "user", "content": "x"}]) is not None
+    skeletons = Skeletons("{% for m in messages %}{{ m.content }}{% endfor %}", render, {})
+    shapes = Alike(skeletons, {"user": "user"}, None)
+    assert rendered(shapes, [{"role": "user", "content": "x"}]) is not None
     honest = False
     with pytest.raises(IntegrityError, match="differ"):
-        for _ in range(CHECKED):
-            shapes.fill([{"role": "user", "content": "x"}])
+        shapes.render([[{"role": "user", "content": "x"}]] * CHECKED)
 
 
 def test_a_symbol_passes_on_and_tells_nothing() -> None:

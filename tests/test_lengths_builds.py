@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tokenlake.build.session import BuildSession
 from tokenlake.build.workbench import Workbench
 from tokenlake.errors import ConfigError
 from tokenlake.fingerprint import file_id
-from tokenlake.lengths import SIDES, STRATEGIES, truncate
+from tokenlake.lengths import STRATEGIES, truncate
 from tokenlake.storage import open_store
 from tokenlake.verify import verify
 
@@ -59,7 +59,12 @@ def config_of(tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any) -
         "name": "set",
         "datasets": [{"name": "s", "data_files": str(source), "tokenizer": str(tokenizer)}],
         "source": {"unit_size": 4096},
-        "tokenize": {"max_length": LIMIT, **tokenize},
+        # The gate costs more than the build: one of the two tokenizers is enough for it.
+        "tokenize": {
+            "max_length": LIMIT,
+            "engine": "tokenizers" if tokenizer.name == "sentencepiece" else "auto",
+            **tokenize,
+        },
         "pack": {"enabled": pack, **({"seq_length": 32} if pack else {})},
         "save": {"output_dir": str(tmp_path / "store")},
     }
@@ -156,9 +161,10 @@ def expected_cut(backend: Tokenizer, text: str, budget: int, strategy: Any, side
 @pytest.mark.parametrize(
     ("pack", "strategy", "side"),
     [
-        case
-        for case in product([True, False], STRATEGIES[1:], SIDES)
-        if case[0] or case[1] in ("simple", "smart")
+        *((True, strategy, "right") for strategy in STRATEGIES[1:]),
+        (True, "smart", "left"),
+        (False, "simple", "left"),
+        (False, "sentence", "right"),
     ],
 )
 def test_truncated_documents(tmp_path: Path, tokenizer: Path, pack: bool, strategy: str, side: str):

@@ -82,8 +82,8 @@ def test_the_tokenizer_is_not_a_sources_matter(folder):
 @pytest.mark.parametrize(
     ("option", "error"),
     [
-        ({"format_callback": "a:b"}, NotAvailableError),
-        ({"format_fields": {"id": "key"}}, NotAvailableError),
+        ({"chat": {}}, NotAvailableError),
+        ({"long_documents": "drop"}, NotAvailableError),
         ({"additional_fields": ["id"]}, NotAvailableError),
         ({"shard_column": "id"}, NotAvailableError),
         ({"cache_path": "/tmp/x"}, NotAvailableError),

@@ -30,15 +30,16 @@ class Account:
     Attributes:
         rows_read: rows of the input that were looked at.
         rows_skipped: rows never looked at (``num_rows``, pruned row groups); outside the equations.
-        filtered: rows left out on purpose (``empty``, ``excluded``).
+        filtered: rows left out on purpose (``empty``, ``excluded``, ``too_long``, ``nothing_to_learn``).
         quarantined: bad records set aside.
-        normalized: what was mended on reading (``bom``, ``crlf``, ``blank_line``); outside the equations.
+        normalized: what was mended on reading (``bom``, ``crlf``, ``blank_line``), and documents that were cut to
+            `max_length` (``long_documents_truncate``, ``long_documents_split``); outside the equations.
         kept: rows that became documents.
-        expanded: documents beyond one per row.
+        expanded: documents beyond one per row; without packing the further pieces of split documents too.
         documents: documents that were encoded.
         tokens: content tokens drawn, those later dropped included.
         content_packed: content tokens written.
-        dropped: content tokens not written (``truncated``).
+        dropped: content tokens not written (``truncated``, ``too_long``, ``nothing_to_learn``).
         bos, eos, pad: slots that hold such a token; ``eos`` counts every EOS that is not content.
         eos_existing: documents to which no EOS was appended, because one was there.
         sequences: packed rows.

@@ -47,6 +47,21 @@ class TokenlakeError(Exception):
         super().__init__(message)
         self.details: dict[str, Any] = details
 
+    @property
+    def field_path(self) -> str | None:
+        """Where in a configuration or a row it is, such as ``prompt.template``; None where it is nowhere there."""
+        return self.details.get("field_path")
+
+    @property
+    def expected(self) -> Any:
+        """What would be right, where the error says it by itself."""
+        return self.details.get("expected")
+
+    @property
+    def got(self) -> Any:
+        """What was found instead, where the error says it by itself."""
+        return self.details.get("got")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return from_json, (to_json(self),)
 

@@ -55,6 +55,13 @@ class Spans:
         inside = np.repeat(mask, counts)
         return type(self)(_offsets(counts[mask]), self.start[inside], self.stop[inside])
 
+    def take(self, order: Int64) -> Self:
+        """Return the stretches of the texts `order` (int64[m]), in that order."""
+        counts = np.diff(self.offsets)[order]
+        offsets = _offsets(counts)
+        inside = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][order] - offsets[:-1], counts)
+        return type(self)(offsets, self.start[inside], self.stop[inside])
+
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
         """Return the stretches of all texts of `parts`, in order."""

@@ -7,20 +7,23 @@ byte are taken for the whole. Nothing is written, and the answer is the same eve
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from typing import Final, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.build.plan import Plan
 from tokenlake.build.recipe import Recipe, open_recipe, special_mode
-from tokenlake.config.resolve import ResolvedSource
+from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.preferences import text_weights
 from tokenlake.sources.ranges import FileRange
 from tokenlake.tokenizers import Encoder
+
+Floats = npt.NDArray[np.float64]
 
 _LEAST_PLACES, _MOST_PLACES = 8, 64  # where a source is looked at
 _READ_BYTES: Final = 64 << 20  # of input that may be read for it
@@ -37,11 +40,14 @@ class Estimate:
     """Expected size of a source or of a whole version; all but `files` are guesses from a sample.
 
     Attributes:
-        documents, tokens: of the text, BOS and EOS included.
-        sequences: packed rows, or documents where nothing is packed.
+        documents: of the text.
+        tokens: that are written, BOS and EOS included.
+        sequences: packed rows, or rows of a document where nothing is packed.
         output_bytes: of all shards.
         files: shards: with `num_shards` exactly so many, else at most: a unit writes one for each split, and more
             past `max_shard_size`.
+        long_documents: documents of more than `max_length` tokens, where they are not kept.
+        dropped_tokens: tokens that are not written because of that.
     """
 
     documents: int
@@ -49,6 +55,8 @@ class Estimate:
     sequences: int
     output_bytes: int
     files: int
+    long_documents: int = 0
+    dropped_tokens: int = 0
 
     def to_json(self) -> dict[str, int]:
         """Return the JSON-able form."""
@@ -65,28 +73,32 @@ def estimate(plan: Plan) -> dict[str, Estimate]:
     return {source.name: _of_source(plan, source) for source in plan.build.sources}
 
 
-def total(parts: dict[str, Estimate]) -> Estimate:
+def total(estimates: dict[str, Estimate]) -> Estimate:
     """Sum the estimates of all sources."""
-    fields: list[dict[str, int]] = [part.to_json() for part in parts.values()]
-    names = ("documents", "tokens", "sequences", "output_bytes", "files")
-    return Estimate(**{name: sum(part[name] for part in fields) for name in names})
+    parts: list[dict[str, int]] = [part.to_json() for part in estimates.values()]
+    return Estimate(**{field.name: sum(part[field.name] for part in parts) for field in fields(Estimate)})
 
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     ranges = [part for unit in plan.units if unit.source == source.name for part in unit.ranges]
     units = [unit for unit in plan.units if unit.source == source.name]
-    documents = tokens = 0.0
+    documents = tokens = rows = long = dropped = 0.0
     for alike in _alike(ranges):
         sample = _sample(plan, source, alike)
-        documents += sample.documents_per_range * len(alike)
-        tokens += sample.tokens_per_byte * sum(part.weight for part in alike)
+        weight = sum(part.weight for part in alike)
+        some = sample.documents_per_range * len(alike)
+        documents += some
+        rows += some * sample.counted.rows
+        long += some * sample.counted.long
+        tokens += sample.counted.tokens * weight
+        dropped += sample.counted.dropped * weight
     pack = plan.build.pack
-    rows = math.ceil(tokens / pack.seq_length) if pack else round(documents)
+    sequences = math.ceil(tokens / pack.seq_length) if pack else round(rows)
     output = math.ceil(tokens * _STORED_BYTES_PER_TOKEN)
     files = sum(unit.files or 1 for unit in units) * len(source.splits)
     if any(unit.files is None for unit in units):
         files += output // plan.build.max_shard_size
-    return Estimate(round(documents), round(tokens), rows, output, files)
+    return Estimate(round(documents), round(tokens), sequences, output, files, round(long), round(dropped))
 
 
 def _alike(ranges: list[FileRange]) -> list[list[FileRange]]:
@@ -99,11 +111,22 @@ def _alike(ranges: list[FileRange]) -> list[list[FileRange]]:
 
 @final
 @dataclass(frozen=True, slots=True)
+class _Counted:
+    """Ids that are written and dropped, per byte of input; rows that are written and long documents, per document."""
+
+    tokens: float = 0.0
+    dropped: float = 0.0
+    rows: float = 0.0
+    long: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class _Sample:
     """What a few ranges hold."""
 
     documents_per_range: float = 0.0
-    tokens_per_byte: float = 0.0
+    counted: _Counted = _Counted()
 
 
 def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sample:
@@ -116,7 +139,7 @@ def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sam
         return _Sample()
     # a range that is longer than its beginning holds more of the same
     documents = sum(place.documents * part.weight / max(place.bytes_read, 1) for part, place in places)
-    return _Sample(documents / len(places), _count_ids(plan, source, recipe, texts) / read)
+    return _Sample(documents / len(places), _count_ids(plan, source, recipe, texts, read))
 
 
 @final
@@ -142,8 +165,14 @@ def _beginning_of(part: FileRange, recipe: Recipe) -> _Place:
     return _Place(texts, read, documents)
 
 
-def _count_ids(plan: Plan, source: ResolvedSource, recipe: Recipe, texts: list[pa.LargeStringArray]) -> float:
-    """About how many ids the texts come to: a part of each is encoded, the rest counted by its bytes."""
+def _count_ids(
+    plan: Plan, source: ResolvedSource, recipe: Recipe, texts: list[pa.LargeStringArray], read: int
+) -> _Counted:
+    """About how many ids the texts come to: a part of each is encoded, the rest counted by its bytes.
+
+    Args:
+        read: bytes of input that the texts took.
+    """
     planned, options = plan.tokenizers[source.name], source.tokenizer
     encoder = Encoder(
         planned.files,
@@ -156,15 +185,57 @@ def _count_ids(plan: Plan, source: ResolvedSource, recipe: Recipe, texts: list[p
     encoded = len(encoder.encode(beginnings).ids)
     per_byte = encoded / max(1, pc.sum(pc.binary_length(beginnings)).as_py())
     lengths = np.concatenate([np.asarray(pc.binary_length(text)) for text in texts]) * per_byte
+    around = len(encoder.prefix) + len(encoder.suffix)
     if source.texts.preference is not None:
-        # its prompt is a beginning of its other texts
-        weights = np.array(text_weights(source.texts.preference.method))
-        return max(0.0, float((lengths.reshape(-1, len(weights)) @ weights).sum()))
-    lengths += (
-        len(encoder.prefix) + len(encoder.suffix) + (planned.append_eos and plan.build.pack is not None)
+        weights = np.array(text_weights(source.texts.preference.method), np.float64)
+        return _counted_parts(lengths.reshape(-1, len(weights)), weights, options, read)
+    appended = planned.append_eos and plan.build.pack is not None
+    return _counted(lengths, options, around, around + appended, read)
+
+
+def _counted(lengths: Floats, options: ResolvedTokenizer, around: int, added: int, read: int) -> _Counted:
+    """What the policy makes of documents.
+
+    Args:
+        lengths: float64[n], tokens of each, without special tokens.
+        around: special tokens of a document that count for `max_length`.
+        added: all ids that are put around a document.
+    """
+    room = max(1, options.max_length - around)
+    long = lengths > room
+    pieces = np.ones(len(lengths))
+    kept = lengths
+    if options.long_documents == "keep":
+        long = np.zeros(len(lengths), np.bool_)
+    elif options.long_documents == "truncate":
+        kept = np.minimum(lengths, room)
+    elif options.long_documents == "split":
+        pieces = np.ceil(np.maximum(lengths, 1) / room)
+    else:
+        pieces, kept = pieces * ~long, lengths * ~long
+    return _Counted(
+        tokens=float((kept + pieces * added).sum()) / read,
+        dropped=float((lengths - kept).sum()) / read,
+        rows=float(pieces.mean()),
+        long=float(long.mean()),
     )
-    truncated = options.long_documents == "truncate"
-    return float((np.minimum(lengths, options.max_length) if truncated else lengths).sum())
+
+
+def _counted_parts(lengths: Floats, weights: Floats, options: ResolvedTokenizer, read: int) -> _Counted:
+    """What the policy makes of preferences: float64[n, texts], each text with its prompt; few special tokens."""
+    long = lengths.max(axis=1) > options.max_length
+    kept = lengths
+    if options.long_documents == "truncate":
+        kept = np.minimum(lengths, options.max_length)
+    elif options.long_documents == "drop":
+        kept = lengths * ~long[:, None]
+    cut = options.long_documents != "keep"
+    return _Counted(
+        tokens=max(0.0, float((kept @ weights + 1).sum())) / read,
+        dropped=max(0.0, float(((lengths - kept) @ weights).sum())) / read,
+        rows=1.0 - float(long.mean()) * (options.long_documents == "drop"),
+        long=float(long.mean()) * cut,
+    )
 
 
 def _spread(ranges: list[FileRange]) -> list[FileRange]:

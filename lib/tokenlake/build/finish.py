@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.build.job import UnitJob
 from tokenlake.packing.marks import LEARNED, learned, plain
 
 Int32 = npt.NDArray[np.int32]
@@ -34,12 +35,31 @@ class Finish:
 
     Attributes:
         prefix, suffix: what the tokenizer's post-processor puts around a document (BOS, EOS).
-        eos_id: what a packed document ends with, None where documents are not packed.
+        eos_id: what a packed document ends with beyond that; None where documents are not packed, and for prompts,
+            whose EOS is the end of `suffix`.
+        prompts: whether an EOS put after a document bears loss where anything in it does: after an answer may come more
+            of the template, and who learns the answer must learn to stop.
     """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     eos_id: int | None
+    prompts: bool = False
+
+    @classmethod
+    def of(cls, job: UnitJob, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Finish:
+        """Return what the documents of a job begin and end with, of what the post-processor puts around them."""
+        prompt = job.source.texts.prompt
+        if prompt is None:
+            return cls(prefix, suffix, job.eos_id if job.pack else None)
+        before = prefix if prompt.add_bos else ()
+        if not prompt.add_eos:
+            return cls(before, (), None, prompts=True)
+        if prompt.format_type == "chat":  # its template says how an answer ends
+            return cls(before, suffix, job.eos_id if job.pack else None)
+        return cls(
+            before, suffix if suffix[-1:] == (job.eos_id,) else (*suffix, job.eos_id), None, prompts=True
+        )
 
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
         """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""
@@ -51,8 +71,8 @@ class Finish:
     def apply(self, ids: Int32, offsets: Int64, ends: Bools | None = None) -> Finished:
         """Put around each of n documents what it lacks; none may be empty.
 
-        An EOS put after a document bears loss where the document's last token does: who learns the last word of an
-        answer must learn to stop after it, but not where the answer was cut off.
+        An EOS put after a document bears loss where the document's last token does (of prompts: where any does): who
+        learns the last word of an answer must learn to stop after it, but not where the answer was cut off.
 
         Args:
             ends: bool[n], False for a document whose end was cut away; None where all are whole.
@@ -65,7 +85,7 @@ class Finish:
         last = ~closed if self.eos_id is not None else np.zeros(len(size), np.bool_)
         bos, eos = int(head.sum()) * len(self.prefix), int(tail.sum()) * len(self.suffix) + int(last.sum())
         if not bos and not eos:
-            return Finished(ids, offsets, 0, 0, int((~last).sum()) if self.eos_id is not None else 0)
+            return Finished(ids, offsets, 0, 0, self._existing(tail, last))
         around = head * len(self.prefix) + tail * len(self.suffix) + last
         whole = np.concatenate([np.zeros(1, np.int64), np.cumsum(size + around)])
         out = np.empty(int(whole[-1]), np.int32)
@@ -75,15 +95,26 @@ class Finish:
         ]
         for index, token in enumerate(self.prefix):
             out[whole[:-1][head] + index] = token
-        bears_loss = learned(ids[offsets[1:] - 1])
+        bears_loss = self._learned(ids, offsets)
         mark = (bears_loss if ends is None else bears_loss & ends).astype(np.int32) * np.int32(LEARNED)
         after = begin + size
         for index, token in enumerate(self.suffix):
             out[after[tail] + index] = token | mark[tail]
         if self.eos_id is not None:
             out[whole[1:][last] - 1] = self.eos_id | mark[last]
-        existing = int((~last).sum()) if self.eos_id is not None else 0
-        return Finished(out, whole, bos, eos, existing)
+        return Finished(out, whole, bos, eos, self._existing(tail, last))
+
+    def _existing(self, tail: Bools, last: Bools) -> int:
+        """Return how many documents ended in EOS already, of which some need one."""
+        if self.prompts:
+            return int((~tail).sum()) if self.suffix else 0
+        return int((~last).sum()) if self.eos_id is not None else 0
+
+    def _learned(self, ids: Int32, offsets: Int64) -> Bools:
+        """Return after which documents (none empty) an EOS bears loss."""
+        if self.prompts:
+            return np.logical_or.reduceat(learned(ids[: offsets[-1]]), offsets[:-1])
+        return learned(ids[offsets[1:] - 1])
 
 
 def _begins(ids: Int32, offsets: Int64, prefix: tuple[int, ...]) -> Bools:

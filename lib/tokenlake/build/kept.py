@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final, final
 
@@ -96,7 +97,10 @@ def as_json(value: Any) -> str | None:
     """Return a value as JSON text; what JSON does not know (dates, decimals, bytes) as its text."""
     if value is None:
         return None
-    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # an integer of more than 64 bits, or half of a surrogate pair
+        return json.dumps(value, default=str, separators=(",", ":"))
 
 
 def _fault(name: str, kind: ColumnType, value: Any) -> Fault:

@@ -111,10 +111,10 @@ def _types_of(rows: Rows, names: Sequence[str], seen: dict[str, None]) -> dict[s
         for name in names:
             if name in row:
                 found.setdefault(name, []).append(row[name])
-    return {name: _type_of(values) for name, values in found.items()}
+    return {name: type_of(values) for name, values in found.items()}
 
 
-def _type_of(values: list[Any]) -> ColumnType:
+def type_of(values: list[Any]) -> ColumnType:
     """Return the type of some values by the rules of :mod:`tokenlake.columns`."""
     try:
         kind = column_type(column_of(values).type)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from tokenlake.build.finish import Finish
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.lengths.characters import continuing_tokens
 from tokenlake.lengths.ids import cut_after, cut_before, gathered, pieces
-from tokenlake.lengths.placed import cut_text
+from tokenlake.lengths.placed import cut_texts
 from tokenlake.packing.marks import learned, plain
 from tokenlake.tokenizers import Encoder
 
@@ -94,7 +94,7 @@ class Lengths:
     Args:
         settings: the policy and ``max_length``, which counts special tokens.
         encoder: what made the ids; its prefix and suffix are put around every document afterwards.
-        finish: for documents that spell their own special tokens: what is put around them, where it is missing.
+        finish: for documents that spell their own special tokens: what is put around them instead, where it is missing.
         masked: whether ids are marked, see :mod:`tokenlake.packing.marks`.
     """
 
@@ -109,6 +109,8 @@ class Lengths:
         self._settings = settings
         self._encoder = encoder
         self._finish = finish
+        self._prefix = len((finish or encoder).prefix)
+        self._suffix = len((finish or encoder).suffix)
         self._masked = masked
 
     @property
@@ -145,7 +147,7 @@ class Lengths:
 
     def _around(self, ids: Int32, offsets: Int64) -> tuple[Int64, Int64]:
         """int64[n] each: how many special tokens will be put before and after each document."""
-        before, after = len(self._encoder.prefix), len(self._encoder.suffix)
+        before, after = self._prefix, self._suffix
         if self._finish is None:
             count = len(offsets) - 1
             return np.full(count, before), np.full(count, after)
@@ -153,7 +155,7 @@ class Lengths:
         return lacks_head * before, lacks_tail * after
 
     def _split(self, ids: Int32, whole: _Pieces, rows: Int64) -> _Pieces:
-        most = max(1, self._settings.max_length - len(self._encoder.prefix) - len(self._encoder.suffix))
+        most = max(1, self._settings.max_length - self._prefix - self._suffix)
         goes_on = self._goes_on(ids)
         begins = [pieces(goes_on, int(whole.begin[row]), int(whole.end[row]), most) for row in rows]
         counts = np.ones(len(whole.origin), np.int64)
@@ -177,9 +179,7 @@ class Lengths:
     ) -> _Pieces:
         # At the side that is cut, what a document spells itself is gone, and must be put there.
         right = self._settings.truncation_side == "right"
-        around = (
-            before[rows] + len(self._encoder.suffix) if right else len(self._encoder.prefix) + after[rows]
-        )
+        around = before[rows] + self._suffix if right else self._prefix + after[rows]
         room = np.maximum(0, self._settings.max_length - around)
         begin, end = whole.begin.copy(), whole.end.copy()
         if text is None:
@@ -189,11 +189,11 @@ class Lengths:
             else:
                 begin[rows] = cut_after(goes_on, end[rows] - room, end[rows])
             return _Pieces(whole.origin, begin, end)
-        for row, budget in zip(rows.tolist(), room.tolist(), strict=True):
-            own = plain(ids[begin[row] : end[row]]) if self._masked else ids[begin[row] : end[row]]
-            strategy, side = self._settings.truncation_strategy, self._settings.truncation_side
-            first, last = cut_text(self._encoder, text.slice(row, 1), own, budget, strategy, side)
-            begin[row], end[row] = begin[row] + first, begin[row] + last
+        own, offsets = gathered(plain(ids) if self._masked else ids, begin[rows], end[rows])
+        texts: Any = text.take(pa.array(rows, pa.int64()))
+        strategy, side = self._settings.truncation_strategy, self._settings.truncation_side
+        first, last = cut_texts(self._encoder, texts, own, offsets, room, strategy, side)
+        begin[rows], end[rows] = begin[rows] + first, begin[rows] + last
         return _Pieces(whole.origin, begin, end)
 
     def _fitted(self, ids: Int32, offsets: Int64, long: Bools, kept: _Pieces) -> Fitted:

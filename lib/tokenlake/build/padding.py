@@ -64,7 +64,11 @@ class RowGroups:
         if self._padding.kind == "longest":
             return self._take_longest(lengths)
         ends = np.cumsum(self._padding.sizes(lengths))
-        taken = max(1, int(np.searchsorted(ends, self._tokens - self._held, side="right")))
+        # Without padding a document goes into the open group that it comes to, fits or not: released bytes are so.
+        least = int(self._padding.kind == "none" or not self._held)
+        taken = max(least, int(np.searchsorted(ends, self._tokens - self._held, side="right")))
+        if not taken:
+            return 0, True
         self._held += int(ends[taken - 1])
         return taken, self._held >= self._tokens or taken < len(lengths)
 

@@ -32,6 +32,8 @@ from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.splitting import split_files
 from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
+from tokenlake.transforms.callables import sealed
+from tokenlake.transforms.configured import open_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
         TokenizerError: a tokenizer cannot be loaded.
     """
     _check_predicates(build)
+    build = _with_code(build)
     tokenizers = plan_tokenizers(build)
     inputs: list[InputFile] = []
     ranges: list[list[list[FileRange]]] = []
@@ -108,9 +111,12 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
     notes: list[str] = []
     for source in build.sources:
         files, parts = _read_listing(build, source, on_event)
-        settled, found = settle(source, files, tokenizers[source.name].files)
-        settled = _padded(settled, tokenizers[source.name])
-        _check_room(settled, tokenizers[source.name])
+        tokenizer = tokenizers[source.name]
+        settled, found = settle(
+            source, files, tokenizer.files, tokenizer.eos_id if tokenizer.eos_id >= 0 else None
+        )
+        settled = _padded(settled, tokenizer)
+        _check_room(settled, tokenizer)
         inputs += files
         ranges.append(parts)
         sources.append(settled)
@@ -183,6 +189,20 @@ def _check_room(source: ResolvedSource, tokenizer: PlannedTokenizer) -> None:
             f"datasets.{source.name}: max_length is {settings.max_length}, but tokenizer {tokenizer.files.name!r} puts "
             f"{len(around)} special tokens around every document; expected at least {len(around) + 1}"
         )
+
+
+def _with_code(build: ResolvedBuild) -> ResolvedBuild:
+    """Take the code of functions into the build, and make the steps once: a wrong one is an error before any work."""
+    sources: list[ResolvedSource] = []
+    for source in build.sources:
+        try:
+            # Not the sealed ones: this process may have imported what was edited since, and workers import anew.
+            open_chain(source.texts)
+            texts = sealed(source.texts)
+        except ConfigError as error:
+            raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
+        sources.append(replace(source, texts=texts))
+    return replace(build, sources=tuple(sources))
 
 
 def _read_listing(

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, final
@@ -201,10 +201,21 @@ class _Worker:
         return f"ended with exit code {code} without an answer"
 
 
+def _own_folders() -> Iterator[str]:
+    """Yield the folders that modules come from here, but not from every interpreter's own."""
+    yield from filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    homes = {Path(home).resolve() for home in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    for folder in sys.path:
+        place = Path(folder).resolve()
+        if folder and place.is_dir() and not homes & {place, *place.parents}:
+            yield str(place)
+
+
 def _environment() -> dict[str, str]:
     """The parent's environment, with the library importable and native thread pools kept small."""
     here = str(Path(__file__).resolve().parents[2])
-    path = os.environ.get("PYTHONPATH", "")
+    # What this process imports from, a function of a user's own must be found in, too: the script's folder first.
+    path = os.pathsep.join(dict.fromkeys(_own_folders()))
     # glibc returns every freed block of 16 MB to the kernel and faults it in again: 3% of a build's CPU.
     # Larger blocks are still returned at once, so a long document leaves no mark.
     allocator = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}

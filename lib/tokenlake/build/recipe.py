@@ -19,6 +19,7 @@ from tokenlake.build.documents import Documents, taken
 from tokenlake.build.kept import Keeper, rows_of
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.faults import Fault
+from tokenlake.rows import Rows
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, TextRowBatch, refuse
 from tokenlake.sources.blocks import count_lines
 from tokenlake.sources.inputs import InputFile
@@ -157,7 +158,7 @@ class KeepingRecipe:
             return _prepared(batch, documents)
         good = np.ones(len(documents), np.bool_)
         good[list(faults)] = False
-        bad = _judged(self._source, batch, sorted(faults.items()))
+        bad = _judged(self._source, batch, sorted(faults.items()), batch.table)
         return replace(
             _prepared(batch, documents.select(good)),
             bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)),
@@ -176,7 +177,7 @@ class RowsRecipe:
     def __init__(self, source: ResolvedSource, chain: ChainedTransform, renderer: Renderer) -> None:
         self._source, self._chain, self._renderer = source, chain, renderer
         self._keeper = open_keeper(source)
-        self._columns = None if chain.steps or self._keeper.names else renderer.columns
+        self._columns = None if self._keeper.names else chain.needs(renderer.columns)
 
     @property
     def rendered(self) -> bool:
@@ -187,12 +188,15 @@ class RowsRecipe:
         return self._renderer.control_tokens or self._source.tokenizer.special_tokens_in_text == "encode"
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
-        for batch in read_rows(part, self._source, self._columns):
+        # Without steps a column that is missing here is one that the text needs; a step may make it.
+        if_there = bool(self._chain.steps)
+        for batch in read_rows(part, self._source, self._columns, if_there=if_there):
             yield self._prepare(batch)
 
     def _prepare(self, batch: RowBatch) -> Prepared:
         keeps = bool(self._keeper.names)
-        outcome = self._chain.on_rows(rows_of(batch.table) if keeps else batch.table)
+        rows = rows_of(_table(batch)) if keeps else _table(batch)
+        outcome = self._chain.on_rows(rows)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
         made = self._renderer.render(outcome.rows)
         if unfit:
@@ -210,7 +214,7 @@ class RowsRecipe:
             kept=taken(kept, made.origin),
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
-        bad = _judged(self._source, batch, sorted(faults.items()))
+        bad = _judged(self._source, batch, sorted(faults.items()), rows)
         prepared = _prepared(batch, documents)
         return replace(
             prepared,
@@ -223,13 +227,17 @@ class RowsRecipe:
 
 
 def _judged(
-    source: ResolvedSource, batch: RowBatch, faults: list[tuple[int, Fault]]
+    source: ResolvedSource, batch: RowBatch, faults: list[tuple[int, Fault]], rows: Rows
 ) -> tuple[BadRecord, ...]:
-    """Make bad records of rows; with the policy ``fail`` the first ends the build."""
+    """Make bad records of rows of a batch; with the policy ``fail`` the first ends the build."""
     if not faults:
         return ()
-    objects = batch.to_dicts()
-    records = tuple(_record(batch, index, fault, objects[index]) for index, fault in faults)
+    faulty = np.zeros(len(rows), np.bool_)
+    faulty[[index for index, _ in faults]] = True
+    objects = rows.select(faulty).objects
+    records = tuple(
+        _record(batch, index, fault, row) for (index, fault), row in zip(faults, objects, strict=True)
+    )
     if source.on_bad_record == "fail":
         first = replace(records[0], line=_line(source, batch.file, records[0].position))
         raise refuse(first, batch.file)
@@ -256,6 +264,12 @@ def _without(made: Rendered, unfit: dict[int, Fault]) -> Rendered:
         parts=made.parts,
         label=None if made.label is None else made.label[good],
     )
+
+
+def _table(batch: RowBatch) -> Rows:
+    """Return a batch's rows; without columns, because nothing of them is looked at, as many empty ones."""
+    empty = not batch.table.has_objects and not batch.rows.num_columns
+    return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
 
 
 def _record(batch: RowBatch, index: int, fault: Fault, row: object) -> BadRecord:

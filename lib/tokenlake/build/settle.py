@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from tokenlake.build.settleprompt import check_prompt
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.resolved_texts import MESSAGES_FIELDS, ResolvedChat, ResolvedTexts
 from tokenlake.errors import ConfigError, TokenlakeError
@@ -23,9 +24,12 @@ _WITHOUT_MESSAGES: Final = ("text", "csv", "tsv")
 
 
 def settle(
-    source: ResolvedSource, files: Sequence[InputFile], tokenizer: TokenizerFiles
+    source: ResolvedSource, files: Sequence[InputFile], tokenizer: TokenizerFiles, eos_id: int | None = None
 ) -> tuple[ResolvedSource, list[str]]:
     """Return the source with nothing left open, and notes for the plan on what was found.
+
+    Args:
+        eos_id: what ends a document; None where neither tokenizer nor configuration names one.
 
     Raises:
         ConfigError: what is asked for cannot be had from these inputs or this tokenizer.
@@ -44,6 +48,8 @@ def settle(
             notes += [f"{source.name}: {note}" for note in more]
         else:
             source = replace(source, texts=_with_template(texts, tokenizer))
+        if source.texts.prompt is not None:
+            check_prompt(source, source.texts.prompt, files, tokenizer, eos_id)
     except ConfigError as error:
         raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
     return replace(source, texts=replace(source.texts, left_open=())), notes
@@ -119,8 +125,9 @@ def _changed(source: ResolvedSource, rows: Rows) -> Rows:
 
 
 def _holds_turns(values: Sequence[Any]) -> bool:
-    given = [value for value in values if value is not None]
-    return bool(given) and all(isinstance(value, list) for value in given)
+    """Whether most of the values are lists; a record may be bad among the first ones, too."""
+    given = [isinstance(value, list) for value in values if value is not None]
+    return bool(given) and 2 * sum(given) > len(given)
 
 
 def _messages_field(rows: Rows) -> str:

@@ -76,7 +76,7 @@ class Unit:
         rest = [name for name in self._names if name not in self._pairs]
         self._sinks = {name: open_sink(job, store, layout, name, *around) for name in rest}
         self._outputs = [*self._sinks.values(), *self._pairs.values()]
-        self._finish = Finish(encoder.prefix, encoder.suffix, job.eos_id if job.pack else None)
+        self._finish = Finish.of(job, encoder.prefix, encoder.suffix)
         finish = self._finish if recipe.rendered else None
         self._lengths = Lengths(job.source.tokenizer, encoder, finish, masked=job.loss_mask)
         self._quarantine = QuarantineWriter(store, layout, job.unit)

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.workbench import Workbench
 from tokenlake.config.references import hide, provide_blocks
+from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
 
 
@@ -50,6 +51,12 @@ class _WithoutPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is not used here", name=fullname)
+
+
+def _let_pandas_in(source: ResolvedSource) -> None:
+    """Functions of a user's own may use what they like."""
+    if source.texts.callables:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WithoutPandas)]
 
 
 def _receive(jobs: queue.SimpleQueue[bytes]) -> None:
@@ -83,9 +90,13 @@ def _hidden(error: dict[str, Any]) -> dict[str, Any]:
 
 def _perform(workbench: Workbench, job: dict[str, Any], progress: Any) -> dict[str, Any]:
     if job["op"] == "unit":
-        return workbench.build_unit(UnitJob.from_json(job), progress).to_json()
+        unit = UnitJob.from_json(job)
+        _let_pandas_in(unit.source)
+        return workbench.build_unit(unit, progress).to_json()
     if job["op"] == "engine":
-        return workbench.choose_engine(EngineJob.from_json(job))
+        engine = EngineJob.from_json(job)
+        _let_pandas_in(engine.source)
+        return workbench.choose_engine(engine)
     raise WorkerError(f"unknown job {job['op']!r}; expected 'unit' or 'engine'")
 
 

@@ -12,7 +12,8 @@ from tokenlake.cli.output import near, note, print_json, print_tables, stdout
 from tokenlake.cli.progress import RunProgress
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
-from tokenlake.report import numbers
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.report import lengths, numbers
 from tokenlake.report.table import Table, facts, label, number
 
 
@@ -31,7 +32,8 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
         print_json(_as_json(made, expected))
         return 0
     stdout().print(f"[bold]{made.build.name}[/] into {near(made.build.store)}\n")
-    print_tables([_sources(made, expected), facts(_expected(made, total(expected)), "Expected")])
+    about = facts(_expected(made, total(expected)), "Expected")
+    print_tables([_sources(made, expected), _policies(made, expected), about])
     for line in made.notes:
         note(f"note: {line}")
     return 0
@@ -64,10 +66,36 @@ def _lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, Any]]:
             "truncation": source.tokenizer.max_length
             if source.tokenizer.long_documents == "truncate"
             else None,
+            "long_documents": _long_documents(source, expected[source.name]),
             "tokenizer": source.tokenizer.name_or_path,
         }
         for source in made.build.sources
     ]
+
+
+def _long_documents(source: ResolvedSource, expected: Estimate) -> dict[str, Any]:
+    settings = source.tokenizer
+    truncates = settings.long_documents == "truncate"
+    return {
+        "policy": settings.long_documents,
+        "max_length": None if settings.long_documents == "keep" else settings.max_length,
+        "strategy": settings.truncation_strategy if truncates else None,
+        "side": settings.truncation_side if truncates else None,
+        "documents": expected.long_documents,
+        "dropped_tokens": expected.dropped_tokens,
+    }
+
+
+def _policies(made: Plan, expected: dict[str, Estimate]) -> Table:
+    pairs = [(source.name, _policy(source, expected[source.name])) for source in made.build.sources]
+    return facts(pairs, "Long documents")
+
+
+def _policy(source: ResolvedSource, about: Estimate) -> str:
+    drawn = about.tokens + about.dropped_tokens
+    return lengths.expected(
+        source.tokenizer, about.documents, about.long_documents, drawn, about.dropped_tokens
+    )
 
 
 def _sources(made: Plan, expected: dict[str, Estimate]) -> Table:
@@ -78,13 +106,13 @@ def _sources(made: Plan, expected: dict[str, Estimate]) -> Table:
         number("bytes", "size", numbers.size),
         number("documents", "documents", _about),
         number("tokens", "tokens", _about),
-        label("cut", "documents cut"),
+        label("long", "long documents"),
         label("tokenizer"),
     ]
     lines = [
         line
         | {
-            "cut": f"at {line['truncation']:,}" if line["truncation"] else "never",
+            "long": lengths.policy(made.source(line["source"]).tokenizer),
             "tokenizer": near(line["tokenizer"]),
         }
         for line in _lines(made, expected)

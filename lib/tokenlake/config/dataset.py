@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     PlainSerializer,
     WithJsonSchema,
@@ -27,6 +26,7 @@ from tokenlake.config.tokenizer import (
     TruncationSide,
     TruncationStrategy,
 )
+from tokenlake.config.transforms import Renames, Transforms
 from tokenlake.config.values import (
     Character,
     Count,
@@ -59,12 +59,6 @@ def callback_name(value: object) -> str | None:
     return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _distinct(value: dict[str, str]) -> dict[str, str]:
-    if len(set(value.values())) < len(value):
-        raise problem(f"got {shown(value)}: two fields would get the same new name")
-    return value
-
-
 FileType = Annotated[
     Literal["json", "jsonl", "parquet", "csv", "arrow", "huggingface", "hf", "txt"], BeforeValidator(_type)
 ]
@@ -74,8 +68,6 @@ FormatCallback = Annotated[
     PlainSerializer(callback_name, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": "^[^:]+:[^:]*$"}),
 ]
-Transforms = tuple[dict[Text, Any], ...]
-Renames = Annotated[dict[Text, Text], AfterValidator(_distinct)]
 
 
 class DatasetConfig(Section):
@@ -150,7 +142,7 @@ class DatasetConfig(Section):
     """Fields to rename, {old: new}, after `format_callback`."""
 
     transforms: Transforms | None = None
-    """What is done to every row after that, in order: a list of {name of a transform: its arguments}."""
+    """What is done to every row after that, in order: a list of {name of a step: its arguments}."""
 
     chat: ChatConfig | None = None
     """Rows are conversations, rendered by a chat template; null: if rows hold messages and no field of text."""

@@ -2,41 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from pydantic import model_validator
+
+from tokenlake.config.explain import problem
+from tokenlake.config.near import did_you_mean
 from tokenlake.config.section import Section
 from tokenlake.config.values import Switch, Text
 
 
 class PromptConfig(Section):
-    """Section `prompt` of a dataset: a template puts columns into a text, of which the label is learned."""
+    """Section `prompt` of a dataset: a template puts columns into a text, of which the label is learned.
+
+    Text goes in as it is; numbers and booleans as JSON writes them; a row whose value is null, missing or anything else
+    is a bad record.
+    """
 
     format_type: Literal["custom", "chat", "completion"] = "custom"
     """custom: `template`. chat: input and label are turns of the chat template. completion: input, label."""
 
     template: Text | None = None
-    """Text with {column} or {{ column }} where values go; needed by custom."""
+    """Text with {column} or {{ column }} where values go; needed by custom. One newline at its end is dropped."""
 
     input_columns: tuple[Text, ...] = ()
-    """Columns that make the prompt."""
+    """Columns that make the prompt; for custom, none given: all that the template uses beside the label."""
 
     label_column: Text | None = None
     """Column of the answer, which is what is learned; null: everything is."""
 
+    optional_columns: tuple[Text, ...] = ()
+    """Input columns that may be null or missing; their place then stays empty."""
+
+    separator: str = "\n"
+    """For chat and completion: between the input columns that are not empty; for completion before the label too."""
+
     mask_input: Switch = True
-    """Learn from the answer alone, not from the prompt."""
+    """Learn from the answer alone (and its EOS), not from the prompt; false: from both, but never from examples."""
 
     add_bos: Switch = True
-    """Begin with the tokenizer's BOS, where it has one."""
+    """Begin with what the tokenizer itself puts before a text (BOS), if it does."""
 
     add_eos: Switch = True
-    """End the answer with EOS."""
+    """End with EOS, packed or not, where the template does not spell it; for chat, the chat template ends the answer
+    and packing the document."""
 
     system_message: Text | None = None
     """What stands before the prompt; a turn of its own in chat."""
 
     examples: tuple[dict[Text, Any], ...] = ()
-    """Worked examples (few-shot): rows put through the same template before each prompt."""
+    """Worked examples (few-shot): rows put through the same template before each prompt; never learned."""
 
     example_separator: str = "\n\n"
-    """Between examples, and before the prompt."""
+    """Between system message, examples and prompt; not for chat, where they are turns."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        for fault in (self._of_format(), self._of_columns(), self._of_examples()):
+            if fault:
+                raise problem(fault)
+        return self
+
+    def _of_format(self) -> str | None:
+        if self.format_type == "custom":
+            return None if self.template else "format_type: 'custom' needs a template, which is missing"
+        if self.template:
+            return f"template: is for format_type 'custom', but format_type is {self.format_type!r}"
+        if not self.input_columns or not self.label_column:
+            lacking = "label_column" if self.input_columns else "input_columns"
+            return f"{lacking}: missing, format_type {self.format_type!r} needs it"
+        return None
+
+    def _of_columns(self) -> str | None:
+        if self.label_column in self.input_columns:
+            return f"label_column: {self.label_column!r} is one of input_columns; the answer would stand in the prompt"
+        if len(set(self.input_columns)) < len(self.input_columns):
+            return "input_columns: a column is named twice"
+        if self.label_column in self.optional_columns:
+            return f"optional_columns: {self.label_column!r} is the label_column, without which nothing is learned"
+        for name in self.optional_columns:
+            if self.input_columns and name not in self.input_columns:
+                near = did_you_mean(name, self.input_columns)
+                return f"optional_columns: {name!r} is not one of input_columns{near}"
+        return None
+
+    def _of_examples(self) -> str | None:
+        columns = [*self.input_columns, *([self.label_column] if self.label_column else [])]
+        for index, row in enumerate(self.examples):
+            for name in columns:
+                if (
+                    name not in row
+                    and name not in self.optional_columns
+                    and name.partition(".")[0] not in row
+                ):
+                    has = ", ".join(map(repr, row)) or "none"
+                    return f"examples.{index}: has no column {name!r}; it has {has}{did_you_mean(name, row)}"
+        return None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from tokenlake import config as config_models
 from tokenlake.config.availability import RULES, unavailable
+from tokenlake.config.callables import callable_name
 from tokenlake.config.chat import ChatConfig
-from tokenlake.config.dataset import callback_name
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.lengths import contradictions, long_documents
 from tokenlake.config.outputs import has_attention_mask, only_in_builds, output_problems, shard_problems
@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 STORE_VARIABLE: Final = "TOKENLAKE_STORE"
+DEFAULT_FIELD: Final = "text"
+"""Where the text is, unless a dataset says otherwise or its rows hold conversations instead."""
 DEFAULT_STORE: Final = "./artifacts"
 
 _TYPES: Final[dict[str, SourceType]] = {
@@ -209,11 +211,9 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
 def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
     callback = dataset.format_callback
     return ResolvedTexts(
-        format_callback=callback
-        if callback is None or isinstance(callback, str)
-        else callback_name(callback),
+        format_callback=None if callback is None else callable_name(callback),
         format_fields=tuple((dataset.format_fields or {}).items()),
-        transforms=dataset.transforms or (),
+        transforms=tuple(step.resolved() for step in dataset.transforms or ()),
         chat=_chat(dataset),
         prompt=None if dataset.prompt is None else ResolvedPrompt(**dataset.prompt.model_dump()),
         preference=None
@@ -224,9 +224,11 @@ def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
 
 
 def _left_open(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...]:
-    """Settings whose defaults depend on what the rows are."""
-    written = dataset.model_fields_set | config.tokenize.model_fields_set
-    return tuple(name for name in ("content_field", "special_tokens_in_text") if name not in written)
+    """Settings at their defaults, which depend on what the rows are."""
+    chosen = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
+    as_usual = {"content_field": dataset.content_field == DEFAULT_FIELD}
+    as_usual["special_tokens_in_text"] = dataset.special_tokens_in_text is None and chosen == "literal"
+    return tuple(name for name, usual in as_usual.items() if usual)
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
@@ -238,7 +240,7 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
         return None
     chat = chat or ChatConfig()
     field = chat.messages_field
-    if field is None and "content_field" in dataset.model_fields_set:
+    if field is None and dataset.content_field != DEFAULT_FIELD:
         field = dataset.content_field
     return ResolvedChat(
         template=chat.template,
@@ -283,10 +285,11 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
 
 def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTokensInText:
     """Of raw text they are text by default; in a conversation they would forge a turn, so there they are refused."""
-    stage = config.tokenize
-    if dataset.special_tokens_in_text is None and "special_tokens_in_text" not in stage.model_fields_set:
-        return "fail" if _chat(dataset) or dataset.preference else stage.special_tokens_in_text
-    return dataset.special_tokens_in_text or stage.special_tokens_in_text
+    asked = dataset.special_tokens_in_text
+    if asked is not None:
+        return asked
+    stage = config.tokenize.special_tokens_in_text
+    return "fail" if stage == "literal" and (_chat(dataset) or dataset.preference) else stage
 
 
 def _pack(config: PipelineConfig) -> ResolvedPack | None:

@@ -46,6 +46,8 @@ class ResolvedPrompt:
     template: str | None = None
     input_columns: tuple[str, ...] = ()
     label_column: str | None = None
+    optional_columns: tuple[str, ...] = ()
+    separator: str = "\n"
     mask_input: bool = True
     add_bos: bool = True
     add_eos: bool = True
@@ -82,6 +84,7 @@ class ResolvedTexts:
         format_callback: ``module:function`` of a row, applied first.
         format_fields: fields to rename after it, (old, new).
         transforms: applied in order after that, each ``{name: arguments}``.
+        callables: (name, sha256 of the file that defines it) of every function among them, once the plan looked.
         chat, prompt, preference: at most one; without one the text is the field `content_field`.
         left_open: settings of the source that nobody wrote (``content_field``, ``special_tokens_in_text``), which the
             plan may decide from what the rows are; empty once it has.
@@ -90,6 +93,7 @@ class ResolvedTexts:
     format_callback: str | None = None
     format_fields: tuple[tuple[str, str], ...] = ()
     transforms: tuple[Mapping[str, Any], ...] = ()
+    callables: tuple[tuple[str, str], ...] = ()
     chat: ResolvedChat | None = None
     prompt: ResolvedPrompt | None = None
     preference: ResolvedPreference | None = None
@@ -122,6 +126,7 @@ class ResolvedTexts:
             format_callback=data["format_callback"],
             format_fields=tuple((old, new) for old, new in data["format_fields"]),
             transforms=tuple(data["transforms"]),
+            callables=tuple((name, digest) for name, digest in data["callables"]),
             chat=None if chat is None else ResolvedChat(**chat),
             prompt=None if prompt is None else _prompt(prompt),
             preference=None if preference is None else ResolvedPreference(**preference),
@@ -133,6 +138,7 @@ def _prompt(data: Mapping[str, Any]) -> ResolvedPrompt:
     fields: dict[str, Any] = {
         **data,
         "input_columns": tuple(data["input_columns"]),
+        "optional_columns": tuple(data["optional_columns"]),
         "examples": tuple(data["examples"]),
     }
     return ResolvedPrompt(**fields)

@@ -41,7 +41,8 @@ class TokenizeStageConfig(Section):
     """auto: the fast engine where it is proven exact, else the reference. Never changes the ids."""
 
     special_tokens_in_text: SpecialTokensInText = "literal"
-    """A special token's text in a document: literal (plain text), encode (the token), fail (a bad record)."""
+    """A special token's text in a document: literal (plain text; in conversations fail), encode (the token), fail (a
+    bad record)."""
 
     long_documents: LongDocuments | None = None
     """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""

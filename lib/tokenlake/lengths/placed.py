@@ -1,7 +1,7 @@
-"""Cutting a document that is encoded already, at a place that its text decides.
+"""Cutting documents that are encoded already, at places that their texts decide.
 
-Only the part of the text that the budget can reach is encoded once more, for the places of its tokens: a document may
-be a thousand times longer. That part is exact if its ids are those of the document; where they are not, it is made
+Only the part of a text that its budget can reach is encoded once more, for the places of its tokens: a document may be
+a thousand times longer. That part is exact if its ids are those of the document; where they are not, it is made
 longer.
 """
 
@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.lengths.truncation import Side, Strategy, truncate
+from tokenlake.lengths.truncation import Bytes, Cut, Side, Strategy, character_at, truncate
 from tokenlake.tokenizers.encoder import Encoder
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 #: Beyond what the budget should take, by the document's own bytes per token.
 _SPARE: Final = 1.25
@@ -26,44 +25,75 @@ _LEAST_BYTES: Final = 512
 _GROWTH: Final = 4
 
 
-def cut_text(
-    encoder: Encoder, text: pa.LargeStringArray, ids: Int32, budget: int, strategy: Strategy, side: Side
-) -> tuple[int, int]:
-    """Return which tokens of a document are kept: ``first:last``.
+def cut_texts(
+    encoder: Encoder,
+    text: pa.LargeStringArray,
+    ids: Int32,
+    offsets: Int64,
+    budgets: Int64,
+    strategy: Strategy,
+    side: Side,
+) -> tuple[Int64, Int64]:
+    """Return which tokens of n documents are kept: ``first:last`` of each, int64[n] twice.
 
     Args:
         encoder: what made the ids.
-        text: large_string[1].
-        ids: int32[n], all ids of the text; n is more than `budget`.
-        budget, strategy, side: as for :func:`tokenlake.lengths.truncation.truncate`.
+        text: large_string[n].
+        ids, offsets: int32[total], int64[n + 1]: the ids of the texts; each has more than its budget.
+        budgets: int64[n].
+        strategy, side: as for :func:`tokenlake.lengths.truncation.truncate`.
     """
-    buffer: Any = text[0].as_buffer()
-    data = np.frombuffer(buffer, np.uint8)
-    start, stop = _places(encoder, data, ids, budget, side)
-    cut = truncate(data.data, start, stop, budget, strategy, side)
-    if side == "right":
-        return 0, cut.last
-    return len(ids) - (len(start) - cut.first), len(ids)
+    counts = np.diff(offsets)
+    first, last = np.zeros(len(text), np.int64), np.zeros(len(text), np.int64)
+    rows = range(len(text))
+    spare = _SPARE
+    while rows:
+        parts = [_Part(text, row, int(counts[row]), int(budgets[row]), side, spare) for row in rows]
+        encoded, start, stop = encoder.encode_places(
+            pa.array([part.text for part in parts], pa.large_string())
+        )
+        again: list[int] = []
+        for at, (row, part) in enumerate(zip(rows, parts, strict=True)):
+            own = slice(int(encoded.offsets[at]), int(encoded.offsets[at + 1]))
+            if not part.is_exact(encoded.ids[own], ids[offsets[row] : offsets[row + 1]]):
+                again.append(row)
+                continue
+            cut = part.cut(start[own], stop[own], strategy)
+            # Tokens are counted from the side that is kept.
+            skipped = 0 if side == "right" else int(counts[row]) - (own.stop - own.start)
+            first[row], last[row] = cut.first + skipped, cut.last + skipped
+        rows, spare = again, spare * _GROWTH
+    return first, last
 
 
-def _places(encoder: Encoder, data: Bytes, ids: Int32, budget: int, side: Side) -> tuple[Int64, Int64]:
-    """Return the places of more than `budget` tokens at the end of the text that is kept: int64[k] each."""
-    needed = min(budget + 1, len(ids))
-    size = int(needed * (len(data) / len(ids)) * _SPARE) + _LEAST_BYTES
-    while True:
-        begin, end = (0, min(size, len(data))) if side == "right" else (max(0, len(data) - size), len(data))
-        begin, end = _character(data, begin), _character(data, end)
-        part = pa.array([data[begin:end].tobytes().decode()], pa.large_string())
-        encoded, start, stop = encoder.encode_places(part)
-        same = encoded.ids[:needed] if side == "right" else encoded.ids[-needed:]
-        wanted = ids[:needed] if side == "right" else ids[-needed:]
-        if size >= len(data) or np.array_equal(same, wanted):
-            return start + begin, stop + begin
-        size *= _GROWTH
+class _Part:
+    """The part of a text that decides where it is cut: with more tokens than the budget, at the side that is kept."""
 
+    def __init__(
+        self, text: pa.LargeStringArray, row: int, count: int, budget: int, side: Side, spare: float
+    ) -> None:
+        buffer: Any = text[row].as_buffer()
+        self._data: Bytes = np.frombuffer(buffer, np.uint8)
+        self._budget = budget
+        self._side: Side = side
+        self._needed = min(budget + 1, count)
+        whole = len(self._data)
+        size = int(self._needed * (whole / count) * spare) + _LEAST_BYTES
+        begin, end = (0, min(size, whole)) if side == "right" else (max(0, whole - size), whole)
+        self._begin, end = character_at(self._data, begin), character_at(self._data, end)
+        self._is_whole = (self._begin, end) == (0, whole)
+        self.text = self._data[self._begin : end].tobytes().decode()
 
-def _character(data: Bytes, at: int) -> int:
-    """Return the place at or before byte `at` where a character begins."""
-    while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
-        at -= 1
-    return at
+    def is_exact(self, ids: Int32, wanted: Int32) -> bool:
+        """Whether the tokens that count are those of the document."""
+        if self._is_whole:
+            return True
+        if self._side == "right":
+            return np.array_equal(ids[: self._needed], wanted[: self._needed])
+        return np.array_equal(ids[-self._needed :], wanted[-self._needed :])
+
+    def cut(self, start: Int64, stop: Int64, strategy: Strategy) -> Cut:
+        """Cut by the places of the part's tokens, bytes of the part."""
+        return truncate(
+            self._data.data, start + self._begin, stop + self._begin, self._budget, strategy, self._side
+        )

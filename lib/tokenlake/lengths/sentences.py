@@ -17,12 +17,16 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 
 _CLOSERS: Final = "\"'”’»)\\]}」』】》〉）］"
-# Every part begins where a run begins and gives nothing back, so that a text is looked at once, whatever is in it.
+_MARKS: Final = "!?…‽"
+_FULL_STOPS: Final = "。！？｡．।॥؟۔።፧፨။၊។։܀"
+# One set of characters in front lets the engine skip what lies between, and every part begins where a run begins and
+# gives nothing back, so that a text is looked at once, whatever is in it.
 _END: Final = re.compile(
-    rf"(?<![.])(?P<dot>[.]++)[{_CLOSERS}]*+(?=\s|\Z)"
-    rf"|(?<![!?…‽])[!?…‽]++[.]*+[{_CLOSERS}]*+(?=\s|\Z)"
-    rf"|[。！？｡．।॥؟۔።፧፨။၊។։܀]++[{_CLOSERS}]*+"
-    r"|(?<=\S)(?=[^\S\n]*+\n[^\S\n]*+\n)"
+    rf"[.{_MARKS}{_FULL_STOPS}\n](?:"
+    rf"(?<=[.])(?<![.][.])(?P<dots>[.]*+)[{_CLOSERS}]*+(?=\s|\Z)"
+    rf"|(?<=[{_MARKS}])(?<![{_MARKS}][{_MARKS}])[{_MARKS}]*+[.]*+[{_CLOSERS}]*+(?=\s|\Z)"
+    rf"|(?<=[{_FULL_STOPS}])[{_FULL_STOPS}]*+[{_CLOSERS}]*+"
+    r"|(?<=\n)(?P<gap>[^\S\n]*+\n)\s*+)"
 )
 _BLANKS: Final = re.compile(r"\s*")
 _LAST_WORD: Final = re.compile(r"[^\s(\[{\"'“‘«]*\Z")
@@ -47,8 +51,10 @@ def sentence_breaks(text: str) -> tuple[Int64, Int64]:
     ends: list[int] = []
     begins: list[int] = []
     for match in _END.finditer(text):
-        end = match.end()
-        begin = _after_blanks(text, end)
+        if match["gap"] is None:
+            end, begin = match.end(), _after_blanks(text, match.end())
+        else:
+            end, begin = _before_blanks(text, match.start()), match.end()
         if 0 < end < len(text) and not _goes_on(text, match, begin):
             ends.append(end)
             begins.append(begin)
@@ -60,15 +66,21 @@ def _after_blanks(text: str, at: int) -> int:
     return match.end() if match else at
 
 
+def _before_blanks(text: str, at: int) -> int:
+    while at > 0 and text[at - 1].isspace():
+        at -= 1
+    return at
+
+
 def _goes_on(text: str, match: re.Match[str], begin: int) -> bool:
     """Whether the sentence goes on after a full stop."""
-    dots = match.group("dot")
+    dots = match["dots"]
     if dots is None or text.count("\n", match.end(), begin) > 1:
         return False
     if text[begin : begin + 1].islower():
         return True
     word = _word_before(text, match.start())
-    return dots == "." and (word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper()))
+    return not dots and (word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper()))
 
 
 def _word_before(text: str, end: int) -> str:

@@ -198,9 +198,9 @@ class _Window:
         """The part of the text that decides, and the byte at which it begins."""
         begin, end = 0, len(self._data)
         if self._right:
-            end = _character(self._data, int(self._high[-1]) + _MARGIN)
+            end = character_at(self._data, int(self._high[-1]) + _MARGIN)
         else:
-            begin = _character(self._data, int(self._low[0]) - _MARGIN)
+            begin = character_at(self._data, int(self._low[0]) - _MARGIN)
         return self._data[begin:end].tobytes().decode("utf-8", "replace"), begin
 
     @cached_property
@@ -231,7 +231,7 @@ def _inside(data: Bytes, low: Int64, high: Int64) -> Bools:
     return (low > high) | goes_on
 
 
-def _character(data: Bytes, at: int) -> int:
+def character_at(data: Bytes, at: int) -> int:
     """Return the place at or before byte `at` where a character begins, inside of the text."""
     at = min(max(at, 0), len(data))
     while 0 < at < len(data) and data[at] & 0xC0 == 0x80:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tokenlake.account import Account
+from tokenlake.report import lengths
 from tokenlake.report.numbers import count
 from tokenlake.report.table import Column, Table, label, number
 
@@ -54,15 +55,16 @@ def account_table(account: Account, seq_length: int | None, title: str | None = 
 def remarks(account: Account) -> list[str]:
     """What was mended, skipped or worth knowing; empty when there is nothing to say."""
     found: list[str] = []
-    if any(account.normalized.values()):
-        found.append(f"normalized on reading: {_reasons(account.normalized)}")
+    mended = {reason: many for reason, many in account.normalized.items() if reason not in lengths.CUT}
+    if any(mended.values()):
+        found.append(f"normalized on reading: {_reasons(mended)}")
     if any(account.rows_skipped.values()):
         found.append(f"rows never read: {_reasons(account.rows_skipped)}")
     if account.special_tokens_in_text:
         found.append(f"special-token strings inside documents: {count(account.special_tokens_in_text)}")
     if account.eos_existing:
         found.append(f"documents that already ended in EOS: {count(account.eos_existing)}")
-    return found
+    return found + lengths.found(account)
 
 
 def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources") -> Table:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -67,8 +68,7 @@ def _first_read(source: ResolvedSource, file: InputFile, count: int) -> Rows:
     part = _beginning(file, source, count)
     for batch in islice(read_rows(part, lenient), 2):
         if len(batch.positions):
-            objects = None if batch.objects is None else batch.objects[:count]
-            return Rows(batch.rows.slice(0, count), objects)
+            return batch.table.select(np.arange(len(batch.positions)) < count)
     return Rows(objects=[])
 
 

@@ -52,12 +52,13 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
 
 
 def read_rows(
-    part: FileRange, source: ResolvedSource, columns: tuple[str, ...] | None = ALL
+    part: FileRange, source: ResolvedSource, columns: tuple[str, ...] | None = ALL, *, if_there: bool = False
 ) -> Iterator[RowBatch]:
     """Read whole records of a range, without a look at their text; otherwise like :func:`read_range`.
 
     Args:
         columns: top-level fields, None for all.
+        if_there: columns that an input lacks are left out, instead of being an error.
     """
     predicate = Predicate(source.where) if source.where else None
     wanted = (
@@ -65,7 +66,8 @@ def read_rows(
         if columns is None
         else tuple(dict.fromkeys((*columns, *(predicate.columns if predicate else ()))))
     )
-    for taken in _read(part, source, rows_wanted(source, wanted), predicate):
+    want = replace(rows_wanted(source, wanted), if_there=if_there)
+    for taken in _read(part, source, want, predicate):
         box = [RowBatch(table=_only(taken.pop_rows(), columns), all_fields=columns is None, **taken.fields())]
         yield box.pop()
 
@@ -76,7 +78,8 @@ def _only(rows: Rows, columns: tuple[str, ...] | None) -> Rows:
         return rows
     if rows.has_objects:
         return Rows(objects=rows.objects, names=columns)
-    return Rows(rows.columns.select(list(columns))) if rows.columns.num_columns else rows
+    there: list[str] = rows.columns.schema.names
+    return Rows(rows.columns.select([name for name in columns if name in there]))
 
 
 def read_texts(

@@ -21,7 +21,7 @@ _CONVERT: Final = "expected UTF-8; convert it, for example with `iconv -f UTF-16
 
 def check_column(file: InputFile, want: Want) -> None:
     """Raise DamagedFileError if another column than ``text`` is wanted of a text file."""
-    others = [name for name in want.columns or () if name != COLUMN]
+    others = [name for name in want.names((COLUMN,)) if name != COLUMN]
     if others:
         raise damaged(file, f"it has no column {others[0]!r}; text files have one column, {COLUMN!r}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,12 +20,20 @@ class Want:
         columns: top-level fields wanted beside the text, None for all; () for none.
         max_record_bytes: a longer record is a bad one.
         delimiter: between the cells of CSV, None for what the extension says.
+        if_there: columns that an input lacks are left out, instead of being an error.
     """
 
     text: str | None
     columns: tuple[str, ...] | None = ()
     max_record_bytes: int = 256 << 20
     delimiter: str | None = None
+    if_there: bool = False
+
+    def names(self, there: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns to read of an input that has those of `there`."""
+        if self.columns is None:
+            return tuple(there)
+        return tuple(name for name in self.columns if name in there) if self.if_there else self.columns
 
 
 ALL: Final = None

@@ -126,7 +126,7 @@ def probe(fast: GigatokenEngine, reference: Reference, sample_texts: Sequence[st
     Raises:
         EngineMismatchError: on the first difference.
     """
-    texts = _probe_texts(reference.files, sample_texts)
+    texts = _unguarded(reference.files, [*_made_up(reference.files), *_bounded(sample_texts)])
     offsets, ids = fast.encode(pa.array(texts, pa.large_string()))
     for row, (text, expected) in enumerate(zip(texts, reference.encode(texts), strict=True)):
         require_equal(text, (expected,), (ids[offsets[row] : offsets[row + 1]],))
@@ -134,23 +134,26 @@ def probe(fast: GigatokenEngine, reference: Reference, sample_texts: Sequence[st
 
 
 def probe_places(fast: GigatokenEngine, locator: Locator, sample_texts: Sequence[str] = ()) -> None:
-    """Compare where the tokens of every tenth text of :func:`probe` lie.
+    """Compare where the tokens of a tenth of the texts of :func:`probe`, and of all documents, lie.
 
     Raises:
         EngineMismatchError: on the first difference.
     """
-    texts = _probe_texts(locator.reference.files, sample_texts)[::_PLACED]
+    files = locator.reference.files
+    texts = _unguarded(files, [*_made_up(files)[::_PLACED], *_bounded(sample_texts)])
     for text, made, expected in zip(
         texts, locator.of_texts(fast.encode, texts), locator.reference.encode(texts), strict=True
     ):
         require_equal(text, expected, made)
 
 
-def _probe_texts(files: TokenizerFiles, sample_texts: Sequence[str]) -> list[str]:
-    guard = UnicodeGuard(files)
+def _made_up(files: TokenizerFiles) -> list[str]:
     added = [token["content"] for token in files.added_tokens[:_ADDED_TOKENS]]
-    around = [f"a{token}b {token} {token}{token}" for token in added]
-    texts = [*adversarial_texts(), *around, *_bounded(sample_texts)]
+    return [*adversarial_texts(), *(f"a{token}b {token} {token}{token}" for token in added)]
+
+
+def _unguarded(files: TokenizerFiles, texts: list[str]) -> list[str]:
+    guard = UnicodeGuard(files)
     return [text for text in texts if not guard.holds(text)]
 
 

@@ -151,7 +151,8 @@ def _untrimmed(reference: Reference, literal: bool) -> Any:
         return reference.backend
     import tokenizers
 
-    backend: Any = tokenizers.Tokenizer.from_str(json.dumps({**spec, "post_processor": None}))
+    with deliberate(f"tokenizer {reference.files.name!r}: tokenizer.json cannot be loaded"):
+        backend: Any = tokenizers.Tokenizer.from_str(json.dumps({**spec, "post_processor": None}))
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = literal

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.faults import Fault
@@ -16,6 +17,8 @@ from tokenlake.rows import Row, Rows
 
 Int64 = npt.NDArray[np.int64]
 RowFunction = Callable[[Row], Row | None]
+Fields = tuple[str, ...] | None
+"""Names of top-level fields, None for all there are."""
 
 DROPPED: Final = "transform"
 """The reason under which rows are counted that a transform left out without naming one."""
@@ -60,14 +63,30 @@ class Transform(ABC):
         """
 
     def on_rows(self, rows: Rows) -> Outcome:
-        """Apply the transform to many rows; equal to calling it on each, but faster where it works on columns."""
+        """Apply the transform to many rows; equal to calling it on each, but faster where it works on columns.
+
+        Objects come first: those of JSON say more than the columns made of them.
+        """
+        if not rows.has_objects:
+            columns = rows.columns
+            names = columns.schema.names
+            outcome = self.on_columns(columns) if len(set(names)) == len(names) else None
+            if outcome is not None:
+                return outcome
         return one_by_one(self, rows, self.reason)
 
-    def needs(self) -> tuple[str, ...] | None:
-        """Return the top-level fields that it reads, None for any."""
+    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+        """Return what becomes of rows that are columns; None where these can only be done one by one."""
         return None
 
-    def __rshift__(self, after: RowFunction) -> ChainedTransform:
+    def needs(self, wanted: Fields = None) -> Fields:
+        """Return the fields of the rows given in on which the fields `wanted` of those that come out depend.
+
+        Fields that decide whether a row comes out are among them, and those that may make it a bad one.
+        """
+        return None
+
+    def __rshift__(self, after: RowFunction | ExpandTransform) -> ChainedTransform:
         """``a >> b``: first a, then b, where b may be any function of a row."""
         return ChainedTransform([self, after])
 
@@ -75,21 +94,36 @@ class Transform(ABC):
         return ChainedTransform([before, self])
 
 
-class ExpandTransform(ABC):
-    """A function of a row that makes any number of rows of it."""
+class ExpandTransform(ABC):  # noqa: B024 - either of two methods makes it concrete
+    """A function of a row that makes any number of rows of it: define `expand`, or `__call__` as a generator."""
 
     reason: str = DROPPED
 
-    @abstractmethod
+    def __init_subclass__(cls) -> None:
+        if cls.expand is ExpandTransform.expand and cls.__call__ is ExpandTransform.__call__:
+            raise TypeError(f"{cls.__name__} defines neither expand nor __call__, and needs one of them")
+
+    def __call__(self, example: Row) -> Iterator[Row]:
+        """Return the rows made of `example`, none to leave it out."""
+        return iter(self.expand(example))
+
     def expand(self, example: Row) -> Sequence[Row]:
         """Return the rows made of `example`, none to leave it out."""
+        return list(self(example))
 
     def on_rows(self, rows: Rows) -> Outcome:
         """Expand many rows."""
         return _gathered(rows, self.expand, self.reason)
 
+    def needs(self, wanted: Fields = None) -> Fields:
+        """Return the fields it depends on; see :meth:`Transform.needs`."""
+        return None
+
     def __rshift__(self, after: RowFunction | ExpandTransform) -> ChainedTransform:
         return ChainedTransform([self, after])
+
+    def __rrshift__(self, before: RowFunction) -> ChainedTransform:
+        return ChainedTransform([before, self])
 
 
 Step = Transform | ExpandTransform | RowFunction
@@ -146,6 +180,15 @@ class ChainedTransform(Transform):
             outcome = _then(outcome, _step(step, outcome.rows))
         return outcome
 
+    def needs(self, wanted: Fields = None) -> Fields:
+        """Return the fields of the rows given in that decide those `wanted` at the end."""
+        for step in reversed(self.steps):
+            wanted = step.needs(wanted) if isinstance(step, Transform | ExpandTransform) else None
+        return wanted
+
+    def __repr__(self) -> str:
+        return f"ChainedTransform({list(self.steps)!r})"
+
 
 def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> Outcome:
     """Call a function of a row on each; a BadRecordError makes a bad row."""
@@ -163,6 +206,11 @@ def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> Outc
     return _gathered(rows, expand, reason)
 
 
+def fault_of(error: BadRecordError) -> Fault:
+    """Return why the record of an error cannot be used."""
+    return Fault(str(error.details.get("reason", DROPPED)), str(error))
+
+
 def _step(step: Step, rows: Rows) -> Outcome:
     if isinstance(step, Transform | ExpandTransform):
         return step.on_rows(rows)
@@ -178,7 +226,7 @@ def _gathered(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -
         try:
             results = expand(row)
         except BadRecordError as error:
-            bad.append((index, Fault(str(error.details.get("reason", "transform")), str(error))))
+            bad.append((index, fault_of(error)))
             continue
         left_out += not results
         made += results

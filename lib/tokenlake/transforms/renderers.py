@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tokenlake.config.resolved_texts import ResolvedTexts
-from tokenlake.errors import NotAvailableError
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.fieldtext import FieldText
 from tokenlake.transforms.preference import PreferenceRenderer
+from tokenlake.transforms.prompt.opening import open_prompt
 from tokenlake.transforms.rendering import Renderer
 
 
@@ -28,5 +28,5 @@ def open_renderer(
     if texts.chat:
         return ChatRenderer(texts.chat, files, special_tokens_in_text)
     if texts.prompt:
-        raise NotAvailableError("prompt is not available yet")
+        return open_prompt(texts.prompt, files, special_tokens_in_text)
     return FieldText(content_field)

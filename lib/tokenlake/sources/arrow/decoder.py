@@ -70,7 +70,7 @@ class BatchDecoder:
         """
         self.schema: pa.Schema = _IPC.read_schema(pa.py_buffer(schema_message))
         names: list[str] = self.schema.names
-        self.names: tuple[str, ...] = tuple(names if want.columns is None else want.columns)
+        self.names: tuple[str, ...] = want.names(names)
         check_names(file, names, self.names)
         self.text: tuple[str, ...] = text_path(file, self.schema, want.text) if want.text is not None else ()
         self._included = [at for at, name in enumerate(names) if name in (*self.names, *self.text[:1])]

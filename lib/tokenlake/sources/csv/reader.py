@@ -90,7 +90,7 @@ def _header(file: InputFile, record: Records, layout: Layout, want: Want) -> tup
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise damaged(file, f"its header names columns twice: {', '.join(map(repr, twice))}", line=line)
-    wanted = [*(want.columns or ()), *([] if want.text is None else [want.text])]
+    wanted = [*want.names(names), *([] if want.text is None else [want.text])]
     for name in wanted:
         if name not in names:
             raise damaged(file, _no_column(names, name, want, layout), line=line)
@@ -130,8 +130,8 @@ def _cells(records: Records, header: tuple[str, ...], name: str) -> pa.LargeStri
 
 
 def _rows(records: Records, header: tuple[str, ...], want: Want) -> Rows | None:
-    names = header if want.columns is None else want.columns
-    if want.columns == ():
+    names = want.names(header)
+    if not names and want.columns is not None:
         return None
     schema = pa.schema([(name, pa.large_string()) for name in names])
     return Rows(_RECORD_BATCH.from_arrays([_cells(records, header, name) for name in names], schema=schema))

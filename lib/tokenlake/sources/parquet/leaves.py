@@ -52,7 +52,7 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     """
     with reading(part.file, "its schema"):
         schema: pa.Schema = parquet.schema_arrow
-    names: tuple[str, ...] = tuple(schema.names if want.columns is None else want.columns)
+    names: tuple[str, ...] = want.names(schema.names)
     check_names(part.file, schema.names, names)
     text = text_path(part.file, schema, want.text) if want.text is not None else ()
     paths: list[list[str]] = _reader(parquet).column_paths

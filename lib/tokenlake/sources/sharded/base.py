@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.sharded.fields import Row, Transform, dropping, keeping, renaming, selecting
+from tokenlake.errors import ConfigError
+from tokenlake.sources.sharded.fields import Row, Transform, keeping
 from tokenlake.sources.sharded.info import ShardInfo, beyond, check_row, index_of
+from tokenlake.sources.sharded.transformed import Applied, Policy
+from tokenlake.transforms.base import ExpandTransform
 from tokenlake.transforms.chat.rowwise import ChatTemplateTransform
+from tokenlake.transforms.fields import DropFields, RenameFields, SelectFields
 
 Numbered = Iterator[tuple[int, Row]]
 
@@ -120,8 +123,8 @@ class ShardedDataSource(ABC):
         """Return a source of the rows for which ``fn(row)`` is true; they keep their numbers."""
         return TransformedShardedSource(self, keeping(fn))
 
-    def transform(self, transform: Transform) -> TransformedShardedSource:
-        """Return a source of ``transform(row)`` for every row; None leaves the row out."""
+    def transform(self, transform: Transform | ExpandTransform) -> TransformedShardedSource:
+        """Return a source of what `transform` makes of every row: another row, None, or several rows."""
         return TransformedShardedSource(self, transform)
 
     def rename_fields(self, mapping: Mapping[str, str]) -> TransformedShardedSource:
@@ -129,15 +132,15 @@ class ShardedDataSource(ABC):
 
         A row without one of the old fields, or where a new name is another field's, is an error.
         """
-        return TransformedShardedSource(self, renaming(mapping), drops=False)
+        return TransformedShardedSource(self, RenameFields(mapping), drops=False)
 
     def select_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
         """Return a source with these fields alone, in this order; a row that lacks one is an error."""
-        return TransformedShardedSource(self, selecting(fields), drops=False)
+        return TransformedShardedSource(self, SelectFields(fields), drops=False)
 
     def drop_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
         """Return a source without these fields; a row that lacks one is fine."""
-        return TransformedShardedSource(self, dropping(fields), drops=False)
+        return TransformedShardedSource(self, DropFields(fields), drops=False)
 
     def apply_chat_template(
         self, tokenizer: Any, messages_field: str = "messages", output_field: str = "text", **options: Any
@@ -154,13 +157,29 @@ class ShardedDataSource(ABC):
 
 @final
 class TransformedShardedSource(ShardedDataSource):
-    """Another source's shards with every row transformed; rows keep their numbers, so seeking is the same."""
+    """Another source's shards with every row transformed; rows keep their numbers, so seeking is the same.
 
-    def __init__(self, source: ShardedDataSource, transform: Transform, *, drops: bool = True) -> None:
-        """Apply `transform` to the rows of `source`; `drops`: it may return None, which leaves the row out."""
-        if not callable(transform):
-            raise ConfigError(f"transform: got {transform!r}, must be a function of a row")
-        self._source, self._transform, self._drops = source, transform, drops
+    All rows that an expanding transform makes of one have its number. Who stops among them resumes at that number,
+    and passes over those that it had.
+    """
+
+    def __init__(
+        self,
+        source: ShardedDataSource,
+        transform: Transform | ExpandTransform,
+        *,
+        drops: bool = True,
+        on_bad_record: Policy = "fail",
+    ) -> None:
+        """Apply `transform` to the rows of `source`.
+
+        Args:
+            transform: a function of a row, any `Transform` or a chain of them, or an `ExpandTransform`.
+            drops: it may return None, which leaves the row out.
+            on_bad_record: ``quarantine`` leaves out the rows that it cannot use; ``fail`` raises for the first.
+        """
+        self._source = source
+        self._applied = Applied(transform, drops=drops, on_bad_record=on_bad_record)
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -168,37 +187,16 @@ class TransformedShardedSource(ShardedDataSource):
 
     @property
     def every_row(self) -> bool:
-        return self._source.every_row and not self._drops
+        return self._source.every_row and self._applied.every_row
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return without_numbers(self.open_shard_numbered(shard_name))
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        return self._transformed(shard_name, self._source.open_shard_numbered(shard_name, row))
+        return self._applied.rows(shard_name, self._source.open_shard_numbered(shard_name, row))
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         return self._source.get_shard_info(shard_name)
-
-    def _transformed(self, name: str, rows: Numbered) -> Numbered:
-        for number, row in rows:
-            try:
-                result = self._transform(row)
-            except BadRecordError as error:
-                place = f"shard {name!r}, row {number}"
-                raise BadRecordError(f"{place}: {error}", **error.details, shard=name, row=number) from error
-            except Exception as error:
-                error.add_note(f"raised by a transform of shard {name!r}, row {number}")
-                raise
-            if isinstance(result, dict):
-                yield number, result
-            elif result is not None or not self._drops:
-                hint = " or None, which leaves the row out" if self._drops else "; `filter` leaves rows out"
-                raise ConfigError(
-                    f"shard {name!r}, row {number}: a transform returned {type(result).__name__}, must be a "
-                    f"dict{hint}",
-                    shard=name,
-                    row=number,
-                )
 
 
 def without_numbers(rows: Numbered) -> Iterator[Row]:

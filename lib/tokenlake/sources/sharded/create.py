@@ -10,6 +10,7 @@ from tokenlake.config.resolve import resolve_dataset
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.sharded.base import ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.sharded.filebacked import (
     ArrowShardedSource,
     CsvShardedSource,
@@ -21,6 +22,8 @@ from tokenlake.sources.sharded.filebacked import (
     TextShardedSource,
 )
 from tokenlake.sources.sharded.files import FileShards
+from tokenlake.transforms.base import ChainedTransform
+from tokenlake.transforms.configured import open_chain
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
@@ -35,14 +38,23 @@ _CLASSES: Final[dict[str, type[FileBacked]]] = {
     "text": TextShardedSource,
 }
 # What a build does with documents; rows that come out as they are would not show it.
-_FOR_BUILDS: Final = ("splits", "exclude", "max_bad_fraction")
+_FOR_BUILDS: Final = (
+    "splits",
+    "exclude",
+    "max_bad_fraction",
+    "chat",
+    "prompt",
+    "preference",
+    "long_documents",
+)
 
 
-def create_source(config: DatasetConfig | Mapping[str, Any]) -> FileBacked:
-    """Return the rows of a dataset as it is configured.
+def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSource:
+    """Return the rows of a dataset as it is configured: `format_callback`, then `format_fields`, then `transforms`.
 
-    Its class is that of the files' format, :class:`FilesShardedSource` where they have several. Text files
-    put their text in `content_field`. What concerns the tokenizer is not a source's matter.
+    Its class is that of the files' format, :class:`FilesShardedSource` where they have several; where rows are
+    changed, a :class:`TransformedShardedSource` over it. Text files put their text in `content_field`. What
+    concerns the tokenizer is not a source's matter.
 
     Args:
         config: a DatasetConfig, or a mapping of its keys.
@@ -53,10 +65,19 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> FileBacked:
         SourceNotFoundError: an entry of `data_files` matches nothing.
     """
     dataset = _checked(config)
-    source = resolve_dataset(dataset)
+    # A function that no other process could find is fine here.
+    callback = None if isinstance(dataset.format_callback, str) else dataset.format_callback
+    source = resolve_dataset(
+        dataset if callback is None else dataset.model_copy(update={"format_callback": None})
+    )
+    steps = open_chain(source.texts).steps
     files = list_inputs(source, hashed=False)
     kind = HuggingFaceShardedSource if source.type == "hub" else _class_of(files)
-    return kind.over(FileShards(source, files))
+    rows = kind.over(FileShards(source, files))
+    if callback is None and not steps:
+        return rows
+    chain = ChainedTransform(steps if callback is None else [callback, *steps])
+    return TransformedShardedSource(rows, chain, on_bad_record=source.on_bad_record)
 
 
 def _checked(config: DatasetConfig | Mapping[str, Any]) -> DatasetConfig:

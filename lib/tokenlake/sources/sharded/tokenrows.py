@@ -12,8 +12,9 @@ import pyarrow as pa
 from tokenlake.config.resolved_texts import MESSAGES_FIELDS
 from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.sharded.fields import Row, renaming
+from tokenlake.sources.sharded.fields import Row
 from tokenlake.tokenizers.manager import LoadedTokenizer, Ragged, with_masks
+from tokenlake.transforms.fields import RenameFields
 
 Numbered = Iterator[tuple[int, Row]]
 Callback = Callable[[Row], Row | None]
@@ -90,7 +91,7 @@ class TokenRows:
                 raise error
 
     def _preparing(self, shard: str) -> Callable[[int, Row], Wanted | None]:
-        rename = renaming(self.rename) if self.rename else None
+        rename = RenameFields(self.rename) if self.rename else None
 
         def prepare(number: int, row: Row) -> Wanted | None:
             try:

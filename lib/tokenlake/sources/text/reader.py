@@ -39,7 +39,8 @@ def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicat
         blocks = read_lines(read_blocks(part, data, want.max_record_bytes), want.max_record_bytes)
     else:
         blocks = iter([read_document(part, data, want.max_record_bytes)])
-    return blocks if want.columns == () else (_with_column(block, want) for block in blocks)
+    wanted = want.names((COLUMN,))
+    return (_with_column(block, want) for block in blocks) if wanted else blocks
 
 
 def _with_column(parsed: Parsed, want: Want) -> Parsed:

@@ -29,9 +29,14 @@ class ForgeryScan:
     def __init__(self, tokens: Sequence[str], normalize: Callable[[str], str] | None = None) -> None:
         spelled = {*tokens, *(map(normalize, tokens) if normalize else ())}
         longest_first = sorted(filter(None, spelled), key=lambda token: (-len(token), token))
-        self._scan = SpecialScan(longest_first)
+        self.scan: Final = SpecialScan(longest_first)
         self._tokens = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._normalize = normalize
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether texts must be looked at as the tokenizer normalizes them, too, so that `scan` alone is not enough."""
+        return self._normalize is not None
 
     @classmethod
     def of(cls, files: TokenizerFiles) -> Self:
@@ -51,7 +56,7 @@ class ForgeryScan:
             strings += self._texts_in(value)
             owners += [index] * (len(strings) - before)
         try:
-            rows, _ = self._scan.count(pa.array(strings, pa.large_string()))
+            rows, _ = self.scan.count(pa.array(strings, pa.large_string()))
         except UnicodeEncodeError:
             return self._one_by_one(strings, owners)
         found: dict[int, Fault] = {}

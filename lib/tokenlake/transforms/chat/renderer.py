@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast, final
+from typing import Any, Final, NamedTuple, cast, final
 
 import numpy as np
 import orjson
@@ -16,6 +16,7 @@ from tokenlake.faults import Fault
 from tokenlake.rows import Rows
 from tokenlake.spans import Spans, Stretch, byte_stretches
 from tokenlake.tokenizers import TokenizerFiles
+from tokenlake.transforms.chat.alike import Alike, Together
 from tokenlake.transforms.chat.forging import ForgeryScan
 from tokenlake.transforms.chat.learning import NOTHING, TurnFinder, check_learned
 from tokenlake.transforms.chat.skeletons import Skeletons
@@ -34,6 +35,14 @@ class Conversation:
 
     messages: list[Message]
     tools: list[Any] | None = None
+
+
+class _Given(NamedTuple):
+    """What a row holds: a field's name, and what should be a conversation and tools."""
+
+    field: str
+    conversation: Any
+    tools: Any
 
 
 @final
@@ -57,9 +66,13 @@ class ChatRenderer:
         self.template: Final = ChatTemplate.of(chat.template, files, chat.template_kwargs)
         variables = {**named_tokens(files), **chat.template_kwargs}
         variables["add_generation_prompt"] = chat.add_generation_prompt
-        self._skeletons = Skeletons(chat.template, self._by_template, variables)
         self._finder = TurnFinder(self.template, files.special_tokens)
         self._forgeries = ForgeryScan.of(files) if special_tokens_in_text == "fail" else None
+        self._alike: Alike | None = None
+        if self._forgeries is None or not self._forgeries.normalizes:
+            scan = None if self._forgeries is None else self._forgeries.scan
+            skeletons = Skeletons(chat.template, self._by_template, variables)
+            self._alike = Alike(skeletons, self._turns.roles, scan)
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -74,38 +87,34 @@ class ChatRenderer:
 
     def render(self, rows: Rows) -> Rendered:
         """Return the texts; a row of which none can be made is bad, with the reason of what is wrong with it."""
-        conversations = self._read(rows)
-        good = [index for index, found in enumerate(conversations) if isinstance(found, Conversation)]
-        made = self.render_many([cast("Conversation", conversations[index]) for index in good])
-        bad = {index: found for index, found in enumerate(conversations) if isinstance(found, Fault)}
-        bad |= {index: found for index, found in zip(good, made, strict=True) if isinstance(found, Fault)}
-        texts = [
-            (index, found) for index, found in zip(good, made, strict=True) if isinstance(found, RenderedChat)
-        ]
-        return Rendered(
-            text=_ARROW.array([chat.text for _, chat in texts], pa.large_string()),
-            origin=np.array([index for index, _ in texts], np.int64),
-            spans=Spans.of([byte_stretches(chat.text, chat.learned) for _, chat in texts]),
-            bad=tuple(sorted(bad.items())),
+        given = self._given(rows)
+        plain = [None if row.tools is not None else row.conversation for row in given]
+        together = [] if self._alike is None else self._alike.render(plain)
+        left = np.ones(len(given), np.bool_)
+        for made in together:
+            left[made.rows] = False
+        apart, bad = self._apart(given, np.flatnonzero(left).tolist())
+        return _merged([*together, apart], bad)
+
+    def _apart(self, given: list[_Given], rows: list[int]) -> tuple[Together, dict[int, Fault]]:
+        """Render conversations one by one, those that fail aside."""
+        conversations = self._without_forged([self._read(given[row]) for row in rows])
+        made = dict(zip(rows, map(self._one, conversations), strict=True))
+        texts = {row: found for row, found in made.items() if isinstance(found, RenderedChat)}
+        rendered = Together(
+            np.array(list(texts), np.int64),
+            _ARROW.array([chat.text for chat in texts.values()], pa.large_string()),
+            Spans.of([byte_stretches(chat.text, chat.learned) for chat in texts.values()]),
         )
-
-    def render_many(self, conversations: Sequence[Conversation]) -> list[RenderedChat | Fault]:
-        """Return the text of each conversation, with what is learned of it, or why there is none.
-
-        The conversations are checked already: their messages are of the right form and forge nothing.
-        """
-        return [self._filled(conversation) or self._one(conversation) for conversation in conversations]
-
-    def _filled(self, conversation: Conversation) -> RenderedChat | None:
-        """Return what a skeleton makes of a conversation, None where the template must be run."""
-        filled = None if conversation.tools is not None else self._skeletons.fill(conversation.messages)
-        return None if filled is None else RenderedChat(filled.text, filled.learned)
+        return rendered, {row: found for row, found in made.items() if isinstance(found, Fault)}
 
     def _by_template(self, messages: Sequence[Any]) -> tuple[str, Sequence[Stretch]]:
         made = self._rendered(list(messages), None)
         return made.text, made.learned
 
-    def _one(self, conversation: Conversation) -> RenderedChat | Fault:
+    def _one(self, conversation: Conversation | Fault) -> RenderedChat | Fault:
+        if isinstance(conversation, Fault):
+            return conversation
         try:
             return self._rendered(conversation.messages, conversation.tools)
         except BadRecordError as error:
@@ -126,26 +135,29 @@ class ChatRenderer:
         check_learned(made.text, learned, messages)
         return RenderedChat(made.text, learned)
 
-    def _read(self, rows: Rows) -> list[Conversation | Fault]:
-        """Return the conversations of rows, and refuse those that have none, or forge a turn."""
+    def _given(self, rows: Rows) -> list[_Given]:
+        """Return what rows hold where conversations and tools are."""
         # In columns every object has every key; a null there says that the row has none.
         lean = without_nulls if not rows.has_objects else _same
         fields = MESSAGES_FIELDS if self._chat.messages_field is None else (self._chat.messages_field,)
         values = [rows.values(field) for field in fields]
         tools = [None] * len(rows) if self._chat.tools_field is None else rows.values(self._chat.tools_field)
-        found: list[Conversation | Fault] = []
+        found: list[_Given] = []
         for index in range(len(rows)):
             at = next((at for at, column in enumerate(values) if column[index] is not None), 0)
-            try:
-                messages = self._turns.read(lean(values[at][index]))
-            except BadRecordError as error:
-                found.append(_in_field(fault_of(error), fields[at]))
-                continue
-            try:
-                found.append(Conversation(messages, tools_of(lean(tools[index]))))
-            except BadRecordError as error:
-                found.append(_in_field(fault_of(error), str(self._chat.tools_field)))
-        return self._without_forged(found)
+            found.append(_Given(fields[at], lean(values[at][index]), lean(tools[index])))
+        return found
+
+    def _read(self, given: _Given) -> Conversation | Fault:
+        """Return the conversation of a row, or why it has none."""
+        try:
+            messages = self._turns.read(given.conversation)
+        except BadRecordError as error:
+            return _in_field(fault_of(error), given.field)
+        try:
+            return Conversation(messages, tools_of(given.tools))
+        except BadRecordError as error:
+            return _in_field(fault_of(error), str(self._chat.tools_field))
 
     def _without_forged(self, found: list[Conversation | Fault]) -> list[Conversation | Fault]:
         if self._forgeries is None:
@@ -154,6 +166,19 @@ class ChatRenderer:
         for index, fault in self._forgeries.faults(values).items():
             found[index] = fault
         return found
+
+
+def _merged(parts: list[Together], bad: Mapping[int, Fault]) -> Rendered:
+    """Put rendered conversations back into the order of their rows."""
+    parts = [part for part in parts if len(part.rows)] or parts[-1:]
+    made = parts[0]
+    if len(parts) > 1:
+        rows = np.concatenate([part.rows for part in parts])
+        order = np.argsort(rows)
+        text: Any = _ARROW.concat_arrays([part.text for part in parts])
+        spans = Spans.concat([part.spans for part in parts])
+        made = Together(rows[order], text.take(_ARROW.array(order)), spans.take(order))
+    return Rendered(text=made.text, origin=made.rows, spans=made.spans, bad=tuple(sorted(bad.items())))
 
 
 def fault_of(error: BadRecordError) -> Fault:

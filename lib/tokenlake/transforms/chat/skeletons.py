@@ -2,9 +2,8 @@
 
 What a template makes of a conversation is mostly the same words around other contents. So it is run once for every
 shape (the roles, in order) on symbols (:mod:`tokenlake.transforms.chat.symbols`), which shows where each content goes;
-every conversation of that shape is then a join. A shape is used only if the template itself, run on texts in place of
-the contents, says the same; of the conversations one in :data:`CHECKED` is rendered both ways, and a difference ends
-the build.
+every conversation of that shape is then a join (:mod:`tokenlake.transforms.chat.alike`). A shape is used only if the
+template itself, run on texts in place of the contents, says the same.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import jinja2
 from jinja2 import nodes
@@ -25,9 +24,7 @@ from tokenlake.errors import BadRecordError, IntegrityError
 from tokenlake.transforms.chat.eligible import is_eligible
 from tokenlake.transforms.chat.symbols import (
     CLOSE,
-    LEFT,
     OPEN,
-    RIGHT,
     Join,
     Looked,
     Slot,
@@ -40,18 +37,9 @@ from tokenlake.transforms.chat.symbols import (
 Messages = Sequence[Mapping[str, Any]]
 Stretch = tuple[int, int]
 
-CHECKED: Final = 997
-"""Conversations of which one is rendered both ways; a prime, so that it does not beat with an order in the data."""
-
 _SHAPES: Final = 4096  # remembered; conversations of further shapes are rendered one by one
 _TURNS: Final = 64
-_MESSAGE: Final = frozenset({"role", "content"})
 _JOIN: Final = "texts joined"
-_TRIM: Final[dict[int, Callable[[str], str]]] = {
-    LEFT: str.lstrip,
-    RIGHT: str.rstrip,
-    LEFT | RIGHT: str.strip,
-}
 
 
 @final
@@ -76,29 +64,6 @@ class Skeleton:
     parts: tuple[str | Slot, ...]
     learned: tuple[bool, ...]
 
-    def fill(self, contents: Sequence[str]) -> Filled:
-        """Put contents, none of them blank, in their places."""
-        texts = [
-            part
-            if isinstance(part, str)
-            else _TRIM[part[1]](contents[part[0]])
-            if part[1]
-            else contents[part[0]]
-            for part in self.parts
-        ]
-        learned: list[Stretch] = []
-        at = begin = 0
-        inside = False
-        for text, wanted in zip(texts, self.learned, strict=True):
-            if wanted is not inside:
-                if inside:
-                    learned.append((begin, at))
-                begin, inside = at, wanted
-            at += len(text)
-        if inside:
-            learned.append((begin, at))
-        return Filled("".join(texts), tuple(learned))
-
 
 Render = Callable[[Messages], tuple[str, Sequence[Stretch]]]
 """The template itself: text, and stretches of characters; a BadRecordError where it has none for these messages."""
@@ -119,30 +84,31 @@ class Skeletons:
         self._variables = variables
         self._program = _program(template)
         self._known: dict[tuple[str, ...], Skeleton | None] = {}
-        self._filled = 0
 
-    def fill(self, messages: object) -> Filled | None:
-        """Return the rendered conversation, None where the template itself must be run.
+    def of(self, roles: tuple[str, ...]) -> Skeleton | None:
+        """Return the skeleton of conversations of these roles, None where the template itself must be run."""
+        if self._program is None or len(roles) > _TURNS:
+            return None
+        if roles not in self._known and len(self._known) < _SHAPES:
+            self._known[roles] = self._skeleton(roles)
+        return self._known.get(roles)
+
+    def compare(self, filled: Filled, messages: Messages) -> None:
+        """Compare what a skeleton says with what the template says.
 
         Raises:
-            IntegrityError: the template says something else, which would be a bug; nothing was committed.
+            IntegrityError: they differ, which would be a bug; nothing was committed.
         """
-        if self._program is None:
-            return None
-        found = _shape(messages)
-        if found is None:
-            return None
-        roles, contents = found
-        skeleton = self._known.get(roles)
-        if skeleton is None and roles not in self._known and len(self._known) < _SHAPES:
-            skeleton = self._known[roles] = self._skeleton(roles)
-        if skeleton is None:
-            return None
-        filled = skeleton.fill(contents)
-        self._filled += 1
-        if self._filled % CHECKED == 1:
-            self._compare(filled, cast("Messages", messages))
-        return filled
+        try:
+            text, learned = self._render(messages)
+        except BadRecordError as error:
+            text, learned = f"the error {error}", ()
+        if (text, _joined(learned)) != (filled.text, filled.learned):
+            raise IntegrityError(
+                f"a chat template was rendered in two ways that differ: {filled.text[:400]!r} by its skeleton, "
+                f"{text[:400]!r} by itself, learned {filled.learned} and {tuple(learned)}. This is a bug; nothing "
+                "was committed"
+            )
 
     def _skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
         """Run the template on symbols, and on texts in their place; None where these differ or it looks into them."""
@@ -163,35 +129,6 @@ class Skeletons:
         ):
             return None
         return _cut(made, learned) if untrimmed(made) == text else None
-
-    def _compare(self, filled: Filled, messages: Messages) -> None:
-        try:
-            text, learned = self._render(messages)
-        except BadRecordError as error:
-            text, learned = f"the error {error}", ()
-        if (text, _joined(learned)) != (filled.text, filled.learned):
-            raise IntegrityError(
-                f"a chat template was rendered in two ways that differ: {filled.text[:400]!r} by its skeleton, "
-                f"{text[:400]!r} by itself, learned {filled.learned} and {tuple(learned)}. This is a bug; nothing "
-                "was committed"
-            )
-
-
-def _shape(messages: object) -> tuple[tuple[str, ...], list[str]] | None:
-    """Return roles and contents of a plain conversation: two texts in each message, no content blank."""
-    if not isinstance(messages, list) or not 0 < len(cast("list[Any]", messages)) <= _TURNS:
-        return None
-    roles: list[str] = []
-    contents: list[str] = []
-    for message in cast("list[Any]", messages):
-        if not isinstance(message, dict) or message.keys() != _MESSAGE:  # pyright: ignore[reportUnknownMemberType]
-            return None
-        role, content = cast("Any", message["role"]), cast("Any", message["content"])
-        if type(role) is not str or type(content) is not str or not content or content.isspace():
-            return None
-        roles.append(role)
-        contents.append(content)
-    return tuple(roles), contents
 
 
 def _cut(made: str, learned: Sequence[Stretch]) -> Skeleton | None:

@@ -54,7 +54,7 @@ class Turns:
     ) -> None:
         self._value_format = value_format
         known = {role: role for role in ROLES} | dict(SYNONYMS if use_default_mapping else {})
-        self._roles = known | dict(role_mapping or {})
+        self.roles: Final[Mapping[str, str]] = known | dict(role_mapping or {})
 
     def read(self, conversation: Any) -> list[Message]:
         """Return the messages of a conversation.
@@ -69,10 +69,8 @@ class Turns:
                 _refuse("not_messages", index, f"it is {_kind(turn)}, expected an object")
             fields = cast("Message", turn)
             role = fields.get("role")
-            if isinstance(role, str) and role in self._roles and type(fields.get("content")) is str:
-                messages.append(
-                    fields if self._roles[role] == role else {**fields, "role": self._roles[role]}
-                )
+            if isinstance(role, str) and role in self.roles and type(fields.get("content")) is str:
+                messages.append(fields if self.roles[role] == role else {**fields, "role": self.roles[role]})
             elif role is None and fields.get("from") is None and fields.get("input") is not None:
                 messages += _of_pair(fields, index)
             else:
@@ -89,15 +87,15 @@ class Turns:
             _refuse("no_role", index, f"it has no role (nor from); its fields are {', '.join(fields)}")
         if not isinstance(name, str):
             _refuse("no_role", index, f"its role is {_kind(name)}, expected text")
-        if name not in self._roles:
+        if name not in self.roles:
             _refuse(
                 "unknown_role",
                 index,
-                f"its role {name[:60]!r} is none of {', '.join(self._roles)}; name it in role_mapping",
+                f"its role {name[:60]!r} is none of {', '.join(self.roles)}; name it in role_mapping",
             )
         content = fields.get(said) if fields.get(said) is not None else fields.get("content")
         rest = {key: value for key, value in fields.items() if key not in (theirs, said, "content", "role")}
-        message = {"role": self._roles[name], "content": content, **rest}
+        message = {"role": self.roles[name], "content": content, **rest}
         if content is None:
             _check_other_means(message, index)
             del message["content"]

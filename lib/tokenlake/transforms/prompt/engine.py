@@ -1,0 +1,262 @@
+"""Rows to what a trainer reads, one by one: the prompt engine of the second system."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, Self, final
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ValidationError
+
+from tokenlake.config.explain import path_of
+from tokenlake.config.prompt import PromptConfig
+from tokenlake.config.resolved_texts import ResolvedPrompt
+from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
+from tokenlake.faults import Fault
+from tokenlake.lengths.truncation import STRATEGIES, Strategy, truncate
+from tokenlake.result import Err, Ok, Result
+from tokenlake.rows import Row, Rows
+from tokenlake.tokenizers import Encoder, TokenizerFiles, load_tokenizer
+from tokenlake.transforms.prompt.fitting import NAMES, Example, Fitting, Tokens, stacked
+from tokenlake.transforms.prompt.opening import open_prompt
+from tokenlake.transforms.prompt.settling import check_end
+
+Padding = Literal["max_length", "longest", "do_not_pad"] | bool
+_PADDING: Final[dict[object, str]] = {True: "longest", False: "do_not_pad"}
+_STRATEGY: Final[dict[object, Strategy]] = {True: "simple", False: "none"}
+_PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
+_SIDES: Final = ("left", "right")
+
+
+@final
+class PromptEngine:
+    """Makes ``input_ids``, ``attention_mask`` and ``labels`` of a row; labels are -100 on prompt and padding.
+
+    The prompt is rendered as a whole, tokenized as a whole, and a token is learned if it holds a byte of the answer,
+    or is the EOS after it. ::
+
+        engine = PromptEngine({"template": "Q: {q}\\nA: {a}", "label_column": "a"}, "meta-llama/Llama-2-7b-hf")
+        example = engine.process({"q": "2 + 2?", "a": "4"}).unwrap()
+
+    Args:
+        config: the section `prompt` (``prompt_template`` in the second system's files).
+        tokenizer: Hub id, directory, tokenizer.json file, or its files.
+        max_length: most tokens of a row, special ones included.
+        truncation: cut what is longer, by one of the strategies of :mod:`tokenlake.lengths.truncation`; True is
+            ``simple``; False and ``none`` make it an error.
+        truncation_side: ``right``: the end goes, and the EOS that is put there is not learned; ``left``: the beginning.
+        padding: ``max_length``, ``longest`` of a batch (True), ``do_not_pad`` (False).
+        padding_side: where padding goes.
+        special_tokens_in_text: ``literal``, ``encode`` or ``fail``, as in a build.
+
+    Raises:
+        ConfigError: the configuration is wrong, or does not fit the tokenizer.
+    """
+
+    def __init__(
+        self,
+        config: PromptConfig | Mapping[str, Any],
+        tokenizer: str | os.PathLike[str] | TokenizerFiles,
+        *,
+        max_length: int = 2048,
+        truncation: Strategy | bool = True,
+        truncation_side: Literal["left", "right"] = "right",
+        padding: Padding = "max_length",
+        padding_side: Literal["left", "right"] = "right",
+        special_tokens_in_text: Literal["literal", "encode", "fail"] = "literal",
+    ) -> None:
+        _one_of("padding", padding, _PADDINGS)
+        _one_of("padding_side", padding_side, _SIDES)
+        _one_of("truncation", truncation, (True, False, *STRATEGIES))
+        _one_of("truncation_side", truncation_side, _SIDES)
+        _one_of("special_tokens_in_text", special_tokens_in_text, ("literal", "encode", "fail"))
+        if max_length < 1:
+            raise _config_error("max_length", "a positive number", max_length)
+        files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
+        self._prompt = prompt = resolved_prompt(config)
+        check_end(prompt, files, files.eos_id)
+        self._renderer = open_prompt(prompt, files, special_tokens_in_text)
+        control = self._renderer.control_tokens
+        mode = "encode" if control or special_tokens_in_text == "encode" else "literal"
+        self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode, sample_rate=0.0)
+        self._truncation: Strategy = _STRATEGY.get(truncation, truncation)  # pyright: ignore[reportAttributeAccessIssue]
+        self._padding = _PADDING.get(padding, padding)
+        self._fitting = Fitting(
+            prefix=self._encoder.prefix if prompt.add_bos else (),
+            suffix=_suffix(prompt, self._encoder.suffix, files.eos_id),
+            max_length=max_length,
+            truncation_side=truncation_side,
+            pad_id=_pad(files),
+            padding_side=padding_side,
+        )
+
+    @classmethod
+    def from_config(
+        cls,
+        config: PromptConfig | Mapping[str, Any],
+        tokenizer: str | os.PathLike[str] | TokenizerFiles,
+        **options: Any,
+    ) -> Result[Self, TokenlakeError]:
+        """Return the engine, or what is wrong with its configuration."""
+        try:
+            return Ok(cls(config, tokenizer, **options))
+        except TokenlakeError as error:
+            return Err(error)
+
+    def process(self, row: Mapping[str, Any]) -> Result[Example, TokenlakeError]:
+        """Return ``{input_ids, attention_mask, labels}`` of a row, int32[L] each.
+
+        The error says ``field_path`` (the column), ``expected`` and ``got``.
+        """
+        return self.process_batch([row]).map(_first)
+
+    def process_batch(
+        self, rows: Sequence[Mapping[str, Any]]
+    ) -> Result[Example | dict[str, list[Any]], TokenlakeError]:
+        """Return the rows as one batch: int32[n, L] each; unpadded, lists of n arrays.
+
+        The first row that cannot be used makes the whole an error, whose ``row`` is its index.
+        """
+        try:
+            return Ok(self._batch([self._checked(index, row) for index, row in enumerate(rows)]))
+        except TokenlakeError as error:
+            return Err(error)
+
+    def _checked(self, index: int, row: object) -> Row:
+        if isinstance(row, Mapping):
+            return dict(row)  # pyright: ignore[reportUnknownArgumentType]
+        raise _bad(
+            index, "", f"the row is a {type(row).__name__}", "a mapping of columns", type(row).__name__
+        )
+
+    def _batch(self, rows: list[Row]) -> Example | dict[str, list[Any]]:
+        documents = self._documents(rows)
+        lengths = [len(tokens) for tokens in documents]
+        if self._padding == "max_length":
+            lengths = [self._fitting.max_length] * len(documents)
+        elif self._padding == "longest":
+            lengths = [max(lengths, default=0)] * len(documents)
+        examples = [
+            self._fitting.example(tokens, size) for tokens, size in zip(documents, lengths, strict=True)
+        ]
+        if self._padding == "do_not_pad" or not examples:
+            return {name: [example[name] for example in examples] for name in NAMES}
+        return stacked(examples)
+
+    def _documents(self, rows: list[Row]) -> list[Tokens]:
+        made = self._renderer.render(Rows(objects=rows))
+        if made.bad:
+            index, fault = made.bad[0]
+            raise self._fault(index, rows[index], fault)
+        assert made.spans is not None
+        encoded, learned = self._encoder.encode_spans(made.text, made.spans)
+        edges = encoded.offsets[1:-1]
+        pairs = zip(np.split(encoded.ids, edges), np.split(learned, edges), strict=True)
+        return (
+            [self._fit(index, Tokens(*pair), made.text) for index, pair in enumerate(pairs)] if rows else []
+        )
+
+    def _fit(self, index: int, tokens: Tokens, text: pa.LargeStringArray) -> Tokens:
+        limit, whole = self._fitting.max_length, self._fitting.length(tokens)
+        if whole > limit and self._truncation == "none":
+            raise _bad(
+                index,
+                "max_length",
+                f"the prompt has {whole} tokens, max_length is {limit} and truncation is off",
+                f"at most {limit} tokens",
+                whole,
+            )
+        fitted = self._fitting.fitted(tokens, lambda room: self._cut(text.slice(index, 1), room))
+        if not fitted.learned.any():
+            raise _bad(
+                index,
+                self._prompt.label_column or "",
+                f"no token of the answer is left of {whole}, max_length is {limit}: the prompt alone fills it; raise "
+                "max_length, or cut the prompt",
+                "at least one token to learn",
+                0,
+                reason="nothing_to_learn",
+            )
+        return fitted
+
+    def _cut(self, text: pa.LargeStringArray, room: int) -> tuple[int, int]:
+        """Return which tokens of a text, large_string[1], are kept."""
+        _, start, stop = self._encoder.encode_places(text)
+        side = self._fitting.truncation_side
+        cut = truncate(str(text[0].as_py()), start, stop, room, self._truncation, side)
+        return cut.first, cut.last
+
+    def _fault(self, index: int, row: Row, fault: Fault) -> BadRecordError:
+        found = _NAMED.search(fault.detail)
+        column = found[1] if found else ""
+        got = repr(row[column]) if column in row else f"columns {', '.join(map(repr, row)) or 'none'}"
+        return _bad(index, column, fault.detail, _EXPECTED.get(fault.reason, ""), got, reason=fault.reason)
+
+
+_NAMED: Final = re.compile(r"column '([^']*)'")  # as the faults of values begin
+_EXPECTED: Final = {
+    "null_column": "a value in every column of the template",
+    "not_a_string": "text, a number or a boolean",
+    "empty_label": "an answer that is not empty",
+    "special_token_in_text": "text without special tokens",
+    "invalid_utf8": "whole characters",
+}
+
+
+def _first(batch: Mapping[str, Any]) -> Example:
+    return {name: values[0] for name, values in batch.items()}
+
+
+def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
+    """Return a section `prompt` worked out.
+
+    Raises:
+        ConfigError: it is wrong.
+    """
+    if not isinstance(config, PromptConfig):
+        try:
+            config = PromptConfig.model_validate(dict(config))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            path = ".".join(("prompt", path_of(first["loc"]))).rstrip(".")
+            raise ConfigError(
+                f"{path}: {first['msg']}", field_path=path, expected=first["msg"], got=repr(first["input"])
+            ) from None
+    return ResolvedPrompt(**config.model_dump())
+
+
+def _suffix(prompt: ResolvedPrompt, suffix: tuple[int, ...], eos_id: int | None) -> tuple[int, ...]:
+    """Return what a prompt ends with: what the post-processor puts there, and EOS; a chat template ends the answer."""
+    if not prompt.add_eos:
+        return ()
+    if prompt.format_type == "chat" or eos_id is None or suffix[-1:] == (eos_id,):
+        return suffix
+    return (*suffix, eos_id)
+
+
+def _pad(files: TokenizerFiles) -> int:
+    found = files.pad_id if files.pad_id is not None else files.eos_id
+    # Padding is masked, so that any id will do where a tokenizer names none.
+    return 0 if found is None else found
+
+
+def _one_of(name: str, value: object, allowed: Sequence[object]) -> None:
+    if value not in allowed:
+        raise _config_error(name, f"one of {', '.join(map(repr, allowed))}", value)
+
+
+def _config_error(name: str, expected: str, got: object) -> ConfigError:
+    return ConfigError(
+        f"{name} is {got!r}, expected {expected}", field_path=name, expected=expected, got=repr(got)
+    )
+
+
+def _bad(
+    index: int, column: str, what: str, expected: str, got: object, *, reason: str = "prompt"
+) -> BadRecordError:
+    return BadRecordError(
+        f"row {index}: {what}", row=index, field_path=column, expected=expected, got=got, reason=reason
+    )
