@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
     from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
+    from tokenlake.transforms.preference import PreferenceRows
     from tokenlake.transforms.prompt.engine import PromptEngine
 
 _HOME: Final = {
@@ -74,6 +75,7 @@ _HOME: Final = {
     "Manifest": "tokenlake.manifest",
     "Ok": "tokenlake.result",
     "PipelineConfig": "tokenlake.config",
+    "PreferenceRows": "tokenlake.transforms.preference",
     "PromptEngine": "tokenlake.transforms.prompt.engine",
     "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
@@ -158,6 +160,7 @@ __all__ = [
     "Ok",
     "ParquetShardedSource",
     "PipelineConfig",
+    "PreferenceRows",
     "PromptEngine",
     "RenameFields",
     "Result",

@@ -185,12 +185,10 @@ def _count_ids(
     encoded = len(encoder.encode(beginnings).ids)
     per_byte = encoded / max(1, pc.sum(pc.binary_length(beginnings)).as_py())
     lengths = np.concatenate([np.asarray(pc.binary_length(text)) for text in texts]) * per_byte
-    if source.texts.preference is not None:
-        # its prompt is a beginning of its other texts
-        weights = np.array(text_weights(source.texts.preference.method))
-        total = float((lengths.reshape(-1, len(weights)) @ weights).sum())
-        return _Counted(tokens=max(0.0, total) / read, rows=1.0)
     around = len(encoder.prefix) + len(encoder.suffix)
+    if source.texts.preference is not None:
+        weights = np.array(text_weights(source.texts.preference.method), np.float64)
+        return _counted_parts(lengths.reshape(-1, len(weights)), weights, options, read)
     appended = planned.append_eos and plan.build.pack is not None
     return _counted(lengths, options, around, around + appended, read)
 
@@ -220,6 +218,23 @@ def _counted(lengths: Floats, options: ResolvedTokenizer, around: int, added: in
         dropped=float((lengths - kept).sum()) / read,
         rows=float(pieces.mean()),
         long=float(long.mean()),
+    )
+
+
+def _counted_parts(lengths: Floats, weights: Floats, options: ResolvedTokenizer, read: int) -> _Counted:
+    """What the policy makes of preferences: float64[n, texts], each text with its prompt; few special tokens."""
+    long = lengths.max(axis=1) > options.max_length
+    kept = lengths
+    if options.long_documents == "truncate":
+        kept = np.minimum(lengths, options.max_length)
+    elif options.long_documents == "drop":
+        kept = lengths * ~long[:, None]
+    cut = options.long_documents != "keep"
+    return _Counted(
+        tokens=max(0.0, float((kept @ weights + 1).sum())) / read,
+        dropped=max(0.0, float(((lengths - kept) @ weights).sum())) / read,
+        rows=1.0 - float(long.mean()) * (options.long_documents == "drop"),
+        long=float(long.mean()) * cut,
     )
 
 
