@@ -48,7 +48,7 @@ class TokenizeStageConfig(Section):
     """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""
 
     truncation_strategy: TruncationStrategy | None = None
-    """Where documents are truncated: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
+    """Where to truncate: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
 
     truncation_side: TruncationSide | None = None
     """The side that truncation cuts away: right (the end of a document) or left (its beginning); null: right."""
