@@ -28,6 +28,7 @@ from tests.chat_samples import (
 from tests.tokenizer_samples import large
 from tokenlake.build.plan import Plan, make_plan
 from tokenlake.build.runner import BuildResult, build_dataset
+from tokenlake.cli.app import main
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved_texts import ResolvedChat
@@ -339,3 +340,47 @@ def test_other_prompts_never_change_which_tokens_are_learned(prompts, template):
         return encoded.ids[mask].tolist()
 
     assert learned(prompts) == learned(["a", "b", "c"])
+
+
+def test_questions_and_answers_become_conversations_by_a_step(tmp_path):
+    tokenizer = write(speaking(MARKED_CHATML), tmp_path / "tokenizer")
+    step = {"convert_input_output_to_chatml": {"input_field": "question", "output_field": "answer"}}
+    rows = [{"question": f"how much is {n}", "answer": f"it is {n}"} for n in range(20)]
+    options = {"content_field": "messages", "transforms": [step]}
+    made = build_dataset(config(tmp_path / "steps", tokenizer, rows, **options), workers=1)
+    messages = [
+        {"role": "user", "content": row["question"]}
+        if turn == "question"
+        else {"role": "assistant", "content": said}
+        for row in rows
+        for turn, said in row.items()
+    ]
+    chats = [{"messages": messages[at : at + 2]} for at in range(0, len(messages), 2)]
+    same = build_dataset(config(tmp_path / "chats", tokenizer, chats), workers=1)
+    assert (
+        table(made).select(["input_ids", "loss_mask"]).equals(table(same).select(["input_ids", "loss_mask"]))
+    )
+    renamed = {"convert_to_chatml": {"role_mapping": {"me": "user", "you": "assistant"}}}
+    theirs = [
+        {"conversation": [{"from": "me", "value": row["question"]}, {"from": "you", "value": row["answer"]}]}
+        for row in rows
+    ]
+    named = config(tmp_path / "named", tokenizer, theirs, content_field="messages", transforms=[renamed])
+    assert table(build_dataset(named, workers=1))["input_ids"].equals(table(same)["input_ids"])
+
+
+def test_peek_shows_what_is_learned(tmp_path, capsys):
+    tokenizer = write(speaking(MARKED_CHATML), tmp_path / "tokenizer")
+    build_dataset(config(tmp_path, tokenizer), workers=1)
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["peek", "chat", "-n", "1", *store]) == 0
+    shown = capsys.readouterr().out
+    said = [message["content"] for message in CONVERSATIONS[0] if message["role"] == "assistant"]
+    assert [f"▸ {text}" in " ".join(shown.split()) for text in map(" ".join, map(str.split, said))] == [
+        True
+    ] * len(said)
+    assert shown.count("▸") == len(said)
+    assert main(["peek", "chat", "-n", "1", "--json", *store]) == 0
+    ((segment,),) = (row["segments"] for row in json.loads(capsys.readouterr().out))
+    assert len(segment["learned"]) == len(segment["ids"])
+    assert 0 < sum(segment["learned"]) < len(segment["ids"])

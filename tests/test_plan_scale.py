@@ -137,8 +137,11 @@ def test_every_file_is_hashed_once_and_each_footer_read_once(
     files = {path: count for path, count in opened.items() if "complete" not in path}
     assert len([path for path in files if path.endswith(".jsonl")]) == MANY // 10
     assert {count for path, count in files.items() if path.endswith(".jsonl")} == {1}
-    # Arrow's own opening of a Parquet file is not seen from here
-    assert {count for path, count in files.items() if path.endswith(".parquet")} == {2}
+    # Arrow's own opening of a Parquet file is not seen from here; the first file is looked into, for its columns
+    assert Counter(count for path, count in files.items() if path.endswith(".parquet")) == {
+        2: MANY // 10 - 1,
+        3: 1,
+    }
 
 
 def test_a_wrong_where_is_an_error_before_any_work(planned: Callable[..., Plan]) -> None:

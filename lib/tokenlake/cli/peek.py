@@ -33,6 +33,8 @@ def peek(
 ) -> int:
     """Decode a few rows of a dataset, with the boundaries of their documents and where each came from.
 
+    Where only a part is learned, ▸ is before it.
+
     Uses the version's own copy of its tokenizer; special tokens stay visible.
     """
     catalog = Catalog(open_store(store_url(store)))
@@ -55,8 +57,9 @@ def _as_json(sequence: Sequence, decoders: dict[str, Decoder]) -> dict[str, Any]
     if sequence.label is None:
         del found["label"]
     for segment, shown in zip(sequence.segments, found["segments"], strict=True):
-        if segment.part is None:
-            del shown["part"]
+        for name in ("part", "learned"):
+            if getattr(segment, name) is None:
+                del shown[name]
         shown["ids"] = list(segment.ids)
         shown["text"] = decoders[segment.source].text(segment.ids)
     return found
@@ -77,7 +80,9 @@ def _print_sequence(console: Console, sequence: Sequence, decoders: dict[str, De
     begin = 0
     for segment in sequence.segments:
         console.print(_part_heading(segment) if segment.part else _heading(segment, begin))
-        console.print(_body(decoders[segment.source].text(segment.ids), full))
+        for learned, run in segment.runs():
+            body = _body(decoders[segment.source].text(run), full)
+            console.print(body if segment.learned is None or not learned else _learned(body))
         begin += len(segment.ids)
     for name, value in sequence.kept.items():
         shown = printable(orjson.dumps(value, default=str).decode())
@@ -90,7 +95,14 @@ def _heading(segment: Segment, begin: int) -> Text:
     place = f"ids {begin}-{begin + len(segment.ids) - 1}"
     if segment.start:
         place += f", from token {count(segment.start)} of its document"
+    if segment.learned is not None:
+        place += f", {count(sum(segment.learned))} learned"
     return Text.assemble(("── ", "dim"), (where, "cyan"), (f"  {place}", "dim"))
+
+
+def _learned(body: Text) -> Text:
+    """Mark what bears loss."""
+    return Text.assemble(("▸ ", "bold green"), body)
 
 
 def _part_heading(segment: Segment) -> Text:

@@ -174,6 +174,29 @@ class FilterByArguments(Section):
         return self
 
 
+class ChatMLArguments(Section):
+    """How conversations become messages."""
+
+    role_mapping: dict[Text, Text] | None = None
+    """Names of roles to rename, {theirs: user, assistant, system or tool}."""
+
+    use_default_mapping: Switch = True
+    """Know the usual other names, too (human, gpt, ...)."""
+
+
+class InputOutputArguments(Section):
+    """Which fields are the turns of a conversation."""
+
+    input_field: Text = "input"
+    """Field of what the user says."""
+
+    output_field: Text = "output"
+    """Field of what the assistant answers."""
+
+    system_field: Text | None = "system"
+    """Field of the system message, where rows have it."""
+
+
 class TransformStep(Section):
     """One step: exactly one of these keys."""
 
@@ -206,6 +229,12 @@ class TransformStep(Section):
 
     filter: Function | None = None
     """Keep rows for which a function of the row is true, 'package.module:function'."""
+
+    convert_to_chatml: ChatMLArguments | None = None
+    """Make messages of role and content of whatever conversation a row holds; {} for the usual names of roles."""
+
+    convert_input_output_to_chatml: InputOutputArguments | None = None
+    """Make messages of fields with an input and an output; {} for the usual names."""
 
     where: Text | None = None
     """Keep rows that meet an SQL predicate (DuckDB), such as "lang = 'en'"."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, final
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ class Segment:
         start: index of the run's first id within the document.
         ids: the run.
         part: of a preference: prompt, chosen, rejected or completion.
+        learned: which of the ids bear loss; None where the dataset does not say, so that all do.
     """
 
     source: str
@@ -33,6 +36,16 @@ class Segment:
     start: int
     ids: tuple[int, ...]
     part: str | None = None
+    learned: tuple[bool, ...] | None = None
+
+    def runs(self) -> Iterator[tuple[bool, tuple[int, ...]]]:
+        """Yield (whether they bear loss, ids) of neighbours that are alike; the whole as learned without a mask."""
+        if self.learned is None:
+            yield True, self.ids
+            return
+        pairs = zip(self.learned, self.ids, strict=True)
+        for bears, run in groupby(pairs, key=itemgetter(0)):
+            yield bears, tuple(token for _, token in run)
 
 
 @final
@@ -139,13 +152,16 @@ def _sequence(
     mask: list[int] = values.get("attention_mask") or [1] * len(ids)
     lengths: list[int] = values["segment_lengths"] if packed else [sum(mask)]
     documents: list[dict[str, int]] = values["documents"] if packed else [{**values, "start": 0}]
+    learned: list[bool] | None = values.get("loss_mask")
     segments: list[Segment] = []
     # Padding is behind the documents of a packed row, and may be before the only one of another.
     begin = 0 if packed else mask.index(1)
     for length, document in zip(lengths, documents, strict=True):
         entry = inputs[document["file"]]
-        run = tuple(ids[begin : begin + length])
-        segments.append(Segment(entry.source, entry.path, document["position"], document["start"], run))
+        end = begin + length
+        place = (entry.source, entry.path, document["position"], document["start"])
+        bits = None if learned is None else tuple(learned[begin:end])
+        segments.append(Segment(*place, tuple(ids[begin:end]), learned=bits))
         begin += length
     padding = len(ids) - sum(lengths)
     return Sequence(shard.split, row, shard.path, shard_row, tuple(segments), padding, kept)

@@ -10,6 +10,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.transforms.adding import AddField
 from tokenlake.transforms.base import ChainedTransform, Step
 from tokenlake.transforms.callables import Function, RowCallable, open_callable
+from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
 from tokenlake.transforms.combining import CombineFields
 from tokenlake.transforms.extraction import ExtractField
 from tokenlake.transforms.fields import DropFields, RenameFields, SelectFields
@@ -92,6 +93,8 @@ _STEPS: Final[Mapping[str, Callable[[Any, ResolvedTexts], Step]]] = {
     "filter_non_empty": lambda fields, _: FilterNonEmpty(fields),
     "filter_by": _filter_by,
     "filter": lambda name, texts: FilterTransform(open_callable(name, texts)),
+    "convert_to_chatml": lambda arguments, _: ConvertToChatML(**arguments),
+    "convert_input_output_to_chatml": lambda arguments, _: ConvertInputOutputToChatML(**arguments),
     "where": lambda sql, _: Where(sql),
     "apply": lambda name, texts: _row_callable(name, texts, "apply"),
 }
