@@ -90,6 +90,8 @@ class Rows:
                 return [None] * len(self)
             values: list[Any] = self._columns.column(name).to_pylist()
             return values if name == path else [_inside(value, path[len(name) + 1 :]) for value in values]
+        if "." not in path:
+            return [row.get(path) for row in self.objects]
         return [_inside(row, path) for row in self.objects]
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import compress
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 import pyarrow as pa
@@ -34,6 +34,7 @@ _KEY_END_BYTES: Final = re.compile(rb'"[ \t\r\n]*:')
 # The same where nothing stands between them, which is how nearly everybody writes JSON.
 _CLOSE_KEY_END: Final = '":'
 _SPACED_KEY_END: Final = '"[ \t\r\n]+:'
+_ESCAPED_KEY_END: Final = r"\\u00[23]"
 _COMPUTE: Final[Any] = pc
 _INT64_MIN: Final = -(1 << 63)
 _UINT64_MAX: Final = (1 << 64) - 1
@@ -53,7 +54,10 @@ def _rows_of(spans: Spans, want: Want) -> Iterator[Parsed]:
     ends, odd = _doubts(spans)
 
     def judge(index: int, line: bytes) -> Judged | Fault:
-        return judge_row(line, want, None if odd[index] else ends[index])
+        record = None if odd[index] else _quickly(line, ends[index], want.max_record_bytes)
+        if record is None:
+            return judge_row(line, want)
+        return record, None if want.text is None else text_of(record, line, want.text)
 
     found, indices, bad = spans.judged(judge)
     if len(found) > 1 and is_too_wide([record for record, _ in found], want.columns):
@@ -79,37 +83,34 @@ def parsed_rows(
     )
 
 
-def judge_row(line: bytes, want: Want, key_ends: int | None = None) -> Judged | Fault:
-    """Return the record on `line` and its text, or what makes it unusable as a record.
-
-    Args:
-        key_ends: how often a quote and a colon stand together, if it is known that none stand apart and that there is
-            no large number.
-    """
+def judge_row(line: bytes, want: Want) -> Judged | Fault:
+    """Return the record on `line` and its text, or what makes it unusable as a record."""
     if len(line) > want.max_record_bytes:
         return too_long(len(line), want.max_record_bytes)
     record = load_object(line)
     if isinstance(record, Fault):
         return record
-    if not _holds_all(line, record, key_ends):
-        fault = _repeated(line, want) if _may_repeat(line, record) else None
-        fault = fault or (_too_large(line, want) if _LARGE_BYTES.search(line) else None)
-        if fault:
-            return fault
+    fault = _repeated(line, want) if _may_repeat(line, record) else None
+    fault = fault or (_too_large(line, want) if _LARGE_BYTES.search(line) else None)
+    if fault:
+        return fault
     return record, None if want.text is None else text_of(record, line, want.text)
 
 
-def _holds_all(line: bytes, record: Record, key_ends: int | None) -> bool:
-    """Say whether a record surely holds every member of its line: written out again, it has as many ends of keys.
+def _quickly(line: bytes, key_ends: int, max_record_bytes: int) -> Record | None:
+    """Return the record of a line that is not odd, if it surely holds every member of it; None: look closer.
 
-    An escape may hide a quote or a colon from the count, so a line with one is not sure.
+    Written out again it has as many ends of keys then: a repeated key would be there once.
     """
-    if key_ends is None or b"\\u002" in line or b"\\u003" in line:
-        return False
+    if len(line) > max_record_bytes:
+        return None
     try:
-        return key_ends == orjson.dumps(record).count(b'":')
-    except orjson.JSONEncodeError:  # it nests deeper than orjson writes
-        return False
+        record = orjson.loads(line)
+        if type(record) is dict and key_ends == orjson.dumps(record).count(b'":'):
+            return cast("Record", record)
+    except (ValueError, TypeError):  # orjson's own: no JSON, or nested deeper than it writes
+        pass
+    return None
 
 
 def _may_repeat(line: bytes, record: Record) -> bool:
@@ -117,10 +118,13 @@ def _may_repeat(line: bytes, record: Record) -> bool:
 
 
 def _doubts(spans: Spans) -> tuple[list[int], list[bool]]:
-    """Return how often a quote and a colon stand together in each record, and whether it needs a closer look."""
+    """Return how often a quote and a colon stand together in each record, and whether it is odd.
+
+    That is: has it perhaps a large number, a blank between quote and colon, or one of the two as an escape?
+    """
     each = spans.each()
     ends = _COMPUTE.count_substring(each, _CLOSE_KEY_END)
-    odd = _COMPUTE.match_substring_regex(each, f"{_LARGE}|{_SPACED_KEY_END}")
+    odd = _COMPUTE.match_substring_regex(each, f"{_LARGE}|{_SPACED_KEY_END}|{_ESCAPED_KEY_END}")
     return ends.to_pylist(), odd.to_pylist()
 
 

@@ -39,11 +39,12 @@ class Conversation:
 
 
 class _Given(NamedTuple):
-    """What a row holds: a field's name, and what should be a conversation and tools."""
+    """What rows hold: fields, the one of each row, and what should be a conversation and tools in each."""
 
-    field: str
-    conversation: Any
-    tools: Any
+    fields: Sequence[str]
+    at: Sequence[int]
+    conversations: Sequence[Any]
+    tools: Sequence[Any]
 
 
 @final
@@ -91,17 +92,19 @@ class ChatRenderer:
     def render(self, rows: Rows) -> Rendered:
         """Return the texts; a row of which none can be made is bad, with the reason of what is wrong with it."""
         given = self._given(rows)
-        plain = [None if row.tools is not None else row.conversation for row in given]
+        plain = given.conversations
+        if any(given.tools):
+            plain = [None if tools else found for found, tools in zip(plain, given.tools, strict=True)]
         together = [] if self._alike is None else self._alike.render(plain)
-        left = np.ones(len(given), np.bool_)
+        left = np.ones(len(plain), np.bool_)
         for made in together:
             left[made.rows] = False
         apart, bad = self._apart(given, np.flatnonzero(left).tolist())
         return _merged([*together, apart], bad)
 
-    def _apart(self, given: list[_Given], rows: list[int]) -> tuple[Together, dict[int, Fault]]:
+    def _apart(self, given: _Given, rows: list[int]) -> tuple[Together, dict[int, Fault]]:
         """Render conversations one by one, those that fail aside."""
-        conversations = self._without_forged([self._read(given[row]) for row in rows])
+        conversations = self._without_forged([self._read(given, row) for row in rows])
         made = dict(zip(rows, map(self._one, conversations), strict=True))
         texts = {row: found for row, found in made.items() if isinstance(found, RenderedChat)}
         rendered = Together(
@@ -147,27 +150,35 @@ class ChatRenderer:
         check_learned(made.text, learned, messages)
         return RenderedChat(made.text, learned)
 
-    def _given(self, rows: Rows) -> list[_Given]:
+    def _given(self, rows: Rows) -> _Given:
         """Return what rows hold where conversations and tools are."""
-        # In columns every object has every key; a null there says that the row has none.
-        lean = without_nulls if not rows.has_objects else _same
         fields = MESSAGES_FIELDS if self._chat.messages_field is None else (self._chat.messages_field,)
         values = [rows.values(field) for field in fields]
         tools = [None] * len(rows) if self._chat.tools_field is None else rows.values(self._chat.tools_field)
-        found: list[_Given] = []
-        for index in range(len(rows)):
-            at = next((at for at, column in enumerate(values) if column[index] is not None), 0)
-            found.append(_Given(fields[at], lean(values[at][index]), lean(tools[index])))
-        return found
+        at = [0] * len(rows)
+        found = values[0]
+        if len(fields) > 1:
+            at = [
+                next((at for at, column in enumerate(values) if column[row] is not None), 0)
+                for row in range(len(rows))
+            ]
+            found = [values[which][row] for row, which in enumerate(at)]
+        if not rows.has_objects:
+            # In columns every object has every key; a null there says that the row has none.
+            found, tools = (
+                [without_nulls(value) for value in found],
+                [without_nulls(value) for value in tools],
+            )
+        return _Given(fields, at, found, tools)
 
-    def _read(self, given: _Given) -> Conversation | Fault:
+    def _read(self, given: _Given, row: int) -> Conversation | Fault:
         """Return the conversation of a row, or why it has none."""
         try:
-            messages = self._turns.read(given.conversation)
+            messages = self._turns.read(given.conversations[row])
         except BadRecordError as error:
-            return _in_field(fault_of(error), given.field)
+            return _in_field(fault_of(error), given.fields[given.at[row]])
         try:
-            return Conversation(messages, tools_of(given.tools))
+            return Conversation(messages, tools_of(given.tools[row]))
         except BadRecordError as error:
             return _in_field(fault_of(error), str(self._chat.tools_field))
 
@@ -219,10 +230,6 @@ def without_nulls(value: Any) -> Any:
         return {name: without_nulls(item) for name, item in fields.items() if item is not None}
     if isinstance(value, list):
         return [without_nulls(item) for item in cast("list[Any]", value)]
-    return value
-
-
-def _same(value: Any) -> Any:
     return value
 
 
