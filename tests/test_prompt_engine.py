@@ -259,3 +259,30 @@ def test_results_are_values_or_errors_and_say_which() -> None:
         good.unwrap_err()
     with pytest.raises(tl.TokenlakeError, match="plain words"):
         tl.Err("plain words").unwrap()
+
+
+@given(
+    st.lists(st.sampled_from(["one", "two", "many words", "x", "é 你"]), min_size=1, max_size=60),
+    st.lists(st.sampled_from(["a", "b", "long context"]), max_size=60),
+    st.sampled_from(["equal", "proportional", "priority", "adaptive"]),
+    st.integers(80, 140),
+)
+@settings(max_examples=60)
+def test_with_a_budget_the_input_is_shortened_and_the_answer_stays(
+    question: list[str], context: list[str], budget: Any, size: int
+) -> None:
+    config = {
+        "template": "Context: {context}\nQ: {question}\nA: {answer}",
+        "input_columns": ["context", "question"],
+        "label_column": "answer",
+    }
+    row = {"context": " ".join(context), "question": " ".join(question), "answer": "the answer is four"}
+    files = byte_level()
+    options: dict[str, Any] = {"max_length": size, "padding": "do_not_pad", "budget": budget}
+    made = tl.PromptEngine(config, files, priority=["question", "context"], **options).process(row).unwrap()
+    whole = tl.PromptEngine(config, files, max_length=10_000, padding="do_not_pad").process(row).unwrap()
+    assert len(made["input_ids"]) <= size
+    learned = made["labels"][made["labels"] != -100]
+    assert learned.tolist() == whole["labels"][whole["labels"] != -100].tolist()
+    if len(whole["input_ids"]) <= size:
+        assert made["input_ids"].tolist() == whole["input_ids"].tolist()

@@ -16,17 +16,19 @@ from tokenlake.config.prompt import PromptConfig
 from tokenlake.config.resolved_texts import ResolvedPrompt
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.faults import Fault
+from tokenlake.lengths.budgets import BudgetStrategy
 from tokenlake.lengths.truncation import STRATEGIES, Strategy, truncate
 from tokenlake.result import Err, Ok, Result
 from tokenlake.rows import Row, Rows
 from tokenlake.tokenizers import Encoder, TokenizerFiles, load_tokenizer
+from tokenlake.transforms.prompt.budgeting import Budget, Budgeting
 from tokenlake.transforms.prompt.fitting import NAMES, Example, Fitting, Tokens, stacked
 from tokenlake.transforms.prompt.opening import open_prompt
 from tokenlake.transforms.prompt.settling import check_end
+from tokenlake.transforms.rendering import Rendered
 
 Padding = Literal["max_length", "longest", "do_not_pad"] | bool
 _PADDING: Final[dict[object, str]] = {True: "longest", False: "do_not_pad"}
-_STRATEGY: Final[dict[object, Strategy]] = {True: "simple", False: "none"}
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
 _SIDES: Final = ("left", "right")
 
@@ -51,6 +53,8 @@ class PromptEngine:
         padding: ``max_length``, ``longest`` of a batch (True), ``do_not_pad`` (False).
         padding_side: where padding goes.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``, as in a build.
+        budget, ratios, priority: where a row is too long, its input columns are shortened first, by these shares (see
+            :func:`tokenlake.lengths.budgets.allocate`), so that the answer is not what is cut; None: the end is.
 
     Raises:
         ConfigError: the configuration is wrong, or does not fit the tokenizer.
@@ -67,6 +71,9 @@ class PromptEngine:
         padding: Padding = "max_length",
         padding_side: Literal["left", "right"] = "right",
         special_tokens_in_text: Literal["literal", "encode", "fail"] = "literal",
+        budget: BudgetStrategy | None = None,
+        ratios: Mapping[str, float] | None = None,
+        priority: Sequence[str] | None = None,
     ) -> None:
         _one_of("padding", padding, _PADDINGS)
         _one_of("padding_side", padding_side, _SIDES)
@@ -82,7 +89,14 @@ class PromptEngine:
         control = self._renderer.control_tokens
         mode = "encode" if control or special_tokens_in_text == "encode" else "literal"
         self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode, sample_rate=0.0)
-        self._truncation: Strategy = _STRATEGY.get(truncation, truncation)  # pyright: ignore[reportAttributeAccessIssue]
+        self._budget: Budgeting | None = None
+        if budget is not None:
+            columns = [
+                name for name in self._renderer.columns or prompt.input_columns if name != prompt.label_column
+            ]
+            shares = Budget(budget, ratios, priority)
+            self._budget = Budgeting(columns, shares, files, _strategy(truncation), truncation_side)
+        self._truncation: Strategy = _strategy(truncation)
         self._padding = _PADDING.get(padding, padding)
         self._fitting = Fitting(
             prefix=self._encoder.prefix if prompt.add_bos else (),
@@ -121,7 +135,9 @@ class PromptEngine:
         The first row that cannot be used makes the whole an error, whose ``row`` is its index.
         """
         try:
-            return Ok(self._batch([self._checked(index, row) for index, row in enumerate(rows)]))
+            return Ok(
+                self._batch(self._shared([self._checked(index, row) for index, row in enumerate(rows)]))
+            )
         except TokenlakeError as error:
             return Err(error)
 
@@ -131,6 +147,17 @@ class PromptEngine:
         raise _bad(
             index, "", f"the row is a {type(row).__name__}", "a mapping of columns", type(row).__name__
         )
+
+    def _shared(self, rows: list[Row]) -> list[Row]:
+        """Shorten the input columns of rows that are too long, if that is how they are to be cut."""
+        if self._budget is None:
+            return rows
+        limit = self._fitting.max_length
+
+        def size(row: Row) -> int:
+            return self._fitting.length(self._tokens([row])[0])
+
+        return [self._budget.shortened(row, limit, size) for row in rows]
 
     def _batch(self, rows: list[Row]) -> Example | dict[str, list[Any]]:
         documents = self._documents(rows)
@@ -147,17 +174,27 @@ class PromptEngine:
         return stacked(examples)
 
     def _documents(self, rows: list[Row]) -> list[Tokens]:
+        made = self._rendered(rows)
+        return [self._fit(index, tokens, made.text) for index, tokens in enumerate(self._encoded(made))]
+
+    def _tokens(self, rows: list[Row]) -> list[Tokens]:
+        return self._encoded(self._rendered(rows))
+
+    def _rendered(self, rows: list[Row]) -> Rendered:
         made = self._renderer.render(Rows(objects=rows))
         if made.bad:
             index, fault = made.bad[0]
             raise self._fault(index, rows[index], fault)
+        return made
+
+    def _encoded(self, made: Rendered) -> list[Tokens]:
+        if not len(made.text):
+            return []
         assert made.spans is not None
         encoded, learned = self._encoder.encode_spans(made.text, made.spans)
         edges = encoded.offsets[1:-1]
         pairs = zip(np.split(encoded.ids, edges), np.split(learned, edges), strict=True)
-        return (
-            [self._fit(index, Tokens(*pair), made.text) for index, pair in enumerate(pairs)] if rows else []
-        )
+        return [Tokens(*pair) for pair in pairs]
 
     def _fit(self, index: int, tokens: Tokens, text: pa.LargeStringArray) -> Tokens:
         limit, whole = self._fitting.max_length, self._fitting.length(tokens)
@@ -241,6 +278,10 @@ def _pad(files: TokenizerFiles) -> int:
     found = files.pad_id if files.pad_id is not None else files.eos_id
     # Padding is masked, so that any id will do where a tokenizer names none.
     return 0 if found is None else found
+
+
+def _strategy(truncation: Strategy | bool) -> Strategy:
+    return ("simple" if truncation else "none") if isinstance(truncation, bool) else truncation
 
 
 def _one_of(name: str, value: object, allowed: Sequence[object]) -> None:
