@@ -39,7 +39,7 @@ def refused(name: str, data: bytes, told: str) -> list[Damage]:
     return [
         Damage(
             name=f"{name}, {mode}{end}",
-            data=gzip.compress(data) if end else data,
+            data=gzip.compress(data, mtime=0) if end else data,
             policy="F",
             reason=told,
             file=f"in.txt{end}",
