@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import tokenlake as tl
-from tests.chat_samples import MARKED_CHATML, speaking, write
+from tests.chat_samples import MARKED_CHATML, conversation, speaking, write
 from tokenlake.errors import BadRecordError, ConfigError
 
 CHAT = [{"role": "user", "content": "Hello there"}, {"role": "assistant", "content": "Good day"}]
@@ -188,6 +189,41 @@ def test_preferences_are_prepared_for_trainers(tokenizer: str) -> None:
     assert {"prompt_input_ids", "chosen_input_ids", "rejected_input_ids"} <= row.keys()
     pair = tl.PreferenceRows("kto", tokenizer).expand({"prompt": "Say", "chosen": " yes", "rejected": " no"})
     assert [row["label"] for row in pair] == [True, False]
+
+
+def test_supervised_rows_are_those_of_a_build(tokenizer: str, tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    rows = [{"messages": conversation(seed, system=seed % 2 == 0)} for seed in range(12)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset = {"data_files": str(path), "tokenizer": tokenizer}
+    built = tl.build_dataset(
+        {"name": "c", "datasets": [dataset], "save": {"output_dir": str(tmp_path / "s")}}, workers=1
+    )
+    (shard,) = sorted(Path(built.path, "data").glob("*.parquet"))
+    table = pq.read_table(shard)
+    supervised = tl.SupervisedRows(tokenizer)
+    for row, ids, bits in zip(
+        rows, table["input_ids"].to_pylist(), table["loss_mask"].to_pylist(), strict=True
+    ):
+        made = supervised(row)
+        assert made["input_ids"] == ids
+        assert made["labels"] == [token if bit else -100 for token, bit in zip(ids, bits, strict=True)]
+        assert made["attention_mask"] == [1] * len(ids)
+    unmasked = tl.SupervisedRows(tokenizer, mask_prompt=False)(rows[0])
+    assert sum(label != -100 for label in unmasked["labels"]) > sum(
+        bits for bits in table["loss_mask"][0].as_py()
+    )
+    short = tl.SupervisedRows(tokenizer, max_length=20)
+    with pytest.raises(BadRecordError, match="no token to learn"):
+        short({"messages": [{"role": "user", "content": "so " * 50}, CHAT[1]]})
+
+
+def test_prompt_and_completion_are_supervised_too(tokenizer: str) -> None:
+    made = tl.SupervisedRows(tokenizer)({"prompt": "Say yes:", "completion": " yes"})
+    learned = [token for token, label in zip(made["input_ids"], made["labels"], strict=True) if label != -100]
+    assert 0 < len(learned) < len(made["input_ids"])
+    with pytest.raises(BadRecordError, match="neither a conversation"):
+        tl.SupervisedRows(tokenizer)({"text": "x"})
 
 
 def test_prompts_are_prepared_with_labels_on_the_answer(tokenizer: str) -> None:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
     from tokenlake.transforms.preference import PreferenceRows
     from tokenlake.transforms.prompt.engine import PromptEngine
+    from tokenlake.transforms.supervised import SupervisedRows
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
@@ -124,6 +125,7 @@ _HOME: Final = {
     "RenameFields": "tokenlake.transforms",
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
+    "SupervisedRows": "tokenlake.transforms.supervised",
     "Where": "tokenlake.transforms",
 }
 
@@ -167,6 +169,7 @@ __all__ = [
     "SelectFields",
     "ShardInfo",
     "ShardedDataSource",
+    "SupervisedRows",
     "TextShardedSource",
     "TokenizedShardedSource",
     "TokenizerConfig",
