@@ -12,18 +12,16 @@ from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
 from tokenlake.build.documents import Documents, taken
+from tokenlake.build.judging import judged
 from tokenlake.build.kept import Keeper, rows_of
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.faults import Fault
 from tokenlake.rows import Rows
-from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, TextRowBatch, refuse
-from tokenlake.sources.blocks import count_lines
+from tokenlake.sources.batch import BadRecord, Batch, RowBatch, TextBatch, TextRowBatch
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.opening import opened
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.records import read_range, read_rows, read_texts
 from tokenlake.tokenizers import TokenizerFiles
@@ -158,7 +156,7 @@ class KeepingRecipe:
             return _prepared(batch, documents)
         good = np.ones(len(documents), np.bool_)
         good[list(faults)] = False
-        bad = _judged(self._source, batch, batch.table, sorted(faults.items()))
+        bad = judged(self._source, batch, batch.table, sorted(faults.items()))
         return replace(
             _prepared(batch, documents.select(good)),
             bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)),
@@ -215,7 +213,7 @@ class RowsRecipe:
             kept=taken(kept, made.origin),
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
-        bad = _judged(self._source, batch, rows, sorted(faults.items()))
+        bad = judged(self._source, batch, rows, sorted(faults.items()))
         prepared = _prepared(batch, documents)
         return replace(
             prepared,
@@ -225,32 +223,6 @@ class RowsRecipe:
                 for key in {**batch.filtered, **outcome.filtered}
             },
         )
-
-
-def _judged(
-    source: ResolvedSource, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]
-) -> tuple[BadRecord, ...]:
-    """Make bad records of rows of a batch; with the policy ``fail`` the first ends the build."""
-    if not faults:
-        return ()
-    faulty = np.zeros(len(rows), np.bool_)
-    faulty[[index for index, _ in faults]] = True
-    objects = rows.select(faulty).objects
-    records = tuple(
-        _record(batch, index, fault, row) for (index, fault), row in zip(faults, objects, strict=True)
-    )
-    if source.on_bad_record == "fail":
-        first = replace(records[0], line=_line(source, batch.file, records[0].position))
-        raise refuse(first, batch.file)
-    return records
-
-
-def _line(source: ResolvedSource, file: InputFile, position: int) -> int | None:
-    """Return the line of a record of a local file of lines; counting is for those who must name one."""
-    if file.format != "jsonl" or file.compression or not file.is_local:
-        return None
-    with opened(file, source.storage_options) as data:
-        return count_lines(data, position) + 1
 
 
 def _without(made: Rendered, unfit: dict[int, Fault]) -> Rendered:
@@ -271,18 +243,6 @@ def _table(batch: RowBatch) -> Rows:
     """Return a batch's rows; without columns, because nothing of them is looked at, as many empty ones."""
     empty = not batch.table.has_objects and not batch.rows.num_columns
     return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
-
-
-def _record(batch: RowBatch, index: int, fault: Fault, row: object) -> BadRecord:
-    return BadRecord(
-        file=batch.file.path,
-        file_id=batch.file.file_id,
-        position=int(batch.positions[index]),
-        line=None,
-        reason=fault.reason,
-        detail=fault.detail,
-        raw=orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS)[:RAW_LIMIT],
-    )
 
 
 def _prepared(batch: Batch, documents: Documents) -> Prepared:

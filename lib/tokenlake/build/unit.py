@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.account import Account
 from tokenlake.build.assign import kept, split_indices
 from tokenlake.build.documents import Documents, taken
 from tokenlake.build.finish import Finish
@@ -26,7 +25,8 @@ from tokenlake.build.produced import produced_by
 from tokenlake.build.quarantine import QuarantineWriter
 from tokenlake.build.recipe import Prepared, Recipe
 from tokenlake.build.sinks import NOTHING_AROUND, Around, open_sink
-from tokenlake.errors import AccountError, TooManyBadRecordsError
+from tokenlake.build.tally import Tally
+from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
 from tokenlake.packing.marks import marked
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, refuse
@@ -39,7 +39,6 @@ from tokenlake.transforms.preference.joining import MOVED
 Progress = Callable[[dict[str, Any]], None]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 #: Bytes of text that are encoded at a time, at least; a document is never cut.
 _ENCODE_BYTES = 4 << 20
@@ -59,14 +58,11 @@ class Unit:
         self._recipe = recipe
         self._encoder = encoder
         self._progress = progress
-        self._counts: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
         self._waiting: list[Documents] = []
         self._waiting_bytes = 0
         self._paths: dict[int, InputFile] = {}
-        self._reasons: dict[str, Counter[str]] = {
-            name: Counter() for name in ("skipped", "filtered", "quarantined", "normalized", "dropped")
-        }
+        self._tally = Tally(packed=job.pack is not None)
         self._names = [name for name, _ in job.source.splits]
         self._shares = [share for _, share in job.source.splits]
         layout = Layout(job.dataset, job.version)
@@ -92,7 +88,7 @@ class Unit:
                 sink.discard()
             self._quarantine.discard()
             raise
-        account = self._account()
+        account = self._tally.account((sink.counts for sink in self._outputs), self._job.unit)
         account.check(self._job.pack.seq_length if self._job.pack else None)
         return UnitRecord(
             unit=self._job.unit,
@@ -117,10 +113,7 @@ class Unit:
 
     def _take(self, batch: Prepared) -> None:
         """Account for a batch and queue its documents."""
-        self._counts["rows_read"] += batch.rows_read
-        self._reasons["normalized"].update(batch.normalized)
-        self._reasons["filtered"].update(batch.filtered)
-        self._reasons["skipped"].update(batch.skipped)
+        self._tally.read(batch)
         self._set_aside(batch.bad)
         self._paths[batch.file.file_id] = batch.file
         documents = self._leave_out(batch.documents, batch.file.file_id)
@@ -131,7 +124,7 @@ class Unit:
 
     def _flush(self) -> None:
         """Encode what waits, split by split, and report progress."""
-        before = self._counts["tokens"]
+        before = self._tally.tokens
         if self._waiting:
             box = [Documents.concat(self._waiting)]
             self._waiting, self._waiting_bytes = [], 0
@@ -141,15 +134,15 @@ class Unit:
                 for name, chosen in self._by_split(box.pop()):
                     self._encode_all(name, [chosen])
         if self._done:
-            self._progress(dict(self._done) | {"tokens": self._counts["tokens"] - before})
+            self._progress(dict(self._done) | {"tokens": self._tally.tokens - before})
             self._done.clear()
 
     def _set_aside(self, bad: tuple[BadRecord, ...]) -> None:
         """Quarantine bad records, and give up when the build cannot succeed any more."""
         self._quarantine.add(bad)
         for record in bad:
-            self._reasons["quarantined"][record.reason] += 1
-        total = self._reasons["quarantined"].total()
+            self._tally.quarantined[record.reason] += 1
+        total = self._tally.quarantined.total()
         if total > self._job.bad_budget:
             source = self._job.source
             first = self._quarantine.first
@@ -170,7 +163,7 @@ class Unit:
         left = int(gone.sum())
         if mask.all():
             return documents
-        self._reasons["filtered"]["excluded"] += left
+        self._tally.filtered["excluded"] += left
         return documents.select(mask)
 
     def _by_split(self, documents: Documents) -> Iterator[tuple[str, Documents]]:
@@ -203,14 +196,12 @@ class Unit:
         """Encode the texts of documents that have several, and let their sink join them."""
         encoded = self._encoder.encode(documents.text)
         joined = sink.add(documents, encoded)
-        self._counts["tokens"] += joined.tokens
-        self._counts["text_bytes"] += sink.text_bytes(documents)
-        self._counts["special_tokens_in_text"] += (
-            encoded.special_tokens if not self._recipe.control_tokens else 0
-        )
-        self._reasons["dropped"].update(joined.dropped)
-        self._reasons["normalized"].update({MOVED: joined.moved} if joined.moved else {})
-        self._settle(len(documents), joined.origin, documents.extra, joined.left_out)
+        self._tally.tokens += joined.tokens
+        self._tally.text_bytes += sink.text_bytes(documents)
+        self._tally.special_tokens += encoded.special_tokens if not self._recipe.control_tokens else 0
+        self._tally.dropped.update(joined.dropped)
+        self._tally.normalized.update({MOVED: joined.moved} if joined.moved else {})
+        self._tally.settle(len(documents), joined.origin, documents.extra, joined.left_out)
 
     def _encode_long(self, split: str, document: Documents) -> bool:
         """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
@@ -220,20 +211,20 @@ class Unit:
         encoded = None if whole else self._encoder.encode_long(document.text)
         if encoded is None or (encoded.special_tokens and settings.special_tokens_in_text == "fail"):
             return False
-        self._counts["text_bytes"] += document.text_bytes
-        self._counts["special_tokens_in_text"] += encoded.special_tokens
+        self._tally.text_bytes += document.text_bytes
+        self._tally.special_tokens += encoded.special_tokens
         windows = (ids for ids in encoded.pieces if len(ids))
         if (head := next(windows, None)) is None:
-            self._settle(1, np.empty(0, np.int64), document.extra, {})
+            self._tally.settle(1, np.empty(0, np.int64), document.extra, {})
             return True
-        self._settle(1, np.zeros(1, np.int64), document.extra, {})
+        self._tally.settle(1, np.zeros(1, np.int64), document.extra, {})
         file, position = int(document.file[0]), int(document.position[0])
         self._sinks[split].add_long(self._drawn(chain([head], windows)), file, position)
         return True
 
     def _drawn(self, windows: Iterable[Int32]) -> Iterator[Int32]:
         for ids in windows:
-            self._counts["tokens"] += len(ids)
+            self._tally.tokens += len(ids)
             yield ids
 
     def _encode(self, split: str, box: list[Documents]) -> None:
@@ -243,12 +234,12 @@ class Unit:
         file, position, extra, kept = documents.file, documents.position, documents.extra, documents.kept
         text = documents.text if self._lengths.needs_text else None
         del documents
-        self._counts["tokens"] += len(ids)
+        self._tally.tokens += len(ids)
         fitted = self._lengths.apply(ids, offsets, text).without_empty()
         del text
-        self._reasons["dropped"].update(fitted.dropped)
-        self._reasons["normalized"].update(fitted.touched)
-        self._settle(len(position), fitted.origin, extra, fitted.left_out)
+        self._tally.dropped.update(fitted.dropped)
+        self._tally.normalized.update(fitted.touched)
+        self._tally.settle(len(position), fitted.origin, extra, fitted.left_out)
         self._send(split, fitted, file, position, taken(kept, fitted.origin))
 
     def _send(
@@ -269,33 +260,15 @@ class Unit:
         """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""
         if documents.spans is not None:
             encoded, touched = self._encoder.encode_spans(documents.text, documents.spans)
-            self._counts["text_bytes"] += documents.text_bytes
+            self._tally.text_bytes += documents.text_bytes
             return marked(encoded.ids, touched), encoded.offsets, documents
         encoded = self._encoder.encode(documents.text)
         if len(encoded.special_docs) and self._job.source.tokenizer.special_tokens_in_text == "fail":
             documents = self._refuse_special(documents, encoded.special_docs)
             encoded = self._encoder.encode(documents.text)
-        self._counts["text_bytes"] += documents.text_bytes
-        self._counts["special_tokens_in_text"] += encoded.special_tokens
+        self._tally.text_bytes += documents.text_bytes
+        self._tally.special_tokens += encoded.special_tokens
         return marked(encoded.ids) if self._job.loss_mask else encoded.ids, encoded.offsets, documents
-
-    def _settle(self, count: int, origin: Int64, extra: Bools | None, left_out: dict[str, Int64]) -> None:
-        """Account for `count` documents, of which those in `origin` (a piece each) go on."""
-        first = np.ones(len(origin), np.bool_)
-        first[1:] = np.diff(origin) > 0
-        if self._job.pack:  # there the pieces of a document stay segments of one
-            origin, first = origin[first], first[first]
-        again = ~first if extra is None else ~first | extra[origin]
-        self._counts["kept"] += int((~again).sum())
-        self._counts["expanded"] += int(again.sum())
-        # What is gone counts as a row only where it stood for one.
-        gone = np.ones(count, np.bool_) if extra is None else ~extra
-        gone[origin] = False
-        for reason, rows in left_out.items():
-            self._reasons["filtered"][reason] += int(gone[rows].sum())
-            gone[rows] = False
-        if gone.any():
-            self._reasons["filtered"]["empty"] += int(gone.sum())
 
     def _refuse_special(self, documents: Documents, rows: Int64) -> Documents:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
@@ -317,39 +290,6 @@ class Unit:
             reason="special_token_in_text",
             detail="the text spells out a special token of the tokenizer",
             raw=str(documents.text[row].as_py()).encode()[:RAW_LIMIT],
-        )
-
-    def _account(self) -> Account:
-        """The unit's account; the sinks know what became of the tokens."""
-        sums: Counter[str] = Counter()
-        for sink in self._outputs:
-            sums.update(sink.counts)
-        counts = self._counts
-        if self._job.pack and sums["content"] != counts["tokens"] - self._reasons["dropped"].total():
-            raise AccountError(
-                f"unit {self._job.unit}: {counts['tokens']} tokens drawn, {self._reasons['dropped'].total()} dropped, "
-                f"but {sums['content']} packed; this is a bug, nothing was committed"
-            )
-        return Account(
-            rows_read=counts["rows_read"],
-            rows_skipped=dict(self._reasons["skipped"]),
-            filtered=dict(self._reasons["filtered"]),
-            quarantined=dict(self._reasons["quarantined"]),
-            normalized=dict(self._reasons["normalized"]),
-            kept=counts["kept"],
-            expanded=counts["expanded"],
-            documents=sums["documents"],
-            tokens=counts["tokens"],
-            content_packed=sums["content"],
-            dropped=dict(self._reasons["dropped"]),
-            bos=sums["bos"],
-            eos=sums["eos"],
-            eos_existing=sums["eos_existing"],
-            pad=sums["pad"],
-            sequences=sums["sequences"],
-            slots=sums["slots"],
-            special_tokens_in_text=counts["special_tokens_in_text"],
-            text_bytes=counts["text_bytes"],
         )
 
 
