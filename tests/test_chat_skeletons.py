@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chat_samples import STYLES, WORDS, speaking
+from tokenlake.config.resolved_texts import ResolvedChat
 from tokenlake.errors import IntegrityError
+from tokenlake.rows import Rows
 from tokenlake.spans import byte_stretches
 from tokenlake.tokenizers.special import SpecialScan
 from tokenlake.transforms.chat import ChatTemplate
 from tokenlake.transforms.chat.alike import CHECKED, Alike
+from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.chat.skeletons import Skeletons
 from tokenlake.transforms.chat.symbols import LEFT, RIGHT, Looked, Symbol, mark, parts_of, untrimmed
 from tokenlake.transforms.chat.turns import ROLES
@@ -208,3 +213,35 @@ def test_a_symbol_passes_on_and_tells_nothing() -> None:
     for name in asked:
         with pytest.raises(Looked):
             getattr(text, name)()
+
+
+@functools.cache
+def renderer(style: str) -> ChatRenderer:
+    return ChatRenderer(
+        ResolvedChat(template=STYLES[style], messages_field="messages"), speaking(STYLES[style]), "fail"
+    )
+
+
+@pytest.mark.parametrize("style", STYLES)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_conversation_is_rendered_the_same_alone_and_among_others(style: str, data: st.DataObject) -> None:
+    said = st.one_of(st.sampled_from(WORDS), contents)
+    turns = data.draw(st.integers(1, 3))
+    messages = [
+        {"role": role, "content": data.draw(said)} for _ in range(turns) for role in ("user", "assistant")
+    ]
+    if style not in ("gemma",) and data.draw(st.booleans()):
+        messages.insert(0, {"role": "system", "content": data.draw(said)})
+    alone = renderer(style).render(Rows(objects=[{"messages": messages}]))
+    among = renderer(style).render(Rows(objects=[{"messages": messages}] * 9))
+    assert len(among.origin) == 9 * len(alone.origin)
+    if len(alone.origin):
+        assert set(among.text.to_pylist()) == {alone.text[0].as_py()}
+        assert alone.spans is not None
+        assert among.spans is not None
+        one, other = alone.spans, among.spans.slice(8, 9)
+        text = str(alone.text[0])
+        assert _bits(list(zip(one.start, one.stop, strict=True)), text) == _bits(
+            list(zip(other.start, other.stop, strict=True)), text
+        )

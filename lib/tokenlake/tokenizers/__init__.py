@@ -5,7 +5,8 @@ faster, runs only behind the gate: a static allow-list, a probe at the start, sa
 Unicode guard.
 """
 
-from tokenlake.tokenizers.encoder import Encoded, Encoder
+from tokenlake.tokenizers.encoded import Encoded
+from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe
 from tokenlake.tokenizers.gate import EngineChoice, choose_encoder, choose_engine

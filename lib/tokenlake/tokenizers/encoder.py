@@ -8,7 +8,6 @@ known to give trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, final
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.errors import ConfigError, TokenizerError
+from tokenlake.errors import ConfigError
 from tokenlake.spans import Spans
-from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.cuts import CutRule, cut_rule
+from tokenlake.tokenizers.encoded import Encoded, LongEncoded, checked, joined, merged
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.located import Located, Locator
@@ -27,7 +26,7 @@ from tokenlake.tokenizers.places import row_offsets
 from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.sampling import WINDOW, Sample, Sampler
 from tokenlake.tokenizers.special import SpecialScan
-from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
+from tokenlake.tokenizers.unicode_guard import UnicodeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,50 +41,6 @@ SAMPLE_RATE: Final = 0.0004
 
 ENGINES: Final = ("gigatoken", "tokenizers")
 SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """The ids of a batch of texts.
-
-    Attributes:
-        offsets: int64[n + 1] from 0; row i has ids[offsets[i]:offsets[i + 1]].
-        ids: int32[total], contiguous; never holds BOS or EOS that were not in the text.
-        special_docs: int64[k], ascending: the rows whose text holds a special token's string.
-        special_counts: int64[k]: how many each of them holds.
-        sampled: documents compared between the engines.
-        guarded: documents given to the reference because of their characters.
-    """
-
-    offsets: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int32]
-    special_docs: npt.NDArray[np.int64]
-    special_counts: npt.NDArray[np.int64]
-    sampled: int = 0
-    guarded: int = 0
-
-    @property
-    def special_tokens(self) -> int:
-        """Occurrences of special tokens' strings in all texts."""
-        return int(self.special_counts.sum())
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongEncoded:
-    """The ids of one long document.
-
-    Attributes:
-        special_tokens: occurrences of special tokens' strings in the text.
-        pieces: int32 arrays whose concatenation is the document's ids; drawn once.
-    """
-
-    special_tokens: int
-    pieces: Iterator[npt.NDArray[np.int32]]
 
 
 @final
@@ -146,10 +101,10 @@ class Encoder:
             TokenizerError: nulls, or bytes that are not UTF-8 (never given to an engine).
             EngineMismatchError: the fast engine differs from the reference on a sampled text.
         """
-        ascii_only = _checked(text, self.files.name)
+        ascii_only = checked(text, self.files.name)
         special_docs, special_counts = self._specials.count(text)
         if self._fast is None:
-            offsets, ids = _joined(self._reference.encode_arrow(text))
+            offsets, ids = joined(self._reference.encode_arrow(text))
             return Encoded(offsets=offsets, ids=ids, special_docs=special_docs, special_counts=special_counts)
         rows = np.empty(0, np.int64) if ascii_only else self._guard.rows(text)
         offsets, ids = self._encode_fast(self._fast, text, rows)
@@ -197,11 +152,11 @@ class Encoder:
 
     def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Iterable[Located]]:
         """Return a batch's ids, and piece by piece where they lie."""
-        ascii_only = _checked(text, self.files.name)
+        ascii_only = checked(text, self.files.name)
         none = np.empty(0, np.int64)
         if self._fast is None:
             located = list(self._locator.by_reference(text))
-            offsets, ids = _joined([part.ids for part in located])
+            offsets, ids = joined([part.ids for part in located])
             offsets = row_offsets(np.concatenate([none, *(np.diff(part.offsets) for part in located)]))
             return Encoded(offsets=offsets, ids=ids, special_docs=none, special_counts=none), located
         rows = none if ascii_only else self._guard.rows(text)
@@ -257,7 +212,7 @@ class Encoder:
         """
         if text.nbytes <= 2 * WINDOW or self._cuts is None:
             return None
-        ascii_only = _checked(text, self.files.name)
+        ascii_only = checked(text, self.files.name)
         special_tokens = int(self._specials.count(text)[1].sum())
         fast = self._fast
         if fast is not None and not ascii_only and len(self._guard.rows(text)):
@@ -294,7 +249,7 @@ class Encoder:
         free = np.ones(len(text), np.bool_)
         free[guarded] = False
         offsets, ids = fast.encode(text.filter(pa.array(free)))
-        return _merged(
+        return merged(
             offsets, ids, guarded, self._reference.encode_arrow(text.take(pa.array(guarded, pa.int64())))
         )
 
@@ -302,44 +257,3 @@ class Encoder:
 def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
-
-
-def _checked(text: pa.LargeStringArray, name: str) -> bool:
-    """Return whether all text is ASCII; raise unless it is valid large_string without nulls."""
-    if text.type != pa.large_string() or text.null_count:
-        raise TokenizerError(
-            f"tokenizer {name!r}: got {text.type} with {text.null_count} nulls, "
-            "expected large_string without nulls"
-        )
-    offsets, data = string_buffers(text)
-    if offsets[0] < 0 or offsets[-1] > data.size or np.any(offsets[1:] < offsets[:-1]):
-        raise TokenizerError(
-            f"tokenizer {name!r}: the text's offsets are broken; expected them to ascend inside the data"
-        )
-    if is_ascii(text):
-        return True
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise TokenizerError(f"tokenizer {name!r}: the text is not valid UTF-8: {error}") from error
-    return False
-
-
-def _joined(rows: Sequence[npt.NDArray[np.int32]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
-    return offsets, np.concatenate(rows) if rows else np.empty(0, np.int32)
-
-
-def _merged(
-    offsets: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.int32],
-    at: npt.NDArray[np.int64],
-    rows: Sequence[npt.NDArray[np.int32]],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Put `rows` into a ragged array so that they end up at the positions `at` (ascending)."""
-    before = at - np.arange(len(at))  # how many of the other rows come before each of them
-    lengths = np.insert(np.diff(offsets), before, [len(row) for row in rows])
-    cuts = np.split(ids, offsets[before])
-    pieces = [piece for pair in zip(cuts, [*rows, np.empty(0, np.int32)], strict=True) for piece in pair]
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), np.concatenate(pieces)
