@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.build.plan import make_plan
+from tokenlake.build.planning.plan import make_plan
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild

@@ -28,8 +28,8 @@ from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, build_dataset, run_pending
 from tokenlake.build.session import BuildSession
-from tokenlake.build.sinks import check_boundaries
 from tokenlake.build.workbench import Workbench
+from tokenlake.build.writing.sinks import check_boundaries
 from tokenlake.errors import (
     AccountError,
     BadRecordError,

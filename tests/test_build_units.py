@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.build.assign import kept, split_indices, splitmix64
-from tokenlake.build.notes import notes_on
-from tokenlake.build.units import group_ranges
+from tokenlake.build.planning.notes import notes_on
+from tokenlake.build.planning.units import group_ranges
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.split import split_file
 

@@ -26,7 +26,7 @@ from tests.chat_samples import (
     write_rows,
 )
 from tests.tokenizer_samples import large
-from tokenlake.build.plan import Plan, make_plan
+from tokenlake.build.planning.plan import Plan, make_plan
 from tokenlake.build.runner import BuildResult, build_dataset
 from tokenlake.cli.app import main
 from tokenlake.config import load_config

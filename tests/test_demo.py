@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tokenlake import demo
-from tokenlake.build.plan import make_plan
+from tokenlake.build.planning.plan import make_plan
 from tokenlake.config.resolve import resolve
 from tokenlake.demo import __main__ as tour
 from tokenlake.demo import corpus as corpora

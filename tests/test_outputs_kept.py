@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.outputs_support import build_here, notes, settings, tree, write_jsonl
 from tokenlake.build.kept import Keeper, as_json
-from tokenlake.build.keptplan import type_of
-from tokenlake.build.plan import make_plan
+from tokenlake.build.planning.keptplan import type_of
+from tokenlake.build.planning.plan import make_plan
 from tokenlake.build.runner import build_dataset
 from tokenlake.cli.app import main
 from tokenlake.columntypes import JSON, NULL, arrow_type, column_type, fits, joined, settled
@@ -396,7 +396,7 @@ def test_neither_packed_rows_nor_removed_columns_can_be_kept(tmp_path, tokenizer
 
 
 def test_a_large_field_beside_short_texts_ends_row_groups(tmp_path, tokenizer_dir, monkeypatch):
-    monkeypatch.setattr("tokenlake.build.tokensink._KEPT_BYTES", 1000)
+    monkeypatch.setattr("tokenlake.build.writing.tokensink._KEPT_BYTES", 1000)
     monkeypatch.setattr("tokenlake.build.unit._ENCODE_BYTES", 1000)
     records = [{"text": "x", "blob": "b" * 600} for _ in range(20)]
     for part in range(5):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.outputs_support import build_here, settings, tree, write_jsonl
 from tests.store_support import copy_store
-from tokenlake.build.padding import Padding, RowGroups
-from tokenlake.build.plan import make_plan
+from tokenlake.build.planning.plan import make_plan
+from tokenlake.build.writing.padding import Padding, RowGroups
 from tokenlake.cli.app import main
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
@@ -115,7 +115,7 @@ def test_a_mask_is_stored_where_it_is_asked_for(config):
 def test_padded_rows_hold_the_documents_and_the_account_counts_the_padding(
     config, tokenizer_dir, monkeypatch, kind, side
 ):
-    monkeypatch.setattr("tokenlake.build.sinks.group_tokens", lambda files: 300)
+    monkeypatch.setattr("tokenlake.build.writing.sinks.group_tokens", lambda files: 300)
     plain = build_here(config | {"name": "plain"})
     options = {"padding": kind, "max_length": 25} | ({"padding_side": side} if side else {})
     built = build_here(with_tokenizer(config, **options))

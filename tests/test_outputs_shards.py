@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 
 from tests.outputs_support import build_here, notes, settings, tree, write_jsonl
 from tokenlake.build import session as session_module
-from tokenlake.build.estimate import estimate, total
-from tokenlake.build.plan import make_plan
+from tokenlake.build.planning.estimate import estimate, total
+from tokenlake.build.planning.plan import make_plan
+from tokenlake.build.planning.shards import cut, files_of_sources
 from tokenlake.build.runner import build_dataset
-from tokenlake.build.shards import cut, files_of_sources
 from tokenlake.cli.app import main
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
@@ -231,7 +231,7 @@ def test_each_split_has_so_many_files(tmp_path, tokenizer_dir):
 
 
 def test_a_file_is_not_ended_by_its_size(tmp_path, tokenizer_dir, monkeypatch):
-    monkeypatch.setattr("tokenlake.build.sinks.group_tokens", lambda files: 64)
+    monkeypatch.setattr("tokenlake.build.writing.sinks.group_tokens", lambda files: 64)
     config = settings(tmp_path, tokenizer_dir, write_inputs(tmp_path, "lines"))
     config["save"] |= {"num_shards": 2, "max_shard_size": 1}
     assert len(build_here(config).files()) == 2

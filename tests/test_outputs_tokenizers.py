@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tests.outputs_support import build_here, notes, settings, write_jsonl
-from tokenlake.build.plan import make_plan
-from tokenlake.build.plannedtokenizers import plan_tokenizers
+from tokenlake.build.planning.plan import make_plan
+from tokenlake.build.planning.plannedtokenizers import plan_tokenizers
 from tokenlake.build.runner import build_dataset
 from tokenlake.cli.app import main
 from tokenlake.config import load_config

@@ -17,7 +17,7 @@ from benchmarks.planning import make_tree, measure_planning
 from tokenlake.build.events import Event, Listed, Planning
 from tokenlake.build.hopeless import BadRecordBudget
 from tokenlake.build.job import UnitJob
-from tokenlake.build.plan import Plan, make_plan
+from tokenlake.build.planning.plan import Plan, make_plan
 from tokenlake.build.session import BuildSession
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve

@@ -15,8 +15,8 @@ import pytest
 
 from tests import preference_support as support
 from tests.preference_support import Reference, prompt_columns, together
-from tokenlake.build.estimate import estimate, total
-from tokenlake.build.plan import make_plan
+from tokenlake.build.planning.estimate import estimate, total
+from tokenlake.build.planning.plan import make_plan
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, build_dataset, result_of, run_pending
 from tokenlake.build.session import BuildSession

@@ -53,4 +53,4 @@ def test_the_wheel_holds_the_library_alone(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tokenlake"}
     assert "tokenlake/py.typed" in names
-    assert "tokenlake/build/plan.py" in names
+    assert "tokenlake/build/planning/plan.py" in names

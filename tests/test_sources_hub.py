@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tests.servers.hub import TOKEN, Fault, HubServer, blob_id, hub
 from tests.sources_support import Source, inputs, texts
-from tokenlake.build.plan import make_plan
+from tokenlake.build.planning.plan import make_plan
 from tokenlake.build.runner import build_dataset
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve

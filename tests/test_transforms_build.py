@@ -14,7 +14,7 @@ import yaml
 from tokenizers import Tokenizer
 
 from tests.test_build import rows, tree
-from tokenlake.build.plan import make_plan
+from tokenlake.build.planning.plan import make_plan
 from tokenlake.build.recipe import open_recipe
 from tokenlake.build.runner import BuildResult, build_dataset
 from tokenlake.config import load_config

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from tokenlake.account import Account
-from tokenlake.build.plan import Plan
+from tokenlake.build.planning.plan import Plan
 from tokenlake.build.produced import produced_by
 from tokenlake.catalog import Catalog
 from tokenlake.config.identity import identity, source_identity

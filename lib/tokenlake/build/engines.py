@@ -8,9 +8,9 @@ from typing import Final, final
 from tokenlake.build.commit import tokenizer_folders
 from tokenlake.build.events import EngineChosen, Watcher
 from tokenlake.build.job import EngineJob
-from tokenlake.build.plan import Plan
+from tokenlake.build.planning.plan import Plan
+from tokenlake.build.planning.units import WorkUnit
 from tokenlake.build.pool import WorkerPool
-from tokenlake.build.units import WorkUnit
 from tokenlake.storage import Layout
 from tokenlake.storage.layout import TOKENIZER
 

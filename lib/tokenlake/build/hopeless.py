@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from tokenlake.build.plan import Plan
-from tokenlake.build.units import WorkUnit
+from tokenlake.build.planning.plan import Plan
+from tokenlake.build.planning.units import WorkUnit
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.manifest import UnitRecord
 from tokenlake.sources.formats import Compression, Format

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from tokenlake.build.plan import Plan
+from tokenlake.build.planning.plan import Plan
 from tokenlake.catalog import Catalog, read_record
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.fingerprint import sha256_file

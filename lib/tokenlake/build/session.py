@@ -27,7 +27,8 @@ from tokenlake.build.events import (
 )
 from tokenlake.build.hopeless import BadRecordBudget
 from tokenlake.build.job import UnitJob
-from tokenlake.build.plan import Plan, make_plan
+from tokenlake.build.planning.plan import Plan, make_plan
+from tokenlake.build.planning.units import WorkUnit
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.reuse import (
     adopt_record,
@@ -37,7 +38,6 @@ from tokenlake.build.reuse import (
     reusable_records,
 )
 from tokenlake.build.runlog import RunLog
-from tokenlake.build.units import WorkUnit
 from tokenlake.catalog import Catalog
 from tokenlake.config import PipelineConfig, load_config
 from tokenlake.config.resolve import resolve

@@ -20,12 +20,12 @@ from tokenlake.build.documents import Documents, taken
 from tokenlake.build.finish import Finish
 from tokenlake.build.job import UnitJob
 from tokenlake.build.lengths import Fitted, Lengths
-from tokenlake.build.pairs import PreferenceSink, open_pairs
 from tokenlake.build.produced import produced_by
-from tokenlake.build.quarantine import QuarantineWriter
 from tokenlake.build.recipe import Prepared, Recipe
-from tokenlake.build.sinks import NOTHING_AROUND, Around, open_sink
 from tokenlake.build.tally import Tally
+from tokenlake.build.writing.pairs import PreferenceSink, open_pairs
+from tokenlake.build.writing.quarantine import QuarantineWriter
+from tokenlake.build.writing.sinks import NOTHING_AROUND, Around, open_sink
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
 from tokenlake.packing.marks import marked

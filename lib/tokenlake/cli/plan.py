@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tokenlake.build.estimate import Estimate, estimate, total
-from tokenlake.build.plan import Plan, make_plan
+from tokenlake.build.planning.estimate import Estimate, estimate, total
+from tokenlake.build.planning.plan import Plan, make_plan
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, with_store
 from tokenlake.cli.output import near, note, print_json, print_tables, stdout
 from tokenlake.cli.progress import RunProgress

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.build.plan import Plan
+from tokenlake.build.planning.plan import Plan
 from tokenlake.build.recipe import Recipe, open_recipe, special_mode
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.preferences import text_weights

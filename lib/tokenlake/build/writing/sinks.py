@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.build.dealing import DealingSink, group_tokens
 from tokenlake.build.job import UnitJob
-from tokenlake.build.padding import Padding
-from tokenlake.build.parts import PartWriter, packed_batches
-from tokenlake.build.sink import NOTHING_AROUND, Around, Sink
-from tokenlake.build.tokensink import TokensSink
+from tokenlake.build.writing.dealing import DealingSink, group_tokens
+from tokenlake.build.writing.padding import Padding
+from tokenlake.build.writing.parts import PartWriter, packed_batches
+from tokenlake.build.writing.sink import NOTHING_AROUND, Around, Sink
+from tokenlake.build.writing.tokensink import TokensSink
 from tokenlake.columntypes import arrow_type
 from tokenlake.errors import AccountError
 from tokenlake.manifest import ShardEntry

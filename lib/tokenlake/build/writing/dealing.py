@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.build.documents import taken
-from tokenlake.build.sink import NOTHING_AROUND, Around, Sink
+from tokenlake.build.writing.sink import NOTHING_AROUND, Around, Sink
 from tokenlake.manifest import ShardEntry
 from tokenlake.schema import ROW_GROUP_TOKENS
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from tokenlake.build.dealing import MOST_FILES
+from tokenlake.build.writing.dealing import MOST_FILES
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.sources.ranges import FileRange

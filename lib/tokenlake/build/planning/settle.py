@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tokenlake.build.settleprompt import check_prompt
+from tokenlake.build.planning.settleprompt import check_prompt
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.resolved_texts import MESSAGES_FIELDS, ResolvedChat, ResolvedTexts
 from tokenlake.errors import ConfigError, TokenlakeError

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.build.padding import Padding, RowGroups
-from tokenlake.build.parts import PartWriter
-from tokenlake.build.sink import NOTHING_AROUND, Around
+from tokenlake.build.writing.padding import Padding, RowGroups
+from tokenlake.build.writing.parts import PartWriter
+from tokenlake.build.writing.sink import NOTHING_AROUND, Around
 from tokenlake.manifest import ShardEntry
 from tokenlake.packing import join_documents
 from tokenlake.packing.marks import LEARNED, learned, plain

@@ -10,13 +10,13 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from tokenlake.build.events import Listed, Planning, Watcher, ignore
-from tokenlake.build.excluded import load_excluded
-from tokenlake.build.keptplan import kept_sources, notes_on_kept
-from tokenlake.build.notes import notes_on, notes_on_files
-from tokenlake.build.plannedtokenizers import PlannedTokenizer, check_room, padded, plan_tokenizers
-from tokenlake.build.settle import settle
-from tokenlake.build.shards import cut, files_of_sources
-from tokenlake.build.units import WorkUnit, group_ranges, range_identity
+from tokenlake.build.planning.excluded import load_excluded
+from tokenlake.build.planning.keptplan import kept_sources, notes_on_kept
+from tokenlake.build.planning.notes import notes_on, notes_on_files
+from tokenlake.build.planning.plannedtokenizers import PlannedTokenizer, check_room, padded, plan_tokenizers
+from tokenlake.build.planning.settle import settle
+from tokenlake.build.planning.shards import cut, files_of_sources
+from tokenlake.build.planning.units import WorkUnit, group_ranges, range_identity
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError

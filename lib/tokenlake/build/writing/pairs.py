@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.build.dealing import group_tokens
 from tokenlake.build.documents import Documents, taken
 from tokenlake.build.job import UnitJob
-from tokenlake.build.parts import PartWriter
+from tokenlake.build.writing.dealing import group_tokens
+from tokenlake.build.writing.parts import PartWriter
 from tokenlake.columntypes import arrow_type
 from tokenlake.config.resolved_texts import ResolvedPreference
 from tokenlake.manifest import ShardEntry

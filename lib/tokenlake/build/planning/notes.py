@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenlake.build.units import WorkUnit
+from tokenlake.build.planning.units import WorkUnit
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.report import numbers
 from tokenlake.sources.inputs import InputFile
