@@ -10,6 +10,8 @@ from typing import Self, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.ragged import offsets_of, places
+
 Int64 = npt.NDArray[np.int64]
 Stretch = tuple[int, int]
 
@@ -36,13 +38,13 @@ class Spans:
     def of(cls, rows: Sequence[Sequence[Stretch]]) -> Self:
         """Return the stretches of texts, a list of (start, stop) for each."""
         flat = np.array(list(chain.from_iterable(rows)), np.int64).reshape(-1, 2)
-        return cls(_offsets([len(row) for row in rows]), flat[:, 0].copy(), flat[:, 1].copy())
+        return cls(offsets_of([len(row) for row in rows]), flat[:, 0].copy(), flat[:, 1].copy())
 
     @classmethod
     def whole(cls, sizes: Int64) -> Self:
         """Return one stretch over each text of `sizes` bytes (int64[n]); none over an empty text."""
         full = sizes > 0
-        return cls(_offsets(full), np.zeros(int(full.sum()), np.int64), sizes[full])
+        return cls(offsets_of(full), np.zeros(int(full.sum()), np.int64), sizes[full])
 
     def slice(self, first: int, last: int) -> Self:
         """Return the stretches of texts ``first`` to ``last`` (exclusive)."""
@@ -53,13 +55,13 @@ class Spans:
         """Return the stretches of the texts where `mask` (bool[n]) is true."""
         counts = np.diff(self.offsets)
         inside = np.repeat(mask, counts)
-        return type(self)(_offsets(counts[mask]), self.start[inside], self.stop[inside])
+        return type(self)(offsets_of(counts[mask]), self.start[inside], self.stop[inside])
 
     def take(self, order: Int64) -> Self:
         """Return the stretches of the texts `order` (int64[m]), in that order."""
         counts = np.diff(self.offsets)[order]
-        offsets = _offsets(counts)
-        inside = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][order] - offsets[:-1], counts)
+        offsets = offsets_of(counts)
+        inside = places(self.offsets[:-1][order], counts)
         return type(self)(offsets, self.start[inside], self.stop[inside])
 
     @classmethod
@@ -67,7 +69,7 @@ class Spans:
         """Return the stretches of all texts of `parts`, in order."""
         counts = np.concatenate([np.diff(part.offsets) for part in parts])
         return cls(
-            _offsets(counts),
+            offsets_of(counts),
             np.concatenate([part.start for part in parts]),
             np.concatenate([part.stop for part in parts]),
         )
@@ -85,7 +87,3 @@ def byte_stretches(text: str, stretches: Sequence[Stretch]) -> list[Stretch]:
         place, size = stop, begin + len(text[start:stop].encode())
         found.append((begin, size))
     return found
-
-
-def _offsets(counts: npt.ArrayLike) -> Int64:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

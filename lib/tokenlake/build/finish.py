@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.build.job import UnitJob
-from tokenlake.packing.marks import LEARNED, learned, plain
+from tokenlake.packing.marks import learned, marked, plain
+from tokenlake.ragged import Ragged
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -64,8 +65,9 @@ class Finish:
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
         """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""
         none = np.zeros(len(offsets) - 1, np.bool_)
-        head = ~_begins(ids, offsets, self.prefix) if self.prefix else none
-        tail = ~_ends(ids, offsets, self.suffix) if self.suffix else none
+        documents = Ragged(plain(ids), offsets)
+        head = ~documents.begins_with(self.prefix) if self.prefix else none
+        tail = ~documents.ends_with(self.suffix) if self.suffix else none
         return head, tail
 
     def apply(self, ids: Int32, offsets: Int64, ends: Bools | None = None) -> Finished:
@@ -86,23 +88,14 @@ class Finish:
         bos, eos = int(head.sum()) * len(self.prefix), int(tail.sum()) * len(self.suffix) + int(last.sum())
         if not bos and not eos:
             return Finished(ids, offsets, 0, 0, self._existing(tail, last))
-        around = head * len(self.prefix) + tail * len(self.suffix) + last
-        whole = np.concatenate([np.zeros(1, np.int64), np.cumsum(size + around)])
-        out = np.empty(int(whole[-1]), np.int32)
-        begin = whole[:-1] + head * len(self.prefix)
-        out[np.repeat(begin - offsets[:-1], size) + np.arange(int(offsets[0]), int(offsets[-1]))] = ids[
-            offsets[0] : offsets[-1]
-        ]
-        for index, token in enumerate(self.prefix):
-            out[whole[:-1][head] + index] = token
         bears_loss = self._learned(ids, offsets)
-        mark = (bears_loss if ends is None else bears_loss & ends).astype(np.int32) * np.int32(LEARNED)
-        after = begin + size
-        for index, token in enumerate(self.suffix):
-            out[after[tail] + index] = token | mark[tail]
+        mark = bears_loss if ends is None else bears_loss & ends
+        documents = Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0])
+        parts = [Ragged.alike(self.prefix, head), documents, _after(self.suffix, tail, mark)]
         if self.eos_id is not None:
-            out[whole[1:][last] - 1] = self.eos_id | mark[last]
-        return Finished(out, whole, bos, eos, self._existing(tail, last))
+            parts.append(_after((self.eos_id,), last, mark))
+        whole = Ragged.joined(parts)
+        return Finished(whole.ids, whole.offsets, bos, eos, self._existing(tail, last))
 
     def _existing(self, tail: Bools, last: Bools) -> int:
         """Return how many documents ended in EOS already, of which some need one."""
@@ -117,19 +110,7 @@ class Finish:
         return learned(ids[offsets[1:] - 1])
 
 
-def _begins(ids: Int32, offsets: Int64, prefix: tuple[int, ...]) -> Bools:
-    size = np.diff(offsets)
-    same = size >= len(prefix)
-    for index, token in enumerate(prefix):
-        at = np.minimum(offsets[:-1] + index, len(ids) - 1)
-        same &= plain(ids[at]) == token
-    return same
-
-
-def _ends(ids: Int32, offsets: Int64, suffix: tuple[int, ...]) -> Bools:
-    size = np.diff(offsets)
-    same = size >= len(suffix)
-    for index, token in enumerate(suffix):
-        at = np.maximum(offsets[1:] - len(suffix) + index, 0)
-        same &= plain(ids[at]) == token
-    return same
+def _after(run: tuple[int, ...], there: Bools, mark: Bools) -> Ragged:
+    """Return `run` behind the documents where `there` is true, bearing loss where `mark` is: bool[n] each."""
+    put = Ragged.alike(run, there)
+    return Ragged(marked(put.ids, np.repeat(mark[there], len(run))), put.offsets)

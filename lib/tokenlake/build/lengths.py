@@ -13,9 +13,10 @@ import pyarrow as pa
 from tokenlake.build.finish import Finish
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.lengths.characters import continuing_tokens
-from tokenlake.lengths.ids import cut_after, cut_before, gathered, pieces
+from tokenlake.lengths.ids import cut_after, cut_before, pieces
 from tokenlake.lengths.placed import cut_texts
 from tokenlake.packing.marks import learned, plain
+from tokenlake.ragged import Ragged
 from tokenlake.tokenizers import Encoder
 
 Int32 = npt.NDArray[np.int32]
@@ -189,10 +190,10 @@ class Lengths:
             else:
                 begin[rows] = cut_after(goes_on, end[rows] - room, end[rows])
             return _Pieces(whole.origin, begin, end)
-        own, offsets = gathered(plain(ids) if self._masked else ids, begin[rows], end[rows])
+        own = Ragged.taken(plain(ids) if self._masked else ids, begin[rows], end[rows])
         texts: Any = text.take(pa.array(rows, pa.int64()))
         strategy, side = self._settings.truncation_strategy, self._settings.truncation_side
-        first, last = cut_texts(self._encoder, texts, own, offsets, room, strategy, side)
+        first, last = cut_texts(self._encoder, texts, own.ids, own.offsets, room, strategy, side)
         begin[rows], end[rows] = begin[rows] + first, begin[rows] + last
         return _Pieces(whole.origin, begin, end)
 
@@ -208,11 +209,11 @@ class Lengths:
         dropped = {reason: len(ids) - int((kept.end - kept.begin).sum())}
         if self._masked:
             kept = self._leave_out_unlearned(ids, offsets, long, kept, dropped, left_out)
-        fitted, edges = gathered(ids, kept.begin, kept.end)
+        fitted = Ragged.taken(ids, kept.begin, kept.end)
         ends = kept.end == offsets[kept.origin + 1]
         return Fitted(
-            ids=fitted,
-            offsets=edges,
+            ids=fitted.ids,
+            offsets=fitted.offsets,
             origin=kept.origin,
             ends=None if ends.all() else ends,
             dropped={name: count for name, count in dropped.items() if count},

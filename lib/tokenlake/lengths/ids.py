@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -53,10 +52,3 @@ def pieces(goes_on: Bools, begin: int, end: int, most: int) -> Int64:
             at -= 1
         found.append(at if at > found[-1] else found[-1] + most)
     return np.array(found, np.int64)
-
-
-def gathered(ids: Int32, begin: Int64, end: Int64) -> tuple[Int32, Int64]:
-    """Return the stretches ``ids[begin[i]:end[i]]`` one after the other, and their offsets int64[n + 1]."""
-    sizes = end - begin
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return ids[np.repeat(begin - offsets[:-1], sizes) + np.arange(int(offsets[-1]))], offsets

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tokenlake.errors import ConfigError
 from tokenlake.lengths.buckets import bucket_of
 from tokenlake.lengths.truncation import SIDES, Side, require
+from tokenlake.ragged import cells, places
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -132,12 +133,9 @@ def _fits(lengths: Int64, most: int, what: str) -> None:
 def _rectangle(
     ids: Int32, offsets: Int64, rows: Int64, width: int, pad_id: int, side: Side, learned: Bools | None
 ) -> Padded:
-    lengths = (offsets[rows + 1] - offsets[rows])[:, None]
-    place = np.arange(width)[None, :]
-    there = place < lengths if side == "right" else place >= width - lengths
+    lengths = offsets[rows + 1] - offsets[rows]
     # A mask picks cells row by row, which is the order of the ids.
-    inside = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths[:, 0], lengths[:, 0])
-    source = np.repeat(offsets[rows], lengths[:, 0]) + inside
+    there, source = cells(lengths, width, left=side == "left"), places(offsets[rows], lengths)
     input_ids = np.full(there.shape, pad_id, np.int32)
     input_ids[there] = ids[source]
     labels = np.full(there.shape, IGNORED, np.int32)

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError
+from tokenlake.ragged import offsets_of
 from tokenlake.spans import Spans
 from tokenlake.tokenizers.cuts import CutRule, cut_rule
 from tokenlake.tokenizers.encoded import Encoded, LongEncoded, checked, joined, merged
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.located import Located, Locator
-from tokenlake.tokenizers.places import row_offsets
 from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.sampling import WINDOW, Sample, Sampler
 from tokenlake.tokenizers.special import SpecialScan
@@ -157,7 +157,7 @@ class Encoder:
         if self._fast is None:
             located = list(self._locator.by_reference(text))
             offsets, ids = joined([part.ids for part in located])
-            offsets = row_offsets(np.concatenate([none, *(np.diff(part.offsets) for part in located)]))
+            offsets = offsets_of(np.concatenate([none, *(np.diff(part.offsets) for part in located)]))
             return Encoded(offsets=offsets, ids=ids, special_docs=none, special_counts=none), located
         rows = none if ascii_only else self._guard.rows(text)
         offsets, ids = self._encode_fast(self._fast, text, rows)

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.ragged import offsets_of
 from tokenlake.spans import Spans
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.places import (
     Placed,
     PlacingReference,
-    row_offsets,
     touched,
     touched_in_order,
     whole_characters,
@@ -84,7 +84,7 @@ class Located:
         counts = np.diff(self.offsets)
         whole = Spans(spans.offsets, first - begin, last - begin).select(odd)
         sizes = np.diff(string_buffers(self.text)[0])[odd]
-        mask[np.repeat(odd, counts)] = touched(self.start, self.stop, row_offsets(counts[odd]), whole, sizes)
+        mask[np.repeat(odd, counts)] = touched(self.start, self.stop, offsets_of(counts[odd]), whole, sizes)
         return mask
 
     def _is_odd(self) -> Bools:
@@ -112,7 +112,7 @@ class Locator:
         for first, last in _blocks(string_buffers(text)[0], BATCH_BYTES):
             part = text.slice(first, last - first)
             rows = self.reference.encode(cast("list[str]", part.to_pylist()))
-            offsets = row_offsets([len(ids) for ids, _, _ in rows])
+            offsets = offsets_of([len(ids) for ids, _, _ in rows])
             ids = np.concatenate([ids for ids, _, _ in rows])
             yield _with_odd(part, offsets, ids, _unknown(ids), np.arange(len(rows)), rows)
 

@@ -16,12 +16,13 @@ import pyarrow as pa
 from tokenlake.config.tokenizer import DEFAULT_MAX_LENGTH, TokenizerConfig
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.fingerprint import canonical_json
+from tokenlake.ragged import Ragged
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
 from tokenlake.tokenizers.load import load_tokenizer
-from tokenlake.tokenizers.ragged import Ragged, begins, cut, ends, padded, surrounded
+from tokenlake.tokenizers.padding import padded
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -68,15 +69,15 @@ class LoadedTokenizer:
         config = config or self.config
         encoder = self._encoder("encode" if whole else "literal", config.add_special_tokens)
         encoded = encoder.encode(text)
-        own = Ragged(encoded.offsets, encoded.ids)
+        own = Ragged(encoded.ids, encoded.offsets)
         prefix, suffix = encoder.prefix, encoder.suffix
-        head = ~begins(own, prefix) if whole and prefix else np.ones(len(own), np.bool_)
-        tail = ~ends(own, suffix) if whole and suffix else np.ones(len(own), np.bool_)
+        head = ~own.begins_with(prefix) if whole and prefix else np.ones(len(own), np.bool_)
+        tail = ~own.ends_with(suffix) if whole and suffix else np.ones(len(own), np.bool_)
         if config.truncation is not False:
             room = _room(config, len(prefix) + len(suffix), self.files.name)
             own = _fitted(own, room + len(prefix) * ~head, len(suffix) * ~tail, between)
-            tail = ~ends(own, suffix) if whole and suffix else tail
-        return surrounded(own, prefix, suffix, head, tail)
+            tail = ~own.ends_with(suffix) if whole and suffix else tail
+        return Ragged.joined([Ragged.alike(prefix, head), own, Ragged.alike(suffix, tail)])
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids`, special tokens included."""
@@ -191,7 +192,7 @@ def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig)
         ids, mask = padded(ragged, loaded.pad_id, width, left=loaded.pads_left(config))
         columns = {"input_ids": ids, "attention_mask": mask}
     else:
-        ones = Ragged(ragged.offsets, np.ones(len(ragged.ids), np.int32))
+        ones = Ragged(np.ones(len(ragged.ids), np.int32), ragged.offsets)
         columns = {"input_ids": ragged.rows(), "attention_mask": ones.rows()}
     if not config.return_attention_mask:
         del columns["attention_mask"]
@@ -282,7 +283,7 @@ def _fitted(own: Ragged, room: Int64, spelled: Int64, between: Cutting | None) -
     if not long.any():
         return own
     stops = np.where(long, np.minimum(room, lengths), lengths)
-    return cut(own, stops if between is None else between(own, stops))
+    return own.cut(stops if between is None else between(own, stops))
 
 
 def _lists(rows: Any) -> list[list[int]]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.ragged import offsets_of
 from tokenlake.spans import Spans
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.reference import Reference, deliberate, in_batches
@@ -78,11 +79,6 @@ def _moved(place: Int64, data: npt.NDArray[np.uint8], step: int) -> Int64:
     return place
 
 
-def row_offsets(counts: npt.ArrayLike) -> Int64:
-    """Return where each of n rows begins, and the last ends: int64[n + 1], for rows of `counts` (n) items."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
 def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, sizes: Int64) -> Bools:
     """Return which tokens hold a byte of a stretch.
 
@@ -96,7 +92,7 @@ def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, sizes: Int6
         bool[total]. A token that holds no byte (a blank that the tokenizer made up) counts if it lies between
         two touched tokens of one stretch.
     """
-    base = row_offsets(sizes)[:-1]
+    base = offsets_of(sizes)[:-1]
     shift = np.repeat(base, np.diff(offsets))
     begin, end = start + shift, stop + shift
     if np.any(begin[1:] < begin[:-1]) or np.any(end[1:] < end[:-1]):

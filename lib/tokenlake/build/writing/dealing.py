@@ -13,6 +13,7 @@ import pyarrow as pa
 from tokenlake.build.documents import taken
 from tokenlake.build.writing.sink import NOTHING_AROUND, Around, Sink
 from tokenlake.manifest import ShardEntry
+from tokenlake.ragged import Ragged
 from tokenlake.schema import ROW_GROUP_TOKENS
 
 Int32 = npt.NDArray[np.int32]
@@ -74,8 +75,10 @@ class DealingSink:
             rows = np.flatnonzero(number % len(self._sinks) == index)
             if len(rows):
                 more = None if again is None else again[rows]
-                found = _gathered(ids, offsets, rows)
-                sink.add(*found, file[rows], position[rows], again=more, kept=taken(kept, rows))
+                found = Ragged.taken(ids, offsets[rows], offsets[rows + 1])
+                sink.add(
+                    found.ids, found.offsets, file[rows], position[rows], again=more, kept=taken(kept, rows)
+                )
         self._next = (self._next + int(whole.sum())) % len(self._sinks)
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
@@ -88,11 +91,3 @@ class DealingSink:
     def discard(self) -> None:
         for sink in self._sinks:
             sink.discard()
-
-
-def _gathered(ids: Int32, offsets: Int64, rows: Int64) -> tuple[Int32, Int64]:
-    """Return the documents `rows`, laid end to end: ids and offsets."""
-    lengths = offsets[rows + 1] - offsets[rows]
-    ends = np.cumsum(lengths)
-    places = np.repeat(offsets[rows] - (ends - lengths), lengths) + np.arange(int(ends[-1]))
-    return ids[places], np.concatenate([np.zeros(1, np.int64), ends])

@@ -8,6 +8,8 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.ragged import places
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
@@ -40,10 +42,10 @@ class Padding:
         """Lay documents (ids int32[sum of lengths]) into rows of `sizes`; return ids and mask, int32[sum of sizes]."""
         starts = np.cumsum(sizes) - sizes
         begin = starts if self.side == "right" else starts + sizes - lengths
-        places = np.repeat(begin - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(ids))
+        at = places(begin, lengths)
         out = np.full(int(sizes.sum()), self.pad_id, np.int32)
         mask = np.zeros(len(out), np.int32)
-        out[places], mask[places] = ids, 1
+        out[at], mask[at] = ids, 1
         return out, mask
 
 

@@ -16,9 +16,9 @@ from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.lengths.characters import continuing_tokens
 from tokenlake.lengths.ids import cut_before
+from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.sources.sharded.fields import Row
 from tokenlake.tokenizers.manager import LoadedTokenizer, with_masks
-from tokenlake.tokenizers.ragged import Ragged, offsets_of
 from tokenlake.transforms.chat.rowwise import ChatTemplateTransform
 from tokenlake.transforms.fields import RenameFields
 
@@ -161,7 +161,7 @@ class TokenRows:
             ids = self._encode([batch[place].text for place in places], kind)
             rows.update(zip(places, ids.rows(), strict=True))
         ordered = [rows[place] for place in range(len(batch))]
-        return Ragged(offsets_of([len(row) for row in ordered]), np.concatenate(ordered))
+        return Ragged(np.concatenate(ordered), offsets_of([len(row) for row in ordered]))
 
     def _encode(self, texts: list[str], whole: bool) -> Ragged:
         column: Any = pa.array(texts, pa.large_string())

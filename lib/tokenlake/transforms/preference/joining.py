@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.preferences import Method, Part, parts_of
-from tokenlake.transforms.preference.ragged import Ragged, common_prefix, total_lengths
+from tokenlake.ragged import Ragged, common_prefix, total_lengths
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from tokenlake.config.resolved_texts import ResolvedPreference
 from tokenlake.preferences import IGNORED, Part, TrainerColumn, columns_for
+from tokenlake.ragged import Ragged, total_lengths
 from tokenlake.schema import preference_fields
 from tokenlake.transforms.preference.joining import Joined
-from tokenlake.transforms.preference.ragged import Ragged, total_lengths
 
 _ARROW: Final[Any] = pa
 

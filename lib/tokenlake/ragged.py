@@ -1,4 +1,8 @@
-"""Runs of ids of different lengths, laid end to end."""
+"""Runs of values of different lengths, laid end to end: how they are taken out, joined, cut and made rectangular.
+
+Documents in a batch, answers of a pair, pieces of a document: whatever has many lengths is one array and its offsets.
+Everything here comes down to :func:`places`, which says where the values of runs lie.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,23 @@ import numpy.typing as npt
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+
+def offsets_of(lengths: npt.ArrayLike) -> Int64:
+    """Return where each of n runs begins, and the last ends: int64[n + 1] from 0."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def places(start: Int64, lengths: Int64) -> Int64:
+    """Return the indices ``start[i], start[i] + 1 ...``, `lengths[i]` of them, for each of n runs: int64[sum]."""
+    offsets = offsets_of(lengths)
+    return np.repeat(start - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
+def cells(lengths: Int64, width: int, *, left: bool) -> Bools:
+    """Return which cells of n rows of `width` hold a value, padding being on the right or left: bool[n, width]."""
+    place = np.arange(width)
+    return place >= (width - lengths)[:, None] if left else place < lengths[:, None]
 
 
 @final
@@ -39,20 +60,19 @@ class Ragged:
     def taken(cls, ids: Int32, start: Int64, stop: Int64) -> Self:
         """Return the runs ``ids[start[i]:stop[i]]``, both int64[n]."""
         lengths = stop - start
-        offsets = _offsets(lengths)
-        return cls(ids[np.repeat(start - offsets[:-1], lengths) + np.arange(offsets[-1])], offsets)
+        return cls(ids[places(start, lengths)], offsets_of(lengths))
 
     @classmethod
-    def alike(cls, run: Sequence[int], times: Bools | int) -> Self:
+    def alike(cls, run: npt.ArrayLike, times: Bools | int) -> Self:
         """Return `run` where `times` (bool[n]) is true and nothing elsewhere; a number: so many times."""
         there = np.ones(times, np.bool_) if isinstance(times, int) else times
-        lengths = there * np.int64(len(run))
-        return cls(np.tile(np.array(run, np.int32), int(there.sum())), _offsets(lengths))
+        values = np.asarray(run, np.int32)
+        return cls(np.tile(values, int(there.sum())), offsets_of(there * np.int64(len(values))))
 
     @classmethod
     def filled(cls, value: int, lengths: Int64) -> Self:
         """Return runs of one value, `lengths` (int64[n])."""
-        return cls(np.full(int(lengths.sum()), value, np.int32), _offsets(lengths))
+        return cls(np.full(int(lengths.sum()), value, np.int32), offsets_of(lengths))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -60,11 +80,11 @@ class Ragged:
         if len(parts) == 1:
             return parts[0]
         sizes = np.array([part.lengths for part in parts])
-        offsets = _offsets(sizes.sum(axis=0))
+        offsets = offsets_of(sizes.sum(axis=0))
         ids = np.empty(offsets[-1], np.int32)
         begin = offsets[:-1].copy()
         for part, lengths in zip(parts, sizes, strict=True):
-            ids[np.repeat(begin - part.offsets[:-1], lengths) + np.arange(len(part.ids))] = part.ids
+            ids[places(begin, lengths)] = part.ids
             begin += lengths
         return cls(ids, offsets)
 
@@ -76,8 +96,12 @@ class Ragged:
 
     def cut(self, most: Int64) -> Self:
         """Return the first ids of each run, `most` (int64[n]) or fewer."""
-        start = self.offsets[:-1]
-        return self.taken(self.ids, start, start + np.minimum(self.lengths, most))
+        start, lengths = self.offsets[:-1], self.lengths
+        return (
+            self
+            if (lengths <= most).all()
+            else self.taken(self.ids, start, start + np.minimum(lengths, most))
+        )
 
     def holds(self, value: int) -> Bools:
         """Return which runs hold a value: bool[n]."""
@@ -85,14 +109,25 @@ class Ragged:
 
     def counts(self, mask: Bools) -> Int64:
         """Return how many ids of each run are marked by `mask` (bool[total]): int64[n]."""
-        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)])
-        return np.diff(sums[self.offsets])
+        return np.diff(offsets_of(mask)[self.offsets])
+
+    def rows(self) -> list[Int32]:
+        """Return each run, a view."""
+        return np.split(self.ids, self.offsets[1:-1]) if len(self) else []
 
     def begins_with(self, run: Sequence[int]) -> Bools:
         """Return which runs begin with `run`: bool[n]."""
+        return self._holds_at(self.offsets[:-1], run)
+
+    def ends_with(self, run: Sequence[int]) -> Bools:
+        """Return which runs end with `run`: bool[n]."""
+        return self._holds_at(self.offsets[1:] - len(run), run)
+
+    def _holds_at(self, start: Int64, run: Sequence[int]) -> Bools:
         same = self.lengths >= len(run)
         for index, value in enumerate(run):
-            at = np.minimum(self.offsets[:-1] + index, max(len(self.ids) - 1, 0))
+            # Where the run is too short the place is another's, or nobody's: any will do.
+            at = np.clip(start + index, 0, max(len(self.ids) - 1, 0))
             same = same & (self.ids[at] == value if len(self.ids) else False)
         return same
 
@@ -115,7 +150,3 @@ def total_lengths(parts: Sequence[Ragged]) -> Int64:
     for part in parts:
         total += part.lengths
     return total
-
-
-def _offsets(lengths: Int64) -> Int64:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
