@@ -17,6 +17,7 @@ from tokenlake.spans import byte_stretches
 from tokenlake.tokenizers.special import SpecialScan
 from tokenlake.transforms.chat import ChatTemplate
 from tokenlake.transforms.chat.alike import CHECKED, Alike
+from tokenlake.transforms.chat.filling import Filler
 from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.chat.skeletons import Skeletons
 from tokenlake.transforms.chat.symbols import LEFT, RIGHT, Looked, Symbol, mark, parts_of, untrimmed
@@ -91,6 +92,7 @@ def rendered(shapes: Alike, conversation: Any) -> tuple[str, list[tuple[int, int
 @pytest.mark.parametrize("text", [PLAIN, MARKED, JOINED])
 def test_what_is_rendered_together_is_what_the_template_says(text: str) -> None:
     shapes, template = alike(text)
+    filler = Filler(shapes.skeletons)
     found = 0
 
     @settings(max_examples=150, deadline=None, database=None)
@@ -104,7 +106,13 @@ def test_what_is_rendered_together_is_what_the_template_says(text: str) -> None:
             learned = byte_stretches(made.text, made.learned)
             assert got[0] == made.text
             assert _bits(got[1], got[0]) == _bits(learned, made.text)
+            one = filler.fill(messages)
+            assert one is not None
+            assert one.text == made.text
+            assert _bits(byte_stretches(one.text, one.learned), one.text) == _bits(learned, made.text)
             found += 1
+        else:
+            assert filler.fill(messages) is None
 
     check()
     assert found > 50

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, cast, final
+from collections.abc import Sequence
+from typing import Any, cast, final
 
 from tokenlake.config.resolved_texts import ResolvedPreference
-from tokenlake.errors import BadRecordError, ConfigError, IntegrityError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.faults import Fault
 from tokenlake.tokenizers import TokenizerFiles
-from tokenlake.transforms.chat.skeletons import Messages, Skeleton, Skeletons, Stretch
-from tokenlake.transforms.chat.symbols import LEFT, RIGHT
+from tokenlake.transforms.chat.filling import Filler
+from tokenlake.transforms.chat.skeletons import Messages, Skeletons, Stretch
 from tokenlake.transforms.chat.template import ChatTemplate, named_tokens
 from tokenlake.transforms.preference.turns import Turn, Value
-
-_CHECKED: Final = 997
-"""Conversations of which one is rendered by the template, too; a prime, so that it does not beat with an order."""
-
-_TRIM: Final[dict[int, Callable[[str], str]]] = {
-    0: str,
-    LEFT: str.lstrip,
-    RIGHT: str.rstrip,
-    LEFT | RIGHT: str.strip,
-}
 
 
 @final
@@ -41,8 +31,7 @@ class ConversationTexts:
                 tokenizer=files.name,
             )
         self._template = ChatTemplate.of(settings.chat_template, files)
-        self._joined = 0
-        self._skeletons = {open_turn: self._skeletons_for(files, open_turn) for open_turn in (False, True)}
+        self._fillers = {open_turn: self._filler(files, open_turn) for open_turn in (False, True)}
 
     def texts(
         self, prompt: Value | None, answers: tuple[Value, ...], tools: Sequence[Any] | None
@@ -66,7 +55,7 @@ class ConversationTexts:
             )
         return [first, *wholes]
 
-    def _skeletons_for(self, files: TokenizerFiles, open_turn: bool) -> Skeletons:
+    def _filler(self, files: TokenizerFiles, open_turn: bool) -> Filler:
         def render(messages: Messages) -> tuple[str, Sequence[Stretch]]:
             made = self._template.render(messages, add_generation_prompt=open_turn)
             return made.text, made.learned
@@ -77,36 +66,10 @@ class ConversationTexts:
             "tools": None,
             "documents": None,
         }
-        return Skeletons(self._template.text, render, variables)
+        return Filler(Skeletons(self._template.text, render, variables))
 
     def _text(self, turns: list[Turn], tools: Sequence[Any] | None, *, open_turn: bool) -> str:
-        if not tools and all(map(_is_plain, turns)):
-            skeleton = self._skeletons[open_turn].of(tuple(turn["role"] for turn in turns))
-            if skeleton is not None:
-                return self._filled(skeleton, turns, open_turn)
+        filled = None if tools else self._fillers[open_turn].fill(turns)
+        if filled is not None:
+            return filled.text
         return self._template.render(turns, tools, add_generation_prompt=open_turn).text
-
-    def _filled(self, skeleton: Skeleton, turns: list[Turn], open_turn: bool) -> str:
-        """Put contents where the template would; of so many conversations one is rendered both ways."""
-        texts = [
-            part if isinstance(part, str) else _TRIM[part[1]](turns[part[0]]["content"])
-            for part in skeleton.parts
-        ]
-        text = "".join(texts)
-        self._joined += 1
-        if self._joined % _CHECKED == 1:
-            self._compare(text, self._template.render(turns, add_generation_prompt=open_turn).text)
-        return text
-
-    def _compare(self, text: str, rendered: str) -> None:
-        if text != rendered:
-            raise IntegrityError(
-                f"a chat template was rendered in two ways that differ: {text[:400]!r} by its skeleton, "
-                f"{rendered[:400]!r} by itself. This is a bug; nothing was committed"
-            )
-
-
-def _is_plain(turn: Turn) -> bool:
-    """Whether a turn is a role and a content that is not blank, which is what a skeleton takes."""
-    content = turn.get("content")
-    return len(turn) == len(("role", "content")) and isinstance(content, str) and bool(content.strip())
