@@ -287,8 +287,8 @@ def test_every_later_field_is_refused_somewhere_above() -> None:
     assert later <= tried
 
 
-def test_what_is_harmless_passes() -> None:
-    build(
+def test_what_is_harmless_passes_and_changes_nothing() -> None:
+    harmless = build(
         {
             "split": "train",
             "save_format": "parquet",
@@ -301,6 +301,7 @@ def test_what_is_harmless_passes() -> None:
         tokenize={"remove_columns": ["text"], "cache_tokenized": False},
         pack={"enabled": True, "shuffle_packed": False},
     )
+    assert harmless == build(pack={"enabled": True})
 
 
 def test_no_message_shows_a_secret() -> None:

@@ -144,6 +144,12 @@ def test_rows_that_are_no_plain_text_get_what_makes_a_text_of_them(
     assert ("pack" in proposed) == ("preference" not in dataset)
 
 
+def test_conversations_ask_for_the_tokenizer_of_a_chat_model(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rows.jsonl", [{"messages": CHAT}] * 3)
+    (line,) = (line for line in inspect(tmp_path).proposal.splitlines() if "default_tokenizer" in line)
+    assert line == "# default_tokenizer: meta-llama/Llama-2-7b-chat-hf"
+
+
 def test_what_belongs_apart_is_left_out(tmp_path: Path) -> None:
     write_lines(tmp_path / "pairs.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
     write_lines(tmp_path / "chat.jsonl", [{"messages": CHAT}] * 5)

@@ -124,7 +124,8 @@ class TestRequest:
         assert "hf_secret" not in str(caught.value)
 
     def test_a_reference_to_a_secret_is_taken(self) -> None:
-        resolve_request({"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl")
+        config = resolve_request({"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl")
+        assert config.model_dump(mode="json")["save"]["hub_token"] == {"env": "HF_TOKEN"}
 
 
 @pytest.mark.parametrize(

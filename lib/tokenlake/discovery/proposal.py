@@ -67,7 +67,8 @@ def proposal(
         return _text([*lines, "# Nothing is proposed: a build could not run."])
     lines += ["datasets:", *(line for group in runnable for line in _dataset(group)), ""]
     paired = any(group.kind == "preference" for group in runnable)
-    return _text([*lines, *_tokenizer(tokenizer), "", *(_pairs() if paired else _pack())])
+    spoken = any(group.kind == "chat" for group in runnable)
+    return _text([*lines, *_tokenizer(tokenizer, spoken), "", *(_pairs() if paired else _pack())])
 
 
 def _of_one_sort(groups: list[Group]) -> list[Group]:
@@ -199,13 +200,18 @@ def _findings(findings: Iterable[Finding]) -> list[str]:
     return ["#", *lines, *([f"# - and {more:,} more"] if more > 0 else [])] if found else []
 
 
-def _tokenizer(name: str | None) -> list[str]:
+def _tokenizer(name: str | None, spoken: bool) -> list[str]:
     if name is not None:
         return [f"default_tokenizer: {_scalar(name)}"]
-    return [
-        *_comment("Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file:"),
-        "# default_tokenizer: openai-community/gpt2",
-    ]
+    if spoken:
+        told, example = (
+            "Missing: the tokenizer of a chat model, which has a chat template:",
+            "meta-llama/Llama-2-7b-chat-hf",
+        )
+    else:
+        told = "Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file:"
+        example = "openai-community/gpt2"
+    return [*_comment(told), f"# default_tokenizer: {example}"]
 
 
 def _pack() -> list[str]:
