@@ -8,24 +8,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tokenlake.build.assign import kept, split_indices
 from tokenlake.build.documents import Documents, taken
 from tokenlake.build.finish import Finish
 from tokenlake.build.job import UnitJob
-from tokenlake.build.lengths import Fitted, Lengths
+from tokenlake.build.lengths import Lengths
 from tokenlake.build.produced import produced_by
 from tokenlake.build.recipe import Prepared, Recipe
 from tokenlake.build.tally import Tally
 from tokenlake.build.writing.pairs import PreferenceSink, open_pairs
 from tokenlake.build.writing.quarantine import QuarantineWriter
-from tokenlake.build.writing.sinks import NOTHING_AROUND, Around, open_sink
+from tokenlake.build.writing.sink import Around, TokenDocuments
+from tokenlake.build.writing.sinks import open_sink
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.manifest import InputEntry, UnitRecord
 from tokenlake.packing.marks import marked
@@ -39,6 +40,7 @@ from tokenlake.transforms.preference.joining import MOVED
 Progress = Callable[[dict[str, Any]], None]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 #: Bytes of text that are encoded at a time, at least; a document is never cut.
 _ENCODE_BYTES = 4 << 20
@@ -240,21 +242,22 @@ class Unit:
         self._tally.dropped.update(fitted.dropped)
         self._tally.normalized.update(fitted.touched)
         self._tally.settle(len(position), fitted.origin, extra, fitted.left_out)
-        self._send(split, fitted, file, position, taken(kept, fitted.origin))
+        tokens = TokenDocuments(
+            ids=fitted.ids,
+            offsets=fitted.offsets,
+            file=file[fitted.origin],
+            position=position[fitted.origin],
+            again=fitted.again,
+            kept=taken(kept, fitted.origin),
+        )
+        self._sinks[split].add(self._finished(tokens, fitted.ends) if self._recipe.rendered else tokens)
 
-    def _send(
-        self, split: str, fitted: Fitted, file: Int64, position: Int64, beside: pa.RecordBatch | None
-    ) -> None:
-        """Hand documents, none of them empty, to their sink; file and position are those of all documents."""
-        ids, offsets, origin, again = fitted.ids, fitted.offsets, fitted.origin, fitted.again
-        around = NOTHING_AROUND
-        if self._recipe.rendered:
-            done = self._finish.apply(ids, offsets, fitted.ends)
-            pieces = 0 if again is None else int(again.sum())
-            existing = min(done.eos_existing, len(origin) - pieces)
-            ids, offsets = done.ids, done.offsets
-            around = Around(bos=done.bos, eos=done.eos, eos_existing=existing)
-        self._sinks[split].add(ids, offsets, file[origin], position[origin], around, again, beside)
+    def _finished(self, tokens: TokenDocuments, ends: Bools | None) -> TokenDocuments:
+        """Put around rendered documents what they lack; `ends`, bool[n], is False where one was cut off."""
+        done = self._finish.apply(tokens.ids, tokens.offsets, ends)
+        existing = min(done.eos_existing, len(tokens) - tokens.further)
+        around = Around(bos=done.bos, eos=done.eos, eos_existing=existing)
+        return replace(tokens, ids=done.ids, offsets=done.offsets, around=around)
 
     def _ids_of(self, documents: Documents) -> tuple[Int32, Int64, Documents]:
         """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""

@@ -8,12 +8,9 @@ from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from tokenlake.build.documents import taken
-from tokenlake.build.writing.sink import NOTHING_AROUND, Around, Sink
+from tokenlake.build.writing.sink import Sink, TokenDocuments
 from tokenlake.manifest import ShardEntry
-from tokenlake.ragged import Ragged
 from tokenlake.schema import ROW_GROUP_TOKENS
 
 Int32 = npt.NDArray[np.int32]
@@ -52,33 +49,21 @@ class DealingSink:
             total.update(sink.counts)
         return total
 
-    def add(
-        self,
-        ids: Int32,
-        offsets: Int64,
-        file: Int64,
-        position: Int64,
-        around: Around = NOTHING_AROUND,
-        again: Bools | None = None,
-        kept: pa.RecordBatch | None = None,
-    ) -> None:
+    def add(self, documents: TokenDocuments) -> None:
         # What is around the documents is a sum over all of them: the sinks take it for content, here it is set right.
+        around, again = documents.around, documents.again
         self._around.update(
             content=-around.bos - around.eos,
             bos=around.bos,
             eos=around.eos,
             eos_existing=around.eos_existing,
         )
-        whole = np.ones(len(position), np.bool_) if again is None else ~again
+        whole = np.ones(len(documents), np.bool_) if again is None else ~again
         number = self._next - 1 + np.cumsum(whole)  # of the document that each is, or is a piece of
         for index, sink in enumerate(self._sinks):
             rows = np.flatnonzero(number % len(self._sinks) == index)
             if len(rows):
-                more = None if again is None else again[rows]
-                found = Ragged.taken(ids, offsets[rows], offsets[rows + 1])
-                sink.add(
-                    found.ids, found.offsets, file[rows], position[rows], again=more, kept=taken(kept, rows)
-                )
+                sink.add(documents.take(rows))
         self._next = (self._next + int(whole.sum())) % len(self._sinks)
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:

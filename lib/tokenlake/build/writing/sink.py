@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.build.documents import taken
 from tokenlake.manifest import ShardEntry
+from tokenlake.ragged import Ragged
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -31,6 +33,54 @@ class Around:
 NOTHING_AROUND: Final = Around()
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDocuments:
+    """n documents, or pieces of documents, as ids.
+
+    Attributes:
+        ids: int32[total]; in a build with a loss mask they are marked, see :mod:`tokenlake.packing.marks`.
+        offsets: int64[n + 1] into `ids`.
+        file, position: int64[n], where each comes from.
+        around: what of the ids was put around the documents.
+        again: bool[n], True for a further piece of the document before; None where all are whole.
+        kept: n rows of the fields kept beside the ids; None where none are.
+    """
+
+    ids: Int32
+    offsets: Int64
+    file: Int64
+    position: Int64
+    around: Around = NOTHING_AROUND
+    again: Bools | None = None
+    kept: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    @property
+    def content(self) -> int:
+        """Ids that are the documents' own."""
+        return int(self.offsets[-1] - self.offsets[0]) - self.around.bos - self.around.eos
+
+    @property
+    def further(self) -> int:
+        """Pieces that are not their document's first."""
+        return 0 if self.again is None else int(self.again.sum())
+
+    def take(self, rows: Int64) -> TokenDocuments:
+        """Return the documents `rows` (int64[m]); `around`, a sum over all, is left out."""
+        found = Ragged.taken(self.ids, self.offsets[rows], self.offsets[rows + 1])
+        return TokenDocuments(
+            ids=found.ids,
+            offsets=found.offsets,
+            file=self.file[rows],
+            position=self.position[rows],
+            again=None if self.again is None else self.again[rows],
+            kept=taken(self.kept, rows),
+        )
+
+
 class Sink(Protocol):
     """Takes documents, writes parts, and counts what became of every token.
 
@@ -40,22 +90,8 @@ class Sink(Protocol):
     @property
     def counts(self) -> Counter[str]: ...
 
-    def add(
-        self,
-        ids: Int32,
-        offsets: Int64,
-        file: Int64,
-        position: Int64,
-        around: Around = NOTHING_AROUND,
-        again: Bools | None = None,
-        kept: pa.RecordBatch | None = None,
-    ) -> None:
-        """Add documents: ids int32[total], offsets int64[n + 1], file and position int64[n].
-
-        In a build with a loss mask ids are marked, see :mod:`tokenlake.packing.marks`. `again`, bool[n], is True for
-        a further piece of the document before; None where all are whole. `kept` are the n rows of fields kept beside
-        the ids.
-        """
+    def add(self, documents: TokenDocuments) -> None:
+        """Add documents, or pieces of them; none is empty."""
         ...
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:

@@ -15,7 +15,7 @@ from tokenlake.build.job import UnitJob
 from tokenlake.build.writing.dealing import DealingSink, group_tokens
 from tokenlake.build.writing.padding import Padding
 from tokenlake.build.writing.parts import PartWriter, packed_batches
-from tokenlake.build.writing.sink import NOTHING_AROUND, Around, Sink
+from tokenlake.build.writing.sink import Sink, TokenDocuments
 from tokenlake.build.writing.tokensink import TokensSink
 from tokenlake.columntypes import arrow_type
 from tokenlake.errors import AccountError
@@ -28,8 +28,6 @@ from tokenlake.storage import Layout, Store
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-__all__ = ["NOTHING_AROUND", "Around", "PackedSink", "Sink", "TokensSink", "check_boundaries", "open_sink"]
 
 
 def open_sink(
@@ -101,20 +99,13 @@ class PackedSink:
             pad_id=job.pad_id,
         )
 
-    def add(
-        self,
-        ids: Int32,
-        offsets: Int64,
-        file: Int64,
-        position: Int64,
-        around: Around = NOTHING_AROUND,
-        again: Bools | None = None,
-        kept: pa.RecordBatch | None = None,
-    ) -> None:
-        self.counts["content"] += int(offsets[-1] - offsets[0]) - around.bos - around.eos
+    def add(self, documents: TokenDocuments) -> None:
+        around = documents.around
+        self.counts["content"] += documents.content
         self.counts.update(bos=around.bos, eos=around.eos, eos_existing=around.eos_existing)
-        self._count(len(position), 0 if again is None else int(again.sum()))
-        for packed in self._packer.add(ids, offsets, file, position, again):
+        self._count(len(documents), documents.further)
+        given = (documents.ids, documents.offsets, documents.file, documents.position)
+        for packed in self._packer.add(*given, documents.again):
             self._write(packed)
 
     def finish(self) -> list[ShardEntry]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tokenlake.build.writing.padding import Padding, RowGroups
 from tokenlake.build.writing.parts import PartWriter
-from tokenlake.build.writing.sink import NOTHING_AROUND, Around
+from tokenlake.build.writing.sink import TokenDocuments
 from tokenlake.manifest import ShardEntry
 from tokenlake.packing import join_documents
 from tokenlake.packing.marks import LEARNED, learned, plain
@@ -65,19 +65,11 @@ class TokensSink:
         self._waiting: list[_Chunk] = []
         self._kept_bytes = 0
 
-    def add(
-        self,
-        ids: Int32,
-        offsets: Int64,
-        file: Int64,
-        position: Int64,
-        around: Around = NOTHING_AROUND,
-        again: Bools | None = None,
-        kept: pa.RecordBatch | None = None,
-    ) -> None:
-        if not len(position):
+    def add(self, documents: TokenDocuments) -> None:
+        if not len(documents):
             return
-        self._count(int(offsets[-1] - offsets[0]), len(position), around)
+        self._count(documents)
+        ids, offsets = documents.ids, documents.offsets
         stream = ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
         if affixes := len(self._prefix) + len(self._suffix):
@@ -89,17 +81,17 @@ class TokensSink:
             last = first + taken
             if taken:
                 chosen = stream[ends[first] - lengths[first] : ends[last - 1]]
-                beside = None if kept is None else kept.slice(first, taken)
-                self._wait(
-                    _Chunk(chosen, lengths[first:last], file[first:last], position[first:last], beside)
-                )
+                kept = None if documents.kept is None else documents.kept.slice(first, taken)
+                place = documents.file[first:last], documents.position[first:last]
+                self._wait(_Chunk(chosen, lengths[first:last], *place, kept))
             if full or self._kept_bytes >= _KEPT_BYTES:
                 self._flush()
             first = last
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
         ids = np.concatenate(list(windows))
-        self.add(ids, np.array([0, len(ids)]), np.array([file]), np.array([position]))
+        at, where = np.array([file]), np.array([position])
+        self.add(TokenDocuments(ids=ids, offsets=np.array([0, len(ids)]), file=at, position=where))
 
     def finish(self) -> list[ShardEntry]:
         self._flush()
@@ -108,12 +100,13 @@ class TokensSink:
     def discard(self) -> None:
         self._writer.discard()
 
-    def _count(self, ids: int, documents: int, around: Around) -> None:
+    def _count(self, documents: TokenDocuments) -> None:
+        around, number = documents.around, len(documents)
         self.counts.update(
-            documents=documents,
-            content=ids - around.bos - around.eos,
-            bos=around.bos + documents * len(self._prefix),
-            eos=around.eos + documents * len(self._suffix),
+            documents=number,
+            content=documents.content,
+            bos=around.bos + number * len(self._prefix),
+            eos=around.eos + number * len(self._suffix),
             eos_existing=around.eos_existing,
         )
 
