@@ -76,6 +76,15 @@ def test_all_columns_come_as_they_were_written(tmp_path: Path, kind: str, compre
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_nulls_of_no_type_inside_of_lists_and_structs_are_no_damage(tmp_path: Path, kind: str) -> None:
+    table = pa.table(
+        {"a": [[None, None], [None]], "b": [[{"x": None}], [{"x": None}] * 2], "c": [{"y": [None]}] * 2}
+    )
+    batches = rows(write(tmp_path / "a.arrow", table, kind))
+    assert [row for batch in batches for row in batch.to_dicts()] == table.to_pylist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("field", ["text", "large", "lang", "view", "meta.title", "meta.deep.body"])
 @pytest.mark.parametrize("unit_size", [1, 3000, 1 << 30])
 def test_texts_of_every_kind_with_their_rows(tmp_path: Path, kind: str, field: str, unit_size: int) -> None:
