@@ -123,6 +123,12 @@ def test_a_deployment_runs_to_a_committed_version(
 def test_a_cancelled_run_stops_and_can_be_resumed(
     worker: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
+    # Enough for a command line to start and be heard before it is all done, on a machine with nothing else to do.
+    copies = tmp_path / "in"
+    copies.mkdir()
+    for number in range(4):
+        (copies / f"{number}.jsonl").write_bytes(data.read_bytes())
+    data = copies
     values: dict[str, Any] = {
         "data_files": str(data),
         "tokenizer": str(tokenizer_dir),
