@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.chat_samples import STYLES, WORDS, speaking
 from tokenlake.config.resolved_texts import ResolvedChat
-from tokenlake.errors import IntegrityError
+from tokenlake.errors import TemplateMismatchError
 from tokenlake.rows import Rows
 from tokenlake.spans import byte_stretches
 from tokenlake.tokenizers.special import SpecialScan
@@ -199,7 +199,7 @@ def test_a_skeleton_that_differs_from_its_template_ends_the_build() -> None:
     shapes = Alike(skeletons, {"user": "user"}, None)
     assert rendered(shapes, [{"role": "user", "content": "x"}]) is not None
     honest = False
-    with pytest.raises(IntegrityError, match="differ"):
+    with pytest.raises(TemplateMismatchError, match="differ"):
         shapes.render([[{"role": "user", "content": "x"}]] * CHECKED)
 
 

@@ -13,7 +13,8 @@
     │   ├── TooManyBadRecordsError     the policy is `quarantine` and `max_bad_fraction` is exceeded
     │   └── InputChangedError          an input is not what it was when the build was planned
     ├── TokenizerError                 loading or running a tokenizer
-    │   └── EngineMismatchError        a fast engine's ids differ from the reference's
+    │   ├── EngineMismatchError        a fast engine's ids differ from the reference's
+    │   └── TemplateMismatchError      a chat template's skeleton says something else than the template
     ├── StoreError                     reading or writing the store
     │   ├── NotFoundError              no such dataset, version or object
     │   └── VersionConflictError       another writer's object is where ours should go
@@ -112,6 +113,10 @@ class TokenizerError(TokenlakeError):
 
 class EngineMismatchError(TokenizerError):
     """A fast engine's ids differ from the reference's on one text."""
+
+
+class TemplateMismatchError(TokenizerError):
+    """A conversation rendered together with others differs from what its chat template makes of it."""
 
 
 class StoreError(TokenlakeError):

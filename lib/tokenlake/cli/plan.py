@@ -63,9 +63,6 @@ def _lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, Any]]:
             "bytes": made.source_bytes[source.name],
             "documents": expected[source.name].documents,
             "tokens": expected[source.name].tokens,
-            "truncation": source.tokenizer.max_length
-            if source.tokenizer.long_documents == "truncate"
-            else None,
             "long_documents": _long_documents(source, expected[source.name]),
             "tokenizer": source.tokenizer.name_or_path,
         }

@@ -73,7 +73,7 @@ class Alike:
         """Return what could be rendered together, a group for each shape; the others are left.
 
         Raises:
-            IntegrityError: a skeleton and the template differ, which would be a bug.
+            TemplateMismatchError: a skeleton and the template differ, which would be a bug.
         """
         return [
             made

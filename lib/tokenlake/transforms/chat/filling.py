@@ -30,7 +30,7 @@ class Filler:
         """Return the rendered conversation, None where the template itself must be run.
 
         Raises:
-            IntegrityError: the template says something else, which would be a bug; nothing was committed.
+            TemplateMismatchError: the template says something else, which would be a bug; nothing was committed.
         """
         shape = _shape(messages)
         skeleton = None if shape is None else self._skeletons.of(shape[0])

@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from tokenlake.errors import BadRecordError, IntegrityError
+from tokenlake.errors import BadRecordError, TemplateMismatchError
 from tokenlake.transforms.chat.eligible import is_eligible
 from tokenlake.transforms.chat.symbols import (
     CLOSE,
@@ -97,17 +97,17 @@ class Skeletons:
         """Compare what a skeleton says with what the template says.
 
         Raises:
-            IntegrityError: they differ, which would be a bug; nothing was committed.
+            TemplateMismatchError: they differ, which would be a bug; nothing was committed.
         """
         try:
             text, learned = self._render(messages)
         except BadRecordError as error:
             text, learned = f"the error {error}", ()
         if (text, _joined(learned)) != (filled.text, filled.learned):
-            raise IntegrityError(
+            raise TemplateMismatchError(
                 f"a chat template was rendered in two ways that differ: {filled.text[:400]!r} by its skeleton, "
-                f"{text[:400]!r} by itself, learned {filled.learned} and {tuple(learned)}. This is a bug; nothing "
-                "was committed"
+                f"{text[:400]!r} by itself, learned {filled.learned} and {tuple(learned)}. Expected the same; this is "
+                "a bug, please report the template. Nothing was committed"
             )
 
     def _skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
