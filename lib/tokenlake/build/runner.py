@@ -11,7 +11,8 @@ from typing import Literal
 
 from tokenlake.build.events import UnitRetried, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
-from tokenlake.build.session import BuildSession, Configuration
+from tokenlake.build.projects import Configuration
+from tokenlake.build.session import BuildSession
 from tokenlake.errors import (
     CancelledError,
     NotFoundError,
