@@ -13,9 +13,10 @@ from rich.text import Text
 from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import print_json, printable, stdout
+from tokenlake.manifest import Manifest
 from tokenlake.query import Decoder, Segment, Sequence, read_sequences
 from tokenlake.report.numbers import count, plural
-from tokenlake.storage import open_store
+from tokenlake.storage import Store, open_store
 
 _HEAD, _TAIL = 360, 120
 
@@ -39,7 +40,7 @@ def peek(
     """
     catalog = Catalog(open_store(store_url(store)))
     manifest = catalog.manifest(*catalog.resolve(name))
-    decoders = {name: Decoder.of(catalog.store, manifest, name) for name in manifest.tokenizer}
+    decoders = decoders_of(catalog.store, manifest)
     sequences = list(read_sequences(catalog.store, manifest, split, row, number))
     if json:
         print_json([_as_json(sequence, decoders) for sequence in sequences])
@@ -50,6 +51,16 @@ def peek(
             console.print()
         _print_sequence(console, sequence, decoders, full)
     return 0
+
+
+def decoders_of(store: Store, manifest: Manifest) -> dict[str, Decoder]:
+    """A decoder for each source that rows name; the sources of a mixture have one tokenizer."""
+    found = {name: Decoder.of(store, manifest, name) for name in manifest.tokenizer}
+    if manifest.mixture is not None and found:
+        # Rows name the sources that their texts came from, whatever these were called in the mixture.
+        shared = next(iter(found.values()))
+        found |= {entry.source: shared for entry in manifest.inputs if entry.source not in found}
+    return found
 
 
 def _as_json(sequence: Sequence, decoders: dict[str, Decoder]) -> dict[str, Any]:
