@@ -157,9 +157,8 @@ def test_the_order_is_told_in_words() -> None:
 
 def test_a_schedule_is_told_point_by_point() -> None:
     points = ((0, {"code": 0.2, "web": 0.8}), (50_000, {"code": 0.8, "web": 0.2}))
-    order = replace(ORDER, points=points, interpolation="linear", step_rows=256)
-    assert weights_in_words(replace(RECORD, order=order)) == (
-        "code 20.00%, web 80.00% at step 0; code 80.00%, web 20.00% at step 50,000 of documents, "
+    assert weights_in_words(points, "linear", 256, "tokens") == (
+        "of tokens: code 20.00%, web 80.00% at step 0; code 80.00%, web 20.00% at step 50,000; "
         "moving in straight lines in between, a step being 256 rows"
     )
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from tokenlake.manifest import Manifest, MixedSource, MixtureRecord
 from tokenlake.report import numbers
 from tokenlake.report.table import Column, Table, facts, label, number
+
+Points: TypeAlias = Sequence[tuple[int, Mapping[str, float]]]
+"""(step, source -> weight), steps ascending."""
 
 _MOVES: Final = {
     "step": "each set holding until the next",
     "linear": "moving in straight lines in between",
     "cosine": "moving along half cosines in between",
 }
-_STOPS: Final = {
+STOPS: Final = {
     "restart": "a source that ends starts again, in another order",
     "first_exhausted": "it ends with the first source that does",
     "all_exhausted": "it ends with the last source; one that ended before is skipped",
 }
+"""What becomes of a source that ends, and of the mixture then."""
 
 
 def share(value: float) -> str:
@@ -56,13 +60,12 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
     """The order of the rows in words: enough to make it again."""
     order = record.order
     packed = " and then packed" if record.level == "documents" and record.rows.sequences else ""
+    weights = weights_in_words(order.points, order.interpolation, order.step_rows, record.level)
+    by = ", so that tokens have the shares asked for" if record.weights_by == "tokens" else ""
     pairs = [
         ("mixed", f"{record.level}{packed}"),
-        ("weights", weights_in_words(record)),
-        (
-            "end",
-            f"after {numbers.plural(order.rows, _row(record))}; {_STOPS[order.stop]}",
-        ),
+        ("weights", f"{weights}{by}"),
+        ("end", f"after {numbers.count(order.rows)} {record.level}; {STOPS[order.stop]}"),
         (
             "order",
             f"{numbers.plural(order.lanes, 'lane')}, batches of {numbers.count(order.batch_size)}, "
@@ -72,16 +75,13 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
     return facts(pairs, title)
 
 
-def weights_in_words(record: MixtureRecord) -> str:
-    """``code 30.00%, text 70.00% of rows``; of a schedule, every point and how weights move between them."""
-    order = record.order
-    of = " of documents" if record.level == "documents" else " of sequences"
-    by = ", so that tokens have the shares asked for" if record.weights_by == "tokens" else ""
-    if len(order.points) == 1:
-        return f"{_weights(order.points[0][1])}{of}{by}"
-    points = "; ".join(f"{_weights(weights)} at step {numbers.count(step)}" for step, weights in order.points)
-    step = f"a step being {numbers.plural(order.step_rows, 'row')}"
-    return f"{points}{of}, {_MOVES[order.interpolation]}, {step}{by}"
+def weights_in_words(points: Points, interpolation: str, step_rows: int, of: str) -> str:
+    """``code 30.00%, text 70.00% of documents``; of a schedule, every point and how weights move between them."""
+    if len(points) == 1:
+        return f"{_weights(points[0][1])} of {of}"
+    told = "; ".join(f"{_weights(weights)} at step {numbers.count(step)}" for step, weights in points)
+    step = f"a step being {numbers.plural(step_rows, 'row')}"
+    return f"of {of}: {told}; {_MOVES[interpolation]}, {step}"
 
 
 def parent(source: MixedSource) -> str:
@@ -137,10 +137,6 @@ def _packing(pack: Mapping[str, Any]) -> list[str]:
 
 def _weights(weights: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share(weight)}" for name, weight in weights.items())
-
-
-def _row(record: MixtureRecord) -> str:
-    return "document" if record.level == "documents" else "sequence"
 
 
 def _shares(weights_by: str) -> tuple[Column, ...]:

@@ -106,7 +106,9 @@ class _Uses:
         lows = [int(column.min()) for column in columns]
         sizes = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
         # Fits: so many rows have at most so many lanes, epochs and steps.
-        distinct = np.unique(np.ravel_multi_index([c - low for c, low in zip(columns, lows, strict=True)], sizes))
+        distinct = np.unique(
+            np.ravel_multi_index([c - low for c, low in zip(columns, lows, strict=True)], sizes)
+        )
         found = np.unravel_index(distinct, sizes)
         source, group, epoch, lanes, steps = (index + low for index, low in zip(found, lows, strict=True))
         return cls(source, group, epoch, lanes, steps, steps)
