@@ -81,6 +81,10 @@ class LocalSteps:
         assert self._engine is not None
         return self._engine.result()
 
+    def pids(self) -> list[int]:
+        """Process ids of the workers alive now."""
+        return self._pool.pids()
+
     def cancel(self) -> None:
         """Kill the workers at once, whatever step they are at. Finished units stay."""
         with self._lock:
