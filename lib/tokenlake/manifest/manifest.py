@@ -13,6 +13,7 @@ from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.manifest.files import FileEntry, ShardEntry, Totals
 from tokenlake.manifest.inputs import InputFileEntry, Lineage, Parent, inputs_fingerprint
 from tokenlake.manifest.mixture import MixtureRecord
+from tokenlake.manifest.mixturelaw import check_mixture
 from tokenlake.preferences import METHODS, TRAINERS, Method, Trainer
 from tokenlake.sealed import FORMAT_VERSION, SHA256, Fields, seal, seal_of, unseal
 from tokenlake.storage.keys import DATASET_NAME, key_problem
@@ -164,7 +165,7 @@ class Manifest:
         return found
 
     def check(self, where: str = MANIFEST) -> None:
-        """Check that the accounts close, one by one and against the files.
+        """Check that the accounts close, one by one and against the files; of a mixture also against its order.
 
         Raises:
             AccountError: names the source, the equation and both sides.
@@ -195,6 +196,8 @@ class Manifest:
                     right=right,
                     where=where,
                 )
+        if self.mixture is not None:
+            check_mixture(self, self.mixture, where)
 
     def _check_shape(self, fields: Fields) -> None:
         if (self.kind == "packed") != (self.seq_length is not None):
