@@ -178,9 +178,12 @@ class Manifest:
         rows, name = (
             (total.sequences, "sequences") if self.kind == "packed" else (total.documents, "documents")
         )
+        # Rows that were packed elsewhere and are passed on count as one document each.
+        whole_rows = self.mixture is not None and self.mixture.level == "sequences"
+        documents = ("rows", files.rows) if whole_rows else ("documents", files.documents)
         for equation, left, right in (
             (f"account.{name} = rows of all files", rows, files.rows),
-            ("account.documents = documents of all files", total.documents, files.documents),
+            (f"account.documents = {documents[0]} of all files", total.documents, documents[1]),
             (
                 "account.content_packed + bos + eos = tokens of all files",
                 total.content_packed + total.bos + total.eos,

@@ -6,7 +6,7 @@ often each source was gone through. A version is committed, and found whole, onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NoReturn, final
@@ -15,7 +15,7 @@ import numpy as np
 
 from tokenlake.account import Account
 from tokenlake.errors import AccountError, ConfigError
-from tokenlake.manifest.mixture import MixtureOrder, MixtureRecord, share
+from tokenlake.manifest.mixture import MixtureRecord, share
 from tokenlake.mixing import Counts, Mixture, WeightScheduler
 from tokenlake.order import lane_bounds
 
@@ -46,53 +46,45 @@ class Outcome:
     asked: float
 
 
-def mixture_of(order: MixtureOrder, lengths: Mapping[str, int], *, cut: bool = True) -> Mixture:
-    """Return the mixture of an order.
-
-    Args:
-        lengths: rows of each source, in the order of the mixture.
-        cut: whether it ends where the order says, or goes on as far as it can.
+def mixture_of(record: MixtureRecord) -> Mixture:
+    """Return the mixture of a record.
 
     Raises:
         ConfigError: there is no such mixture.
     """
+    order, names = record.order, tuple(record.sources)
+    points = [
+        {"step": step, "weights": {name: weights[name] for name in names}} for step, weights in order.points
+    ]
     return Mixture(
-        lengths,
-        scheduler_of(order, lengths),
+        {name: source.rows for name, source in record.sources.items()},
+        WeightScheduler(points, order.interpolation),
         lanes=order.lanes,
         batch_size=order.batch_size,
         block_size=order.block_size,
         step_rows=order.step_rows,
         seed=order.seed,
         stop=order.stop,
-        rows=order.rows if cut else None,
+        rows=order.rows,
     )
 
 
-def scheduler_of(order: MixtureOrder, names: Iterable[str]) -> WeightScheduler:
-    """Return the weights of an order; `names` in the order of the mixture."""
-    ordered = tuple(names)
-    points = [
-        {"step": step, "weights": {name: weights[name] for name in ordered}} for step, weights in order.points
-    ]
-    return WeightScheduler(points, order.interpolation)
+def outcomes(mixture: Mixture, lengths: Mapping[str, int], step_rows: int) -> dict[str, Outcome]:
+    """Return what a mixture that ends draws of each source.
 
-
-def outcomes(order: MixtureOrder, lengths: Mapping[str, int]) -> dict[str, Outcome]:
-    """Return what the order draws of each source.
-
-    Raises:
-        ConfigError: there is no such mixture.
+    Args:
+        lengths: rows of each source.
+        step_rows: rows of the mixture to a step of its schedule.
     """
-    mixture = mixture_of(order, lengths)
-    places = mixture.layout.places_before(order.rows)
+    rows, lanes = mixture.rows or 0, mixture.layout.lanes
+    places = mixture.layout.places_before(rows)
     drawn = np.stack([mixture.drawn(lane, int(place)) for lane, place in enumerate(places)])
-    shares = Counts(mixture.scheduler, step_rows=order.step_rows).shares(order.rows)
+    shares = Counts(mixture.scheduler, step_rows=step_rows).shares(rows)
     return {
         name: _outcome(
             [int(count) for count in drawn[:, at]],
-            [int(count) for count in np.diff(lane_bounds(lengths[name], order.lanes))],
-            float(shares[at] / order.rows) if order.rows else 0.0,
+            [int(count) for count in np.diff(lane_bounds(lengths[name], lanes))],
+            float(shares[at] / rows) if rows else 0.0,
         )
         for at, name in enumerate(mixture.names)
     }
@@ -110,7 +102,9 @@ def _outcome(drawn: list[int], there: list[int], asked: float) -> Outcome:
     )
 
 
-def token_shares(asked: Mapping[str, float], rows: Mapping[str, int], tokens: Mapping[str, int]) -> dict[str, float]:
+def token_shares(
+    asked: Mapping[str, float], rows: Mapping[str, int], tokens: Mapping[str, int]
+) -> dict[str, float]:
     """Return the shares of tokens that shares of rows come to, by the mean tokens of a row of each source."""
     each = {
         name: Fraction(part) * tokens[name] / rows[name] if rows[name] else Fraction(0)
@@ -139,7 +133,8 @@ class _Check:
     def run(self) -> None:
         self._whole()
         try:
-            found = outcomes(self.record.order, {name: one.rows for name, one in self.record.sources.items()})
+            lengths = {name: one.rows for name, one in self.record.sources.items()}
+            found = outcomes(mixture_of(self.record), lengths, self.record.order.step_rows)
         except ConfigError as error:
             self._fail("", "an order that can be", str(error), "none")
         for name, outcome in found.items():
@@ -150,8 +145,15 @@ class _Check:
     def _whole(self) -> None:
         record, manifest = self.record, self.manifest
         packed = record.level == "sequences" or manifest.kind == "packed"
-        self._same("", "kind packed = level sequences, or packed documents", manifest.kind == "packed", packed)
-        self._same("", "sources of the mixture = sources of the accounts", sorted(record.sources), sorted(manifest.accounts))
+        self._same(
+            "", "kind packed = level sequences, or packed documents", manifest.kind == "packed", packed
+        )
+        self._same(
+            "",
+            "sources of the mixture = sources of the accounts",
+            sorted(record.sources),
+            sorted(manifest.accounts),
+        )
         drawn = sum(one.drawn_rows for one in record.sources.values())
         self._same("", "sum of drawn_rows = rows of the order", drawn, record.order.rows)
         parents = {(parent.dataset, parent.version) for parent in manifest.parents}
@@ -193,7 +195,12 @@ class _Check:
             asked = by_tokens[name] if self.record.weights_by == "tokens" else None
             self._same(name, "asked_tokens = asked, by tokens", one.asked_tokens, asked)
             self._same(name, "achieved_rows = share of rows", one.achieved_rows, share(one.drawn_rows, rows))
-            self._same(name, "achieved_tokens = share of tokens", one.achieved_tokens, share(one.drawn_tokens, tokens))
+            self._same(
+                name,
+                "achieved_tokens = share of tokens",
+                one.achieved_tokens,
+                share(one.drawn_tokens, tokens),
+            )
 
     def _same(self, source: str, equation: str, left: object, right: object) -> None:
         if left != right:

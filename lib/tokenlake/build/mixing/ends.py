@@ -44,7 +44,9 @@ def rows_of(
     else:
         wanted = _rows_with(asked.total_tokens, mixture, per_row)
     if wanted < 1:
-        raise ConfigError(f"mix: comes to {wanted} rows; expected at least 1. Set a later end, or longer sources")
+        raise ConfigError(
+            f"mix: comes to {wanted} rows; expected at least 1. Set a later end, or longer sources"
+        )
     return wanted
 
 

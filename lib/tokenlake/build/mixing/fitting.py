@@ -106,7 +106,12 @@ def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[
 
 def _meaning(facts: dict[str, Any], level: Level) -> tuple[Any, ...]:
     special = (facts.get("eos_id"), facts.get("pad_id")) if level == "sequences" else (facts.get("bos_id"),)
-    return (facts.get("files", {}).get("tokenizer.json"), facts.get("probe"), facts.get("vocab_size"), special)
+    return (
+        facts.get("files", {}).get("tokenizer.json"),
+        facts.get("probe"),
+        facts.get("vocab_size"),
+        special,
+    )
 
 
 def _shown(facts: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a mixture will come to, known before any of it is written: only tokens are a guess, by the means of the sources."""
+"""What a mixture will come to, known before any of it is written; only tokens are a guess, by the means of sources."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ points, the units before that keep their fingerprints, and a new version takes t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 from tokenlake.build.mixing.job import Level, RowsOut
 from tokenlake.build.mixing.parents import FoundParent
@@ -74,7 +74,6 @@ def rows_identity(out: RowsOut) -> dict[str, Any]:
         "max_shard_size": out.max_shard_size,
         "compression": "zstd",
         **({"loss_mask": True} if out.loss_mask else {}),
-        **({"seed": out.seed} if out.pack is not None and out.seed else {}),
     }
 
 
@@ -94,6 +93,7 @@ def order_identity(spec: MixtureSpec) -> dict[str, Any]:
     }
 
 
+@final
 class UnitIdentity:
     """Fingerprints of the units of one mixture."""
 

@@ -128,7 +128,9 @@ def require_split(parent: FoundParent) -> None:
     splits = {name: totals.rows for name, totals in parent.manifest.splits.items()}
     if splits.get(parent.split):
         return
-    there = ", ".join(f"{name} ({rows} rows)" for name, rows in splits.items()) or "no splits, for it has no rows"
+    there = (
+        ", ".join(f"{name} ({rows} rows)" for name, rows in splits.items()) or "no splits, for it has no rows"
+    )
     raise ConfigError(
         f"datasets.{parent.name}.split: {parent.reference} has no rows in a split {parent.split!r}; it has {there}. "
         "Set split to one of them",
