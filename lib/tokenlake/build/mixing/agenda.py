@@ -106,7 +106,9 @@ class _Uses:
         lows = [int(column.min()) for column in columns]
         sizes = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
         # Fits: so many rows have at most so many lanes, epochs and steps.
-        distinct = np.unique(np.ravel_multi_index([c - low for c, low in zip(columns, lows, strict=True)], sizes))
+        distinct = np.unique(
+            np.ravel_multi_index([c - low for c, low in zip(columns, lows, strict=True)], sizes)
+        )
         found = np.unravel_index(distinct, sizes)
         source, group, epoch, lanes, steps = (index + low for index, low in zip(found, lows, strict=True))
         return cls(source, group, epoch, lanes, steps, steps)
@@ -120,8 +122,9 @@ class _Uses:
         order = np.lexsort((lane, epoch, group, source))
         keys = np.stack([source, group, epoch, lane])[:, order]
         begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
-        ends = np.minimum.reduceat(first[order], begins), np.maximum.reduceat(last[order], begins)
-        return cls(*keys[:, begins], *ends)
+        source, group, epoch, lane = keys[:, begins]
+        begin, end = np.minimum.reduceat(first[order], begins), np.maximum.reduceat(last[order], begins)
+        return cls(source, group, epoch, lane, begin, end)
 
 
 def _ends(uses: _Uses) -> dict[int, tuple[tuple[int, int], ...]]:
