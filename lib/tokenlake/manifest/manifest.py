@@ -13,6 +13,7 @@ from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.manifest.files import FileEntry, ShardEntry, Totals
 from tokenlake.manifest.inputs import InputFileEntry, Lineage, Parent, inputs_fingerprint
 from tokenlake.manifest.mixture import MixtureRecord
+from tokenlake.manifest.mixturelaw import check_mixture
 from tokenlake.preferences import METHODS, TRAINERS, Method, Trainer
 from tokenlake.sealed import FORMAT_VERSION, SHA256, Fields, seal, seal_of, unseal
 from tokenlake.storage.keys import DATASET_NAME, key_problem
@@ -164,7 +165,7 @@ class Manifest:
         return found
 
     def check(self, where: str = MANIFEST) -> None:
-        """Check that the accounts close, one by one and against the files.
+        """Check that the accounts close, one by one and against the files; of a mixture also against its order.
 
         Raises:
             AccountError: names the source, the equation and both sides.
@@ -177,9 +178,12 @@ class Manifest:
         rows, name = (
             (total.sequences, "sequences") if self.kind == "packed" else (total.documents, "documents")
         )
+        # Rows that were packed elsewhere and are passed on count as one document each.
+        whole_rows = self.mixture is not None and self.mixture.level == "sequences"
+        documents = ("rows", files.rows) if whole_rows else ("documents", files.documents)
         for equation, left, right in (
             (f"account.{name} = rows of all files", rows, files.rows),
-            ("account.documents = documents of all files", total.documents, files.documents),
+            (f"account.documents = {documents[0]} of all files", total.documents, documents[1]),
             (
                 "account.content_packed + bos + eos = tokens of all files",
                 total.content_packed + total.bos + total.eos,
@@ -195,6 +199,8 @@ class Manifest:
                     right=right,
                     where=where,
                 )
+        if self.mixture is not None:
+            check_mixture(self, self.mixture, where)
 
     def _check_shape(self, fields: Fields) -> None:
         if (self.kind == "packed") != (self.seq_length is not None):

@@ -76,7 +76,13 @@ class MixtureStream:
 
     @property
     def mixture(self) -> Mixture:
+        """The order of the sources' rows."""
         return self._mixture
+
+    @property
+    def orders(self) -> tuple[EpochOrder, ...]:
+        """The order inside each source."""
+        return self._orders
 
     def rows(self, start: int, stop: int) -> StreamRows:
         """Return what is at positions ``start .. stop``; ConfigError where the stream has none."""

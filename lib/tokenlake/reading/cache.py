@@ -81,6 +81,12 @@ class GroupCache:
                 self._count_hit()
         return own.result() if other is not None else self._decode(key, own)
 
+    def drop(self, rows: StoredRows, group: int) -> None:
+        """Let go of one row group, if it is here; the account goes on."""
+        with self._lock:
+            if (found := self._batches.pop((rows, group), None)) is not None:
+                self._held -= found[1]
+
     def clear(self) -> None:
         """Let go of all row groups; the account goes on."""
         with self._lock:

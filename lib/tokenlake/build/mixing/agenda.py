@@ -122,8 +122,9 @@ class _Uses:
         order = np.lexsort((lane, epoch, group, source))
         keys = np.stack([source, group, epoch, lane])[:, order]
         begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
-        ends = np.minimum.reduceat(first[order], begins), np.maximum.reduceat(last[order], begins)
-        return cls(*keys[:, begins], *ends)
+        source, group, epoch, lane = keys[:, begins]
+        begin, end = np.minimum.reduceat(first[order], begins), np.maximum.reduceat(last[order], begins)
+        return cls(source, group, epoch, lane, begin, end)
 
 
 def _ends(uses: _Uses) -> dict[int, tuple[tuple[int, int], ...]]:
