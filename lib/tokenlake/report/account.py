@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tokenlake.account import Account
-from tokenlake.manifest import Manifest
+from tokenlake.manifest import Manifest, MixedSource
 from tokenlake.report import lengths
 from tokenlake.report.numbers import count
 from tokenlake.report.table import Column, Table, label, number
@@ -50,16 +50,16 @@ def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]
 
 def draws(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the law of every source of a mixture: ``("drawn of web", "1,250 = 2 x 500 of whole epochs + 250")``."""
-    if manifest.mixture is None:
-        return []
-    return [
-        (
-            f"drawn of {name}",
-            f"{count(source.drawn_tokens)} = {count(source.full_epochs)} x {count(source.tokens)} of whole epochs"
-            + (f" + {count(source.partial_tokens)}" if source.partial_tokens else ""),
-        )
-        for name, source in manifest.mixture.sources.items()
-    ]
+    sources = {} if manifest.mixture is None else manifest.mixture.sources
+    return [(f"drawn of {name}", _drawn(source)) for name, source in sources.items()]
+
+
+def _drawn(source: MixedSource) -> str:
+    if not source.full_epochs and source.drawn_tokens <= source.tokens:
+        return f"{count(source.drawn_tokens)} of {count(source.tokens)}, not a whole epoch"
+    rest = f" + {count(source.partial_tokens)}" if source.partial_tokens else ""
+    whole = f"{count(source.full_epochs)} x {count(source.tokens)} of whole epochs"
+    return f"{count(source.drawn_tokens)} = {whole}{rest}"
 
 
 def account_table(manifest: Manifest, title: str | None = "Account") -> Table:

@@ -60,7 +60,7 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
     """The order of the rows in words: enough to make it again."""
     order = record.order
     packed = " and then packed" if record.level == "documents" and record.rows.sequences else ""
-    weights = weights_in_words(order.points, order.interpolation, order.step_rows, record.level)
+    weights = weights_in_words(_points(record), order.interpolation, order.step_rows, record.level)
     by = ", so that tokens have the shares asked for" if record.weights_by == "tokens" else ""
     pairs = [
         ("mixed", f"{record.level}{packed}"),
@@ -69,7 +69,7 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
         (
             "order",
             f"{numbers.plural(order.lanes, 'lane')}, batches of {numbers.count(order.batch_size)}, "
-            f"blocks of {numbers.count(order.block_size)}, seed {order.seed}",
+            f"blocks of {numbers.count(order.block_size)} at whose ends the weights hold, seed {order.seed}",
         ),
     ]
     return facts(pairs, title)
@@ -109,7 +109,9 @@ def recipe(manifest: Manifest, record: MixtureRecord) -> str:
         for name, source in record.sources.items()
     ]
     lines += ["mix:", "  weight_schedule:"]
-    lines += [f"  - {{step: {step}, weights: {json.dumps(dict(weights))}}}" for step, weights in order.points]
+    lines += [
+        f"  - {{step: {step}, weights: {json.dumps(dict(weights))}}}" for step, weights in _points(record)
+    ]
     lines += [
         f"  weight_schedule_type: {order.interpolation}",
         *(
@@ -133,6 +135,11 @@ def _packing(pack: Mapping[str, Any]) -> list[str]:
         *(f"  {key}: {json.dumps(value)}" for key, value in options.items()),
         f"  shuffle_packed: {json.dumps(seed is not None)}",
     ]
+
+
+def _points(record: MixtureRecord) -> Points:
+    """The points of the order; their weights in the order of the sources, which JSON does not keep."""
+    return [(step, {name: weights[name] for name in record.sources}) for step, weights in record.order.points]
 
 
 def _weights(weights: Mapping[str, float]) -> str:
