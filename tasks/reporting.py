@@ -14,6 +14,7 @@ from tokenlake.build.runner import BuildResult
 from tokenlake.report import numbers
 from tokenlake.report.account import account_table, remarks
 from tokenlake.report.dataset import fill, headline, splits_table
+from tokenlake.report.mixture import mixture_table
 from tokenlake.report.sources import about_sources
 from tokenlake.report.table import facts, to_markdown
 
@@ -39,7 +40,14 @@ def summarize(result: BuildResult) -> Summary:
         "units_reused": result.units_reused,
         "seconds": round(result.seconds, 3),
         "fingerprint": result.manifest.fingerprint,
+        **_mixture(result),
     }
+
+
+def _mixture(result: BuildResult) -> Summary:
+    """Of a mixture, what was asked and achieved."""
+    mixture = result.manifest.mixture
+    return {} if mixture is None else {"mixture": mixture_table(mixture).records()}
 
 
 def page(result: BuildResult, text_bytes: int) -> str:

@@ -22,6 +22,7 @@ from tasks.request import (
     resolve_request,
 )
 from tasks.steps import LocalSteps
+from tests.mix_support import settings
 from tokenlake.build.events import Event, Planned, Step
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
@@ -158,22 +159,6 @@ class TestPolicy:
             config = MIXED | {"datasets": datasets, "save": {"output_dir": f"{tmp_path}x"}}
             with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
                 self.check(config, outputs=str(tmp_path))
-
-
-def settings(root: Path, tokenizer: Path) -> dict[str, Any]:
-    """Two small sources, written below `root`, and their mixture."""
-    for name, many in (("code", 30), ("web", 90)):
-        texts = [
-            json.dumps({"text": f"{name} {i} " + "flows to the sea. " * (i % 7 + 1)}) for i in range(many)
-        ]
-        (root / f"{name}.jsonl").write_text("\n".join(texts) + "\n")
-    datasets = [{"name": name, "data_files": str(root / f"{name}.jsonl")} for name in ("code", "web")]
-    own = {
-        "datasets": datasets,
-        "default_tokenizer": str(tokenizer),
-        "save": {"output_dir": str(root / "store")},
-    }
-    return MIXED | own | {"mix": MIXED["mix"] | {"seed": 0, "lanes": 2, "batch_size": 4}}
 
 
 class TestSteps:

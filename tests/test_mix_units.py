@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,10 @@ import pytest
 from tests.mix_support import (
     mix_job,
     mixture,
-    opened,
     packing,
     parent,
     rows_out,
     run,
-    stream_of,
     walked,
     written,
 )
@@ -27,10 +24,7 @@ from tests.reading_support import LENGTH, lake_of
 from tests.store_support import copy_store
 from tokenlake import schema
 from tokenlake.build.mixing import unit
-from tokenlake.build.mixing.job import MixJob, ParentVersion
-from tokenlake.build.pool import WorkerPool
-from tokenlake.build.workbench import Workbench
-from tokenlake.errors import IntegrityError
+from tokenlake.build.mixing.job import MixJob
 from tokenlake.manifest import UnitRecord
 from tokenlake.storage import Store, open_store
 

@@ -136,7 +136,9 @@ def _mixed(asked: ResolvedMix, mixed: MixPlan) -> list[Table]:
         ("fingerprint", mixed.fingerprint),
     ]
     if mixed.forecast is None or asked.mixture is None:
-        return [facts(about_units, "Expected")]
+        parents = ", ".join(parent.reference for parent in mixed.parents)
+        packed = [("rows", _packed(asked))] if asked.pack else []
+        return [facts([("from", parents), *packed, *about_units], "Expected")]
     return [
         _forecast_table(mixed.forecast, asked.mixture.weights_by),
         facts([*_expected(asked, asked.mixture, mixed.forecast), *about_units], "Expected"),

@@ -48,6 +48,7 @@ def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
         "totals": manifest.totals.to_json(),
         "account": manifest.account.to_json(),
         "fingerprint": manifest.fingerprint,
+        **({} if manifest.mixture is None else {"mixture": mixture_table(manifest.mixture).records()}),
     }
 
 

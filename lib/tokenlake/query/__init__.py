@@ -14,8 +14,19 @@ per source of a mixture) and ``documents`` (all datasets).
 """
 
 from tokenlake.query.decoding import Decoder
+from tokenlake.query.mixed import Place, mixed_as
 from tokenlake.query.relations import Relation, relations
 from tokenlake.query.sequences import Segment, Sequence, read_sequences
 from tokenlake.query.session import query
 
-__all__ = ["Decoder", "Relation", "Segment", "Sequence", "query", "read_sequences", "relations"]
+__all__ = [
+    "Decoder",
+    "Place",
+    "Relation",
+    "Segment",
+    "Sequence",
+    "mixed_as",
+    "query",
+    "read_sequences",
+    "relations",
+]

@@ -37,8 +37,10 @@ def stored(manifest: Manifest) -> str:
 def headline(manifest: Manifest) -> Table:
     """What a person wants to know first."""
     account = manifest.account
+    # Of packed rows that were passed on nobody counted documents again: the account's are the rows.
+    passed_on = manifest.mixture is not None and manifest.mixture.level == "sequences"
     pairs = [
-        ("documents", numbers.count(account.documents)),
+        *([] if passed_on else [("documents", numbers.count(account.documents))]),
         ("tokens", _tokens(manifest)),
         ("sequences" if manifest.seq_length else "rows", shape(manifest)),
         ("stored", stored(manifest)),
