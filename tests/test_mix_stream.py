@@ -15,6 +15,8 @@ from tokenlake.mixing import Mixture, constant
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.order import EpochOrder
 
+Sizes = list[list[int]]
+
 
 def _stream(
     sizes: list[list[int]], *, lanes: int = 2, batch: int = 6, stop: str = "restart", **changes: Any
@@ -50,7 +52,9 @@ _SIZES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=
 
 
 @given(_SIZES, st.sampled_from([1, 2, 3]), st.integers(0, 90), st.integers(0, 60))
-def test_rows_are_those_of_a_walk_over_single_positions(sizes, lanes, start, count):
+def test_rows_are_those_of_a_walk_over_single_positions(
+    sizes: Sizes, lanes: int, start: int, count: int
+) -> None:
     stream = _stream(sizes, lanes=lanes)
     rows = stream.rows(start, start + count)
     assert list(zip(*(column.tolist() for column in rows), strict=True)) == _walk(
@@ -59,7 +63,7 @@ def test_rows_are_those_of_a_walk_over_single_positions(sizes, lanes, start, cou
 
 
 @given(_SIZES, st.sampled_from(["first_exhausted", "all_exhausted"]))
-def test_a_stream_that_ends_is_walked_to_its_end(sizes, stop):
+def test_a_stream_that_ends_is_walked_to_its_end(sizes: Sizes, stop: str) -> None:
     stream = _stream(sizes, stop=stop)
     rows = stream.mixture.rows
     assert rows is not None
@@ -71,7 +75,7 @@ def test_a_stream_that_ends_is_walked_to_its_end(sizes, stop):
 
 
 @given(_SIZES, st.integers(0, 50), st.integers(0, 80))
-def test_what_a_range_needs_is_known_without_its_rows(sizes, start, count):
+def test_what_a_range_needs_is_known_without_its_rows(sizes: Sizes, start: int, count: int) -> None:
     stream = _stream(sizes)
     rows = stream.rows(start, start + count)
     for source, needed in enumerate(stream.needed(start, start + count)):
@@ -81,7 +85,7 @@ def test_what_a_range_needs_is_known_without_its_rows(sizes, start, count):
         assert list(zip(needed.epoch.tolist(), needed.group.tolist(), strict=True)) == expected
 
 
-def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_parts():
+def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_parts() -> None:
     stream = _stream([[5, 3, 9], [4, 4]], lanes=3)
     far = 10**12
     assert list(zip(*(column.tolist() for column in stream.rows(far, far + 20)), strict=True)) == _walk(
@@ -93,7 +97,7 @@ def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_par
         assert np.array_equal(column, np.concatenate(parts))
 
 
-def test_orders_of_other_lanes_are_refused():
+def test_orders_of_other_lanes_are_refused() -> None:
     stream = _stream([[5, 3], [4, 4]])
     other = EpochOrder(np.array([5, 3]), lanes=1, seed=0)
     with pytest.raises(ConfigError, match="expected one of 2 lanes for each of s0, s1"):
@@ -103,7 +107,9 @@ def test_orders_of_other_lanes_are_refused():
 
 
 @given(_SIZES, st.integers(0, 40), st.integers(1, 90), st.integers(1, 20))
-def test_an_agenda_lets_go_of_a_row_group_between_its_uses_and_never_in_one(sizes, start, count, step_rows):
+def test_an_agenda_lets_go_of_a_row_group_between_its_uses_and_never_in_one(
+    sizes: Sizes, start: int, count: int, step_rows: int
+) -> None:
     """What neither a step nor the next one needs is not held, but where a lane comes back to it in the same epoch."""
     stream = _stream(sizes)
     agenda = list(Agenda(stream, start, start + count, step_rows))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
@@ -44,6 +44,26 @@ class Outcome:
     epochs: int
     unread: int
     asked: float
+
+
+def settings_of(record: MixtureRecord) -> dict[str, Any]:
+    """Return what the key ``mix`` of the version's configuration says of the same mixture."""
+    order, names = record.order, list(record.sources)
+    return {
+        "level": record.level,
+        "weights_by": record.weights_by,
+        "splits": {name: source.split for name, source in record.sources.items()},
+        "names": names,
+        "lanes": order.lanes,
+        "batch_size": order.batch_size,
+        "block_size": order.block_size,
+        "step_rows": order.step_rows,
+        "seed": order.seed,
+        "stop": order.stop,
+        "points": [[step, [weights[name] for name in names]] for step, weights in order.points],
+        "interpolation": order.interpolation,
+        "rows": order.rows,
+    }
 
 
 def mixture_of(record: MixtureRecord) -> Mixture:
@@ -153,6 +173,9 @@ class _Check:
             "sources of the mixture = sources of the accounts",
             sorted(record.sources),
             sorted(manifest.accounts),
+        )
+        self._same(
+            "", "order and splits = those of config.mix", settings_of(record), manifest.config.get("mix")
         )
         drawn = sum(one.drawn_rows for one in record.sources.values())
         self._same("", "sum of drawn_rows = rows of the order", drawn, record.order.rows)

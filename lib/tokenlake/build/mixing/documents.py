@@ -77,8 +77,8 @@ class DocumentsOut:
         ids, offsets = documents.ids, documents.offsets
         if not np.diff(offsets).all():
             raise IntegrityError(
-                f"a stored document has no ids, among those from file id {documents.file[0]} on; expected some in every "
-                "row. Run `tokenlake verify --deep` on the dataset"
+                f"a stored document has no ids, among those from file id {documents.file[0]} on; expected some in "
+                "every row. Run `tokenlake verify --deep` on the dataset"
             )
         ends = Ends.of(ids, offsets, self._whole[source], self._out)
         existing = np.zeros_like(ends.eos) if self._out.pack is None else (~ends.lacks).astype(np.int64)

@@ -139,7 +139,9 @@ def _mixed(
         require_split(parent)
     spec, mixture = settled(asked, parents, out)
     drawn = outcomes(mixture, spec.lengths, spec.step_rows)
-    unit_rows = asked.unit_rows or choose_unit_rows(parents, lanes=spec.lanes, batch_size=spec.batch_size)
+    unit_rows = asked.unit_rows or choose_unit_rows(
+        parents, [weights for _, weights in spec.points], lanes=spec.lanes, batch_size=spec.batch_size
+    )
     of_unit = UnitIdentity(level, content_identity(parents), spec, mixture, out)
     units = range_units(spec.rows or 0, unit_rows, mean_row_bytes(parents, drawn), of_unit)
     forecast = forecast_of(
@@ -179,17 +181,18 @@ def _version(build: Mapping[str, object], units: Sequence[str]) -> str:
 
 
 def _on_choices(asked: ResolvedMixture, forecast: MixForecast) -> list[str]:
-    """Notes on what the configuration left open."""
-    units = f"{numbers.plural(forecast.units, 'unit')} of {numbers.count(forecast.unit_rows)} rows"
-    if asked.lanes is not None:
-        return (
-            []
-            if asked.unit_rows is not None
-            else [f"mix.unit_rows: {forecast.unit_rows}, which makes {units}"]
-        )
+    """A note on what the configuration left open."""
+    chosen = {
+        "mix.lanes": (asked.lanes, forecast.lanes),
+        "mix.unit_rows": (asked.unit_rows, forecast.unit_rows),
+    }
+    left = [f"{name}: {found}" for name, (given, found) in chosen.items() if given is None]
+    if not left:
+        return []
     return [
-        f"mix.lanes: {forecast.lanes}, by the sources and the length of the mixture; {units}. Write the lanes into the "
-        "configuration to keep the order, and what is built of it, when the mixture gets longer"
+        f"{', '.join(left)}, chosen by the sources and by how long the mixture is "
+        f"({numbers.plural(forecast.units, 'unit')}); write this into the configuration to keep what is built of it "
+        "when it gets longer"
     ]
 
 

@@ -52,6 +52,7 @@ def settled(
     if lanes is None:
         lanes = choose_lanes(
             parents,
+            [weights for _, weights in spec.points],
             batch_size=asked.batch_size,
             step_rows=asked.step_rows if single.scheduler.changes else None,
             rows=_rows(asked, single, parents, out),
