@@ -448,13 +448,23 @@ def test_units_of_equal_fingerprints_hold_the_same_rows_whatever_the_schedule_do
     block: int,
     step_lanes: int,
 ) -> None:
-    """Both schedules begin alike, and go on differently from some point on."""
+    """Both schedules begin alike, and go on differently from some point on, one of them with a source more."""
     keep = max(1, len(points) // 2)
     other = [*points[:keep], *(point for point in more if point[0] > points[keep - 1][0])]
+    lengths = {"a": 31, "b": 17, "c": 5}
+    weights = [{"a": w / 8, "b": (4 - w) / 8, "c": 0.5} for _, w in points]
+    further = [
+        {"d": 0.0 if n < keep else 0.25, "a": w / 8, "b": (4 - w) / 8} for n, (_, w) in enumerate(other)
+    ]
+    further = [{**each, "c": 0.5 - each["d"]} for each in further]
+    schedules = [
+        (lengths, tuple((step, each) for (step, _), each in zip(points, weights, strict=True))),
+        ({"d": 9, **lengths}, tuple((step, each) for (step, _), each in zip(other, further, strict=True))),
+    ]
     specs = [
         MixtureSpec(
-            lengths={"a": 31, "b": 17, "c": 5},
-            points=tuple((step, {"a": w / 8, "b": (4 - w) / 8, "c": 0.5}) for step, w in schedule),
+            lengths=there,
+            points=schedule,
             interpolation=interpolation,
             lanes=lanes,
             batch_size=lanes * 2,
@@ -464,29 +474,29 @@ def test_units_of_equal_fingerprints_hold_the_same_rows_whatever_the_schedule_do
             stop="restart",
             rows=600,
         )
-        for schedule in (points, other)
+        for there, schedule in schedules
     ]
     mixtures = [open_mixture(spec) for spec in specs]
     identities = [
-        UnitIdentity("documents", "c", spec, mixture, OUT)
+        UnitIdentity("documents", {name: name for name in spec.lengths}, spec, mixture, OUT)
         for spec, mixture in zip(specs, mixtures, strict=True)
     ]
     for start in range(0, 600, 60):
         one, two = (identity.of(start, start + 60) for identity in identities)
         if one == two:
             rows, same = (_rows(mixture, start, start + 60) for mixture in mixtures)
-            assert np.array_equal(rows, same)
+            assert rows == same
         else:  # nothing is built again before the schedules part, but for a block and the sources' rounding
             parted = points[keep - 1][0] + (interpolation == "step")
             assert start + 60 + lanes * (block + 5) + lanes * step_lanes >= parted * lanes * step_lanes
 
 
-def _rows(mixture: Mixture, start: int, stop: int) -> Any:
-    """(source, epoch, index) of the rows between two positions, lane by lane, int64[3, n]."""
+def _rows(mixture: Mixture, start: int, stop: int) -> list[tuple[str, int, int]]:
+    """(source, epoch, index) of the rows between two positions, lane by lane."""
     bounds = np.stack([mixture.layout.places_before(position) for position in (start, stop)], axis=1)
     found = [mixture.lane(lane, int(first), int(last)) for lane, (first, last) in enumerate(bounds)]
-    columns = ([getattr(draws, name) for draws in found] for name in ("source", "epoch", "index"))
-    return np.stack([np.concatenate(column) for column in columns])
+    rows = [row for draws in found for row in zip(draws.source, draws.epoch, draws.index, strict=True)]
+    return [(mixture.names[source], int(epoch), int(index)) for source, epoch, index in rows]
 
 
 # Packing again

@@ -142,7 +142,8 @@ def _mixed(
     unit_rows = asked.unit_rows or choose_unit_rows(
         parents, [weights for _, weights in spec.points], lanes=spec.lanes, batch_size=spec.batch_size
     )
-    of_unit = UnitIdentity(level, content_identity(parents), spec, mixture, out)
+    content = {parent.name: content_identity(parent) for parent in parents}
+    of_unit = UnitIdentity(level, content, spec, mixture, out)
     units = range_units(spec.rows or 0, unit_rows, mean_row_bytes(parents, drawn), of_unit)
     forecast = forecast_of(
         level,
@@ -155,7 +156,12 @@ def _mixed(
         units=len(units),
         unit_rows=unit_rows,
     )
-    identity = {"order": order_identity(spec), "rows": spec.rows, "out": rows_identity(out)}
+    identity = {
+        "content": [content[name] for name in spec.lengths],
+        "order": order_identity(spec),
+        "rows": spec.rows,
+        "out": rows_identity(out),
+    }
     return MixPlan(
         build=build,
         parents=parents,
