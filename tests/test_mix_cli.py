@@ -56,6 +56,7 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
     assert main(["plan", str(config)]) == 0
     captured = capsys.readouterr()
     rows = [line.split() for line in captured.out.splitlines()]
+    assert ["code", "~2.00", "~30", "~60"] in [row[:4] for row in rows]
     assert ["code", "pile.code.tokens", "to", "be", "made"] in [row[:5] for row in rows]
     assert "code 50.00%, web 50.00% of rows" in captured.out
     assert "after 1 times as many rows as there are" in captured.out
@@ -64,7 +65,21 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
     assert [step["name"] for step in planned["steps"]] == ["pile.code.tokens", "pile.web.tokens"]
     assert [step["version"] for step in planned["steps"]] == [None, None]
     assert planned["mixture"] is None
+    guess = {each["source"]: each for each in planned["guess"]}
+    assert {name: each["rows"] for name, each in guess.items()} == {"code": 30, "web": 90}
+    # 120 rows, half of them of each.
+    assert {name: (each["drawn_rows"], each["epochs"]) for name, each in guess.items()} == {
+        "code": (60, 2.0),
+        "web": (60, pytest.approx(2 / 3)),
+    }
     assert not (tmp_path / "store").exists()
+
+
+def test_a_plan_is_not_refused_by_a_guess(capsys: Output, config: Path) -> None:
+    # More tokens than all sources have together; only what is counted can say so.
+    ends = ["mix.epochs=null", "mix.stop_strategy=all_exhausted", "mix.total_tokens=100000"]
+    planned = _json(capsys, "plan", str(config), *(f"--set={end}" for end in ends))
+    assert planned["guess"] == []
 
 
 def test_a_run_says_at_which_step_it_is_and_then_what_the_mixture_came_to(

@@ -11,6 +11,7 @@ from tokenlake.build.mixing.plan import MixPlan, plan_mix
 from tokenlake.build.planning.estimate import Estimate, estimate
 from tokenlake.build.planning.plan import Plan, make_plan
 from tokenlake.catalog import Catalog
+from tokenlake.cli.mixtureguess import Amount, guess_drawn
 from tokenlake.cli.output import near, note, print_json, print_tables, stdout
 from tokenlake.cli.progress import RunProgress
 from tokenlake.cli.textplan import COLUMNS, about, plan_as_json, source_lines
@@ -18,6 +19,7 @@ from tokenlake.config import PipelineConfig
 from tokenlake.config.resolve import resolve, resolve_mix
 from tokenlake.config.resolved_mix import ResolvedMix, ResolvedMixture
 from tokenlake.config.steps import first_steps, last_step
+from tokenlake.errors import ConfigError
 from tokenlake.report import numbers
 from tokenlake.report.mixture import STOPS, share, weights_in_words
 from tokenlake.report.table import Column, Table, facts, label, number
@@ -51,7 +53,7 @@ def plan_steps(config: PipelineConfig, json: bool) -> int:
         return 0
     stdout().print(f"[bold]{asked.name}[/] into {near(asked.store)}\n")
     tables = [_tokens_table(tokens)] if tokens else []
-    print_tables(tables + (_waiting(asked) if mixed is None else _mixed(asked, mixed)))
+    print_tables(tables + (_waiting(asked, tokens) if mixed is None else _mixed(asked, mixed)))
     for line in _notes(tokens, mixed):
         note(line)
     return 0
@@ -74,6 +76,7 @@ def _as_json(asked: ResolvedMix, tokens: list[_Tokens], mixed: MixPlan | None) -
         "store": asked.store,
         "steps": steps,
         "mixture": None if mixed is None else _mixture_as_json(mixed),
+        **({"guess": _guess(asked, tokens)} if mixed is None else {}),
     }
 
 
@@ -117,12 +120,46 @@ def _state(version: int | None) -> str:
     return "to be made" if version is None else f"v{version} is there"
 
 
-def _waiting(asked: ResolvedMix) -> list[Table]:
+def _waiting(asked: ResolvedMix, tokens: list[_Tokens]) -> list[Table]:
     """What is known of a mixture before its parents are there."""
     if asked.mixture is None:
         return []
     packed = [("packed", _packed(asked))] if asked.pack else []
-    return [facts([("weights", _asked(asked.mixture)), ("end", _end(asked.mixture)), *packed], "Mixture")]
+    told = facts([("weights", _asked(asked.mixture)), ("end", _end(asked.mixture)), *packed], "Expected")
+    guess = _guess(asked, tokens)
+    return [Table.of([label("source"), *_GUESSED], guess, "Mixture"), told] if guess else [told]
+
+
+def _guess(asked: ResolvedMix, tokens: list[_Tokens]) -> list[dict[str, Any]]:
+    """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""
+    amounts = {each.source: _amount(asked, each) for each in tokens}
+    there = {parent.name: amounts.get(parent.name, Amount(0, 0)) for parent in asked.parents}
+    if asked.mixture is None or not all(amount.rows and amount.tokens for amount in there.values()):
+        return []
+    try:
+        drawn = guess_drawn(asked.mixture, there, append_eos=asked.pack is not None)
+    except ConfigError:
+        # Such as too few tokens for `total_tokens`: by a guess alone a plan must not be refused.
+        return []
+    return [
+        {
+            "source": name,
+            "rows": amount.rows,
+            "tokens": amount.tokens,
+            "drawn_rows": drawn[name].rows,
+            "drawn_tokens": drawn[name].tokens,
+            "epochs": drawn[name].rows / amount.rows,
+        }
+        for name, amount in there.items()
+    ]
+
+
+def _amount(asked: ResolvedMix, tokens: _Tokens) -> Amount:
+    """About how much there will be in the split that is mixed."""
+    split = next(parent.split for parent in asked.parents if parent.name == tokens.source)
+    part = dict(tokens.plan.source(tokens.source).splits).get(split, 0.0)
+    expected = tokens.expected[tokens.source]
+    return Amount(round(expected.documents * part), round(expected.tokens * part))
 
 
 def _mixed(asked: ResolvedMix, mixed: MixPlan) -> list[Table]:
@@ -178,6 +215,15 @@ _FORECAST: Final[tuple[Column, ...]] = (
     number("drawn_rows", "rows drawn"),
     number("unread_rows", "never drawn"),
     number("tokens", "tokens there"),
+    number("drawn_tokens", "tokens drawn", about),
+)
+
+
+_GUESSED: Final[tuple[Column, ...]] = (
+    number("epochs", "epochs", lambda value: f"~{value:.2f}"),
+    number("rows", "rows there", about),
+    number("drawn_rows", "rows drawn", about),
+    number("tokens", "tokens there", about),
     number("drawn_tokens", "tokens drawn", about),
 )
 

@@ -66,13 +66,15 @@ def _steps(tallies: Sequence[Tally]) -> Table:
         number("version", "version", lambda version: f"v{version}"),
         number("units"),
         number("built", "built now"),
-        number("tokens"),
+        number("written", "tokens"),
         number("seconds", "time", numbers.duration),
     ]
     records = [
         {
-            **{name: getattr(tally, name) for name in ("what", "dataset", "version", "units", "tokens")},
+            **{name: getattr(tally, name) for name in ("what", "dataset", "version", "units")},
             "built": tally.pending,
+            # Of a version that was there nobody counted.
+            "written": tally.written or None,
             "seconds": round(tally.seconds(), 3),
         }
         for tally in tallies

@@ -30,6 +30,7 @@ class Tally:
         dataset, version, pending: as planned.
         units, finished: of the plan, and those with a ledger record.
         documents, tokens: so far, those of resumed units included.
+        written: ids in finished units, BOS and EOS included and what was cut away not.
         sources: per source, in plan order.
         began: when the first unit started (monotonic clock), or None.
     """
@@ -44,6 +45,7 @@ class Tally:
     finished: int = 0
     documents: int = 0
     tokens: int = 0
+    written: int = 0
     sources: dict[str, SourceTally] = field(default_factory=dict[str, SourceTally])
     began: float | None = None
     ended: float | None = None
@@ -93,6 +95,8 @@ class Tally:
 
     def _finish(self, event: UnitFinished) -> None:
         self.finished += 1
+        account = event.record.account
+        self.written += account.content_packed + account.bos + account.eos
         self.ended = time.monotonic() if self.finished == self.units else None
         self._move(event.source, event.bytes - event.progressed, built=event.how == "built")
         if event.how != "built":
