@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-UInt64 = npt.NDArray[np.uint64]
+from tokenlake.order.random import Int64, splitmix64
 
 
 def split_indices(file: Int64, position: Int64, shares: Sequence[float]) -> npt.NDArray[np.int8]:
@@ -31,14 +30,6 @@ def split_indices(file: Int64, position: Int64, shares: Sequence[float]) -> npt.
     bounds = np.cumsum(np.asarray(shares, np.float64))[:-1]
     limits = np.minimum(bounds * 2.0**64, np.nextafter(2.0**64, 0)).astype(np.uint64)
     return np.searchsorted(limits, draws, side="right").astype(np.int8)
-
-
-def splitmix64(values: UInt64) -> UInt64:
-    """The output function of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def kept(position: Int64, excluded: Sequence[int]) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,158 @@
+"""Lanes: the rows of an epoch cut into equal stretches, and how the stretches make one stream of batches.
+
+A *lane* is one of L equal stretches; a *place* is an index in a lane; a *position* is an index in the stream of all
+lanes. Lanes never depend on how many machines read: with H of them, each takes L / H neighbouring lanes, which are its
+rows of every batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, final
+
+import numpy as np
+
+from tokenlake.errors import ConfigError
+from tokenlake.order.random import Int64
+from tokenlake.ragged import offsets_of
+
+_ENDLESS: Final = (1 << 63) - 1
+
+
+def lane_bounds(rows: int, lanes: int) -> Int64:
+    """Return where each lane begins and the last ends: ``floor(l * rows / lanes)``, int64[lanes + 1].
+
+    Exact for all rows below 2^63: the product is taken apart into what divides evenly and what is left.
+    """
+    if lanes < 1 or rows < 0:
+        raise ConfigError(f"{rows} rows in {lanes} lanes; expected 0 rows or more and 1 lane or more")
+    even, left = divmod(rows, lanes)
+    lane = np.arange(lanes + 1, dtype=np.int64)
+    return lane * even + lane * left // lanes
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LaneLayout:
+    """Position <-> (lane, place).
+
+    As long as every lane has rows, they go out batch by batch, in a batch lane by lane, ``batch_size / lanes`` places
+    of each; where the shortest lane ends inside a batch, that batch takes fewer places of each. Then follows what is
+    left of the longer lanes, in lane order.
+
+    Attributes:
+        lengths: rows of each lane, int64[lanes]; None where lanes are endless.
+        lanes: how many there are.
+        batch_size: rows of a batch, divisible by `lanes`.
+
+    Raises:
+        ConfigError: any of them does not fit the others.
+    """
+
+    lengths: Int64 | None
+    lanes: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1 or self.batch_size < 1 or self.batch_size % self.lanes:
+            raise ConfigError(
+                f"a batch of {self.batch_size} rows cannot take as many of each of {self.lanes} lanes; "
+                "expected a batch size that the number of lanes divides"
+            )
+        if self.lengths is not None and (len(self.lengths) != self.lanes or (self.lengths < 0).any()):
+            raise ConfigError(
+                f"lane lengths {self.lengths.tolist()}; expected {self.lanes} numbers that are not negative"
+            )
+        if self.rows is not None and self.rows >= _ENDLESS:
+            raise ConfigError(f"{self.rows} rows in all lanes; expected fewer than 2^63")
+
+    @cached_property
+    def rows(self) -> int | None:
+        """How many positions there are; None where lanes are endless."""
+        return None if self.lengths is None else sum(self.lengths.tolist())
+
+    def locate(self, positions: Int64) -> tuple[Int64, Int64]:
+        """Return the lane and the place of each position, int64[n] both; ConfigError where there is none."""
+        self._check(positions, self.rows, "positions")
+        batch = positions // self.batch_size
+        inside = positions - batch * self.batch_size
+        lane = inside // self._width
+        place = batch * self._width + inside - lane * self._width
+        late = np.flatnonzero(batch >= self._full)
+        if len(late):
+            lane[late], place[late] = self._locate_late(positions[late])
+        return lane, place
+
+    def position(self, lane: Int64, place: Int64) -> Int64:
+        """Return the position of each (lane, place), int64[n]; the inverse of :meth:`locate`."""
+        self._check(lane, self.lanes, "lanes")
+        self._check(place, None if self.lengths is None else self.lengths[lane], "places")
+        batch = place // self._width
+        positions = batch * self.batch_size + (lane - batch) * self._width + place
+        late = np.flatnonzero(batch >= self._full)
+        if len(late):
+            positions[late] = self._position_late(lane[late], place[late])
+        return positions
+
+    def places_before(self, position: int) -> Int64:
+        """Return how many places of each lane lie before a position: int64[lanes]; they sum to it."""
+        if position < 0 or (self.rows is not None and position > self.rows):
+            end = "" if self.rows is None else f" to {self.rows}"
+            raise ConfigError(f"position {position} is not in the stream; expected 0{end or ' or more'}")
+        if position >= self._even * self.lanes:
+            return self._even + np.clip(
+                position - self._even * self.lanes - self._rest[:-1], 0, np.diff(self._rest)
+            )
+        batch, inside = divmod(position, self.batch_size)
+        share = self._width if batch < self._full else self._even % self._width
+        return batch * self._width + np.clip(inside - np.arange(self.lanes) * share, 0, share)
+
+    @property
+    def _width(self) -> int:
+        """Places of each lane in a full batch."""
+        return self.batch_size // self.lanes
+
+    @cached_property
+    def _even(self) -> int:
+        """Places that every lane has."""
+        return _ENDLESS if self.lengths is None else int(self.lengths.min())
+
+    @property
+    def _full(self) -> int:
+        """Full batches."""
+        return self._even // self._width
+
+    @cached_property
+    def _rest(self) -> Int64:
+        """Where the rest of each lane begins behind the even part, and the last ends: int64[lanes + 1]."""
+        return offsets_of(np.zeros(self.lanes) if self.lengths is None else self.lengths - self._even)
+
+    def _locate_late(self, positions: Int64) -> tuple[Int64, Int64]:
+        """As :meth:`locate`, behind the full batches."""
+        share = max(self._even % self._width, 1)
+        lane, step = np.divmod(positions - self._full * self.batch_size, share)
+        rest = positions - self._even * self.lanes
+        longer = np.searchsorted(self._rest, rest, side="right") - 1
+        return (
+            np.where(rest < 0, lane, longer),
+            np.where(rest < 0, self._full * self._width + step, self._even + rest - self._rest[longer]),
+        )
+
+    def _position_late(self, lane: Int64, place: Int64) -> Int64:
+        """As :meth:`position`, behind the full batches."""
+        share = self._even % self._width
+        inside = lane * share + place - self._full * self._width
+        rest = self._rest[lane] + place - self._even
+        return np.where(
+            place < self._even, self._full * self.batch_size + inside, self._even * self.lanes + rest
+        )
+
+    def _check(self, values: Int64, limit: Int64 | int | None, what: str) -> None:
+        wrong = values < 0 if limit is None else (values < 0) | (values >= limit)
+        if not wrong.any():
+            return
+        first = int(np.argmax(wrong))
+        end = limit if limit is None or isinstance(limit, int) else int(limit[first])
+        expected = "0 or more" if end is None else f"0 to {end - 1}" if end else "none, for it is empty"
+        raise ConfigError(f"{what}: {values[first]} is not in the stream; expected {expected}")

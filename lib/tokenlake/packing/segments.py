@@ -1,0 +1,103 @@
+"""Where the pieces of documents lie in rows: what every strategy answers, from lengths alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.ragged import offsets_of, places
+
+Int64 = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Pieces of documents, row by row.
+
+    Attributes:
+        document: int64[S], index of the document each piece belongs to.
+        start: int64[S], index of the piece's first token within its document.
+        length: int64[S], tokens in the piece, at least 1.
+        row_offsets: int64[R + 1], pieces ``row_offsets[r]:row_offsets[r + 1]`` make up row ``r``; what they leave
+            of it is padding.
+    """
+
+    document: Int64
+    start: Int64
+    length: Int64
+    row_offsets: Int64
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_offsets) - 1
+
+    def taken(self, rows: Int64) -> Segments:
+        """Return the rows `rows` (int64[m]), in that order."""
+        counts = np.diff(self.row_offsets)[rows]
+        pieces = places(self.row_offsets[rows], counts)
+        return Segments(self.document[pieces], self.start[pieces], self.length[pieces], offsets_of(counts))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """What whole rows leave of documents, and which row it shares with others.
+
+    Attributes:
+        document, start, length: int64[m], by document and then by start.
+        bin: int64[m], number of the shared row, from 0 without gaps.
+    """
+
+    document: Int64
+    start: Int64
+    length: Int64
+    bin: Int64
+
+    @classmethod
+    def of(cls, lengths: Int64, seq_length: int, bins: Callable[[Int64], Int64]) -> Self:
+        """Return the rests of documents of `lengths` (int64[n], each at least 1), placed by `bins`.
+
+        A document is ``length // seq_length`` whole rows, and a rest of ``length % seq_length`` tokens, if any.
+        """
+        whole, rests = np.divmod(lengths, seq_length)
+        document = np.flatnonzero(rests)
+        return cls(document, whole[document] * seq_length, rests[document], bins(rests[document]))
+
+    @property
+    def bins(self) -> int:
+        """How many rows are shared."""
+        return int(self.bin.max()) + 1 if len(self.bin) else 0
+
+
+def from_rests(lengths: Int64, seq_length: int, rests: Rests) -> Segments:
+    """Return the whole rows of documents and the rows that their rests share.
+
+    Rows come in the order of their first tokens in the input, and the pieces of a row in the order of the documents.
+
+    Args:
+        lengths: int64[n], tokens per document, each at least 1.
+        seq_length: tokens per row.
+        rests: of these documents.
+    """
+    whole = lengths // seq_length
+    full = np.repeat(np.arange(len(lengths)), whole)
+    full_start = (np.arange(len(full)) - np.repeat(np.cumsum(whole) - whole, whole)) * seq_length
+    order = np.argsort(small(rests.bin), kind="stable")
+    counts = np.concatenate([np.ones(len(full), np.int64), np.bincount(rests.bin)])
+    document = np.concatenate([full, rests.document[order]])
+    start = np.concatenate([full_start, rests.start[order]])
+    length = np.concatenate([np.full(len(full), seq_length), rests.length[order]])
+    rows = Segments(document, start, length, offsets_of(counts))
+    first = rows.row_offsets[:-1]
+    begins = np.cumsum(lengths) - lengths
+    return rows.taken(np.argsort(begins[document[first]] + start[first]))
+
+
+def small(values: Int64) -> npt.NDArray[Any]:
+    """Return values >= 0 as uint16 where all of them fit: numpy sorts those by counting, ten times as fast."""
+    return values.astype(np.uint16) if not len(values) or int(values.max()) < 1 << 16 else values
