@@ -13,7 +13,7 @@ from tokenlake._version import __version__
 if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult, build_dataset
     from tokenlake.catalog import Catalog
-    from tokenlake.config import PipelineConfig, TokenizerConfig, load_config
+    from tokenlake.config import PipelineConfig, TokenizerConfig, WeightSchedulePoint, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.flat.pretokenizing import pretokenize
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tokenlake.flat.tokenizing import tokenize_and_save
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
+    from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
     from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
@@ -130,6 +131,8 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "SupervisedRows": "tokenlake.transforms.supervised",
+    "WeightSchedulePoint": "tokenlake.config",
+    "WeightScheduler": "tokenlake.mixing.schedule",
     "Where": "tokenlake.transforms",
 }
 
@@ -182,6 +185,8 @@ __all__ = [
     "TokenlakeError",
     "Transform",
     "TransformedShardedSource",
+    "WeightSchedulePoint",
+    "WeightScheduler",
     "Where",
     "WriteStats",
     "__version__",
