@@ -13,7 +13,22 @@ from tokenlake._version import __version__
 if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult, build_dataset
     from tokenlake.catalog import Catalog
-    from tokenlake.config import PipelineConfig, TokenizerConfig, load_config
+    from tokenlake.config import (
+        CacheStageConfig,
+        DatasetConfig,
+        LoadStageConfig,
+        MixStageConfig,
+        ObservabilityConfig,
+        PackStageConfig,
+        PipelineConfig,
+        RayConfig,
+        SaveStageConfig,
+        SourceStageConfig,
+        TokenizerConfig,
+        TokenizeStageConfig,
+        WeightSchedulePoint,
+        load_config,
+    )
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.flat.pretokenizing import pretokenize
@@ -22,6 +37,10 @@ if TYPE_CHECKING:
     from tokenlake.flat.tokenizing import tokenize_and_save
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
+    from tokenlake.pipeline.context import PipelineContext
+    from tokenlake.pipeline.loader import AsyncDataLoader
+    from tokenlake.pipeline.pipeline import Pipeline, create_pipeline
+    from tokenlake.pipeline.stage import BaseStage
     from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -41,6 +60,7 @@ if TYPE_CHECKING:
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.sources.sharded.packed import PackedShardedSource
     from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, batched_tokenize_iterator
     from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
     from tokenlake.transforms import (
@@ -127,12 +147,32 @@ _HOME: Final = {
     "Transform": "tokenlake.transforms",
     "SupervisedRows": "tokenlake.transforms.supervised",
     "Where": "tokenlake.transforms",
+    "AsyncDataLoader": "tokenlake.pipeline.loader",
+    "BaseStage": "tokenlake.pipeline.stage",
+    "Pipeline": "tokenlake.pipeline.pipeline",
+    "PipelineContext": "tokenlake.pipeline.context",
+    "create_pipeline": "tokenlake.pipeline.pipeline",
+    "PackedShardedSource": "tokenlake.sources.sharded.packed",
+    "CacheStageConfig": "tokenlake.config",
+    "DatasetConfig": "tokenlake.config",
+    "LoadStageConfig": "tokenlake.config",
+    "MixStageConfig": "tokenlake.config",
+    "ObservabilityConfig": "tokenlake.config",
+    "PackStageConfig": "tokenlake.config",
+    "RayConfig": "tokenlake.config",
+    "SaveStageConfig": "tokenlake.config",
+    "SourceStageConfig": "tokenlake.config",
+    "TokenizeStageConfig": "tokenlake.config",
+    "WeightSchedulePoint": "tokenlake.config",
 }
 
 __all__ = [
     "AddField",
     "ArrowShardedSource",
+    "AsyncDataLoader",
+    "BaseStage",
     "BuildResult",
+    "CacheStageConfig",
     "Catalog",
     "ChainedTransform",
     "ChatTemplateTransform",
@@ -142,6 +182,7 @@ __all__ = [
     "ConvertInputOutputToChatML",
     "ConvertToChatML",
     "CsvShardedSource",
+    "DatasetConfig",
     "DatasetIntrospector",
     "DropFields",
     "Err",
@@ -156,33 +197,46 @@ __all__ = [
     "JsonShardedSource",
     "LengthManager",
     "LimitedShardedSource",
+    "LoadStageConfig",
     "Manifest",
     "MapField",
     "MaybeApplyChatTemplate",
+    "MixStageConfig",
+    "ObservabilityConfig",
     "Ok",
+    "PackStageConfig",
+    "PackedShardedSource",
     "ParquetShardedSource",
+    "Pipeline",
     "PipelineConfig",
+    "PipelineContext",
     "PreferenceRows",
     "PromptEngine",
+    "RayConfig",
     "RenameFields",
     "Result",
+    "SaveStageConfig",
     "SelectFields",
     "ShardInfo",
     "ShardedDataSource",
+    "SourceStageConfig",
     "SupervisedRows",
     "TextShardedSource",
+    "TokenizeStageConfig",
     "TokenizedShardedSource",
     "TokenizerConfig",
     "TokenizerManager",
     "TokenlakeError",
     "Transform",
     "TransformedShardedSource",
+    "WeightSchedulePoint",
     "Where",
     "WriteStats",
     "__version__",
     "batched_tokenize_iterator",
     "build_dataset",
     "compute_tokenizer_hash",
+    "create_pipeline",
     "create_source",
     "create_writer",
     "expand_data_files",
