@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tokenlake.flat.tokenizing import tokenize_and_save
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
+    from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
     from tokenlake.pipeline.context import PipelineContext
     from tokenlake.pipeline.loader import AsyncDataLoader
     from tokenlake.pipeline.pipeline import Pipeline, create_pipeline
@@ -95,12 +96,15 @@ _HOME: Final = {
     "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
     "Ok": "tokenlake.result",
+    "PackedRows": "tokenlake.packing",
     "PipelineConfig": "tokenlake.config",
     "PreferenceRows": "tokenlake.transforms.preference",
     "PromptEngine": "tokenlake.transforms.prompt.engine",
     "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
+    "pack_constant_length": "tokenlake.packing",
+    "pack_pre_tokenized": "tokenlake.packing",
     "ArrowShardedSource": "tokenlake.sources.sharded",
     "CompositeShardedSource": "tokenlake.sources.sharded",
     "CsvShardedSource": "tokenlake.sources.sharded",
@@ -205,6 +209,7 @@ __all__ = [
     "ObservabilityConfig",
     "Ok",
     "PackStageConfig",
+    "PackedRows",
     "PackedShardedSource",
     "ParquetShardedSource",
     "Pipeline",
@@ -241,6 +246,8 @@ __all__ = [
     "create_writer",
     "expand_data_files",
     "load_config",
+    "pack_constant_length",
+    "pack_pre_tokenized",
     "pretokenize",
     "save_dataset",
     "save_iterator",
