@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenlake._version import __version__
 
 if TYPE_CHECKING:
-    from tokenlake.build.runner import BuildResult, build_dataset
+    from tokenlake.build.runner import BuildResult
     from tokenlake.catalog import Catalog
     from tokenlake.config import PipelineConfig, TokenizerConfig, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tokenlake.flat.save import create_writer, save_dataset, save_iterator
     from tokenlake.flat.stats import WriteStats
     from tokenlake.flat.tokenizing import tokenize_and_save
+    from tokenlake.legacy.building import build_dataset
+    from tokenlake.legacy.informs import TextDatasetInform
+    from tokenlake.legacy.mixture import DatasetMixture
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.result import Err, Ok, Result
@@ -32,11 +35,13 @@ if TYPE_CHECKING:
         HuggingFaceShardedSource,
         JsonShardedSource,
         LimitedShardedSource,
+        MixedShardedSource,
         ParquetShardedSource,
         ShardedDataSource,
         ShardInfo,
         TextShardedSource,
         TransformedShardedSource,
+        block_mixture_interleave,
         create_source,
         expand_data_files,
         wrap_hf_dataset,
@@ -67,10 +72,12 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
-    "build_dataset": "tokenlake.build.runner",
+    "build_dataset": "tokenlake.legacy.building",
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "DatasetMixture": "tokenlake.legacy.mixture",
+    "TextDatasetInform": "tokenlake.legacy.informs",
     "Err": "tokenlake.result",
     "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
@@ -89,11 +96,13 @@ _HOME: Final = {
     "HuggingFaceShardedSource": "tokenlake.sources.sharded",
     "JsonShardedSource": "tokenlake.sources.sharded",
     "LimitedShardedSource": "tokenlake.sources.sharded",
+    "MixedShardedSource": "tokenlake.sources.sharded",
     "ParquetShardedSource": "tokenlake.sources.sharded",
     "ShardInfo": "tokenlake.sources.sharded",
     "ShardedDataSource": "tokenlake.sources.sharded",
     "TextShardedSource": "tokenlake.sources.sharded",
     "TransformedShardedSource": "tokenlake.sources.sharded",
+    "block_mixture_interleave": "tokenlake.sources.sharded",
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
@@ -143,6 +152,7 @@ __all__ = [
     "ConvertToChatML",
     "CsvShardedSource",
     "DatasetIntrospector",
+    "DatasetMixture",
     "DropFields",
     "Err",
     "ExpandTransform",
@@ -159,6 +169,7 @@ __all__ = [
     "Manifest",
     "MapField",
     "MaybeApplyChatTemplate",
+    "MixedShardedSource",
     "Ok",
     "ParquetShardedSource",
     "PipelineConfig",
@@ -170,6 +181,7 @@ __all__ = [
     "ShardInfo",
     "ShardedDataSource",
     "SupervisedRows",
+    "TextDatasetInform",
     "TextShardedSource",
     "TokenizedShardedSource",
     "TokenizerConfig",
@@ -181,6 +193,7 @@ __all__ = [
     "WriteStats",
     "__version__",
     "batched_tokenize_iterator",
+    "block_mixture_interleave",
     "build_dataset",
     "compute_tokenizer_hash",
     "create_source",
