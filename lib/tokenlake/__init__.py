@@ -13,7 +13,7 @@ from tokenlake._version import __version__
 if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult
     from tokenlake.catalog import Catalog
-    from tokenlake.config import PipelineConfig, TokenizerConfig, load_config
+    from tokenlake.config import PipelineConfig, TokenizerConfig, WeightSchedulePoint, load_config
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.flat.pretokenizing import pretokenize
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenlake.legacy.mixture import DatasetMixture
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
+    from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -135,6 +136,8 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "SupervisedRows": "tokenlake.transforms.supervised",
+    "WeightSchedulePoint": "tokenlake.config",
+    "WeightScheduler": "tokenlake.mixing.schedule",
     "Where": "tokenlake.transforms",
 }
 
@@ -189,6 +192,8 @@ __all__ = [
     "TokenlakeError",
     "Transform",
     "TransformedShardedSource",
+    "WeightSchedulePoint",
+    "WeightScheduler",
     "Where",
     "WriteStats",
     "__version__",
