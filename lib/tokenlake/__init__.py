@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenlake._version import __version__
 
 if TYPE_CHECKING:
-    from tokenlake.build.runner import BuildResult, build_dataset
+    from tokenlake.build.runner import BuildResult
     from tokenlake.catalog import Catalog
     from tokenlake.config import (
         CacheStageConfig,
@@ -35,8 +35,12 @@ if TYPE_CHECKING:
     from tokenlake.flat.save import create_writer, save_dataset, save_iterator
     from tokenlake.flat.stats import WriteStats
     from tokenlake.flat.tokenizing import tokenize_and_save
+    from tokenlake.legacy.building import build_dataset
+    from tokenlake.legacy.informs import TextDatasetInform
+    from tokenlake.legacy.mixture import DatasetMixture
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
+    from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
     from tokenlake.pipeline.context import PipelineContext
     from tokenlake.pipeline.loader import AsyncDataLoader
@@ -52,11 +56,13 @@ if TYPE_CHECKING:
         HuggingFaceShardedSource,
         JsonShardedSource,
         LimitedShardedSource,
+        MixedShardedSource,
         ParquetShardedSource,
         ShardedDataSource,
         ShardInfo,
         TextShardedSource,
         TransformedShardedSource,
+        block_mixture_interleave,
         create_source,
         expand_data_files,
         wrap_hf_dataset,
@@ -88,10 +94,12 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
-    "build_dataset": "tokenlake.build.runner",
+    "build_dataset": "tokenlake.legacy.building",
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "DatasetMixture": "tokenlake.legacy.mixture",
+    "TextDatasetInform": "tokenlake.legacy.informs",
     "Err": "tokenlake.result",
     "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
@@ -113,11 +121,13 @@ _HOME: Final = {
     "HuggingFaceShardedSource": "tokenlake.sources.sharded",
     "JsonShardedSource": "tokenlake.sources.sharded",
     "LimitedShardedSource": "tokenlake.sources.sharded",
+    "MixedShardedSource": "tokenlake.sources.sharded",
     "ParquetShardedSource": "tokenlake.sources.sharded",
     "ShardInfo": "tokenlake.sources.sharded",
     "ShardedDataSource": "tokenlake.sources.sharded",
     "TextShardedSource": "tokenlake.sources.sharded",
     "TransformedShardedSource": "tokenlake.sources.sharded",
+    "block_mixture_interleave": "tokenlake.sources.sharded",
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
@@ -150,6 +160,8 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "SupervisedRows": "tokenlake.transforms.supervised",
+    "WeightSchedulePoint": "tokenlake.config",
+    "WeightScheduler": "tokenlake.mixing.schedule",
     "Where": "tokenlake.transforms",
     "AsyncDataLoader": "tokenlake.pipeline.loader",
     "BaseStage": "tokenlake.pipeline.stage",
@@ -188,6 +200,7 @@ __all__ = [
     "CsvShardedSource",
     "DatasetConfig",
     "DatasetIntrospector",
+    "DatasetMixture",
     "DropFields",
     "Err",
     "ExpandTransform",
@@ -206,6 +219,7 @@ __all__ = [
     "MapField",
     "MaybeApplyChatTemplate",
     "MixStageConfig",
+    "MixedShardedSource",
     "ObservabilityConfig",
     "Ok",
     "PackStageConfig",
@@ -226,6 +240,7 @@ __all__ = [
     "ShardedDataSource",
     "SourceStageConfig",
     "SupervisedRows",
+    "TextDatasetInform",
     "TextShardedSource",
     "TokenizeStageConfig",
     "TokenizedShardedSource",
@@ -235,10 +250,12 @@ __all__ = [
     "Transform",
     "TransformedShardedSource",
     "WeightSchedulePoint",
+    "WeightScheduler",
     "Where",
     "WriteStats",
     "__version__",
     "batched_tokenize_iterator",
+    "block_mixture_interleave",
     "build_dataset",
     "compute_tokenizer_hash",
     "create_pipeline",
