@@ -418,10 +418,16 @@ def test_mixed_rows_say_where_they_are_from(two: dict[str, Any]):
 
 def test_a_schedule_moves_the_weights(two: dict[str, Any]):
     schedule = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 100, "weights": {"a": 0.0, "b": 1.0}}]
-    made = pipeline(two).source().mix({"weight_schedule": schedule, "block_size": 10})
-    names = [row["__source__"] for row in islice(made.build(), 200)]
-    assert names[:100] == ["a"] * 100
-    assert names[100:] == ["b"] * 100
+
+    def names(**more: Any) -> list[str]:
+        made = pipeline(two).source().mix({"weight_schedule": schedule, "block_size": 10, **more})
+        return [row["__source__"] for row in islice(made.build(), 400)]
+
+    assert names(step_rows=1) == ["a"] * 100 + ["b"] * 300
+    assert names(step_rows=2) == ["a"] * 200 + ["b"] * 200
+    assert (
+        names(batch_size=3, lanes=None) == ["a"] * 300 + ["b"] * 100
+    )  # a step is a batch, where nobody says more
 
 
 def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):

@@ -27,22 +27,13 @@ class _Rule:
 _BUILDS = "it acts in builds (`tokenlake run`, build_dataset)"
 _CACHES = "it comes with the caches; today tokens are kept by tokenize.cache_tokenized"
 _SILENT = "a pipeline reports nothing"
-_SPECIAL = "special tokens in a text are plain text, and in a conversation an error"
 
 _RULES: Final[dict[str, dict[str, _Rule]]] = {
     "datasets": {
         "exclude": _Rule(_BUILDS),
         "splits": _Rule(_BUILDS, (None, {"train": 1.0})),
         "max_bad_fraction": _Rule(_BUILDS),
-        "chat": _Rule(f"{_BUILDS}; rows with messages are rendered by the tokenizer's chat template"),
-        "prompt": _Rule(f"{_BUILDS}; for rows there is PromptEngine"),
         "preference": _Rule(f"{_BUILDS}; for rows there is PreferenceRows"),
-        "special_tokens_in_text": _Rule(_SPECIAL),
-        "long_documents": _Rule(
-            "keep, truncate and drop; `split` acts in builds", (None, "keep", "truncate", "drop")
-        ),
-        "truncation_strategy": _Rule("documents are cut at a token", (None, "simple")),
-        "truncation_side": _Rule("documents are cut at their end", (None, "right")),
         "tokenizer_kwargs": _Rule("the tokenizer.json is used as it is", (None, {}, {"use_fast": True})),
         "shard_column": _Rule(
             "rows are saved in their order, to files of save.num_shards or save.max_shard_size"
@@ -52,17 +43,9 @@ _RULES: Final[dict[str, dict[str, _Rule]]] = {
         "splits": _Rule(_BUILDS, ({"train": 1.0},)),
         "max_bad_fraction": _Rule(_BUILDS, (0.001,)),
     },
-    "tokenize": {
-        "special_tokens_in_text": _Rule(_SPECIAL, ("literal",)),
-        "long_documents": _Rule(
-            "keep, truncate and drop; `split` acts in builds", (None, "keep", "truncate", "drop")
-        ),
-        "truncation_strategy": _Rule("documents are cut at a token", (None, "simple")),
-        "truncation_side": _Rule("documents are cut at their end", (None, "right")),
-    },
     "mix": {
-        "lanes": _Rule("rows are drawn in one lane; lanes act where a mixture is built", (64,)),
-        "batch_size": _Rule("rows are drawn one by one; it acts where a mixture is built", (256,)),
+        "lanes": _Rule("rows are drawn in one lane; lanes act where a mixture is built"),
+        "weights_by": _Rule("rows; tokens act where a mixture is built", ("rows",)),
         "epochs": _Rule("total_rows and total_tokens end a mixture, and stop_strategy does"),
     },
     "save": {"push_to_hub": _Rule("push the saved files by hand", (False,))},

@@ -55,7 +55,10 @@ class MixStage(BaseStage):
 
 
 def _schedule(mix: MixStageConfig) -> WeightScheduler | None:
-    return WeightScheduler(mix.weight_schedule, mix.weight_schedule_type) if mix.weight_schedule else None
+    """Return the weights along the rows of the mixture; a step is `step_rows` of them, else a batch."""
+    rows = mix.step_rows or mix.batch_size
+    points = [{"step": point.step * rows, "weights": point.weights} for point in mix.weight_schedule or ()]
+    return WeightScheduler(points, mix.weight_schedule_type) if points else None
 
 
 def _ended(mixed: MixedShardedSource, mix: MixStageConfig) -> ShardedDataSource:

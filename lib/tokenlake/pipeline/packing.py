@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
+from tokenlake.config.lengths import contradictions
 from tokenlake.config.outputs import output_problems
 from tokenlake.errors import ConfigError
 from tokenlake.pipeline.acting import check_stage
@@ -53,5 +54,6 @@ def _require_packable(context: PipelineContext) -> None:
         if dataset.name in context.tokenizers
         for line in output_problems(config, dataset, context.tokenizers[dataset.name].options)
     ]
+    problems += contradictions(config)
     if problems:
         raise ConfigError("\n".join(problems), problems=problems)

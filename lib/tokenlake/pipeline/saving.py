@@ -94,8 +94,8 @@ def _check(targets: Mapping[str, SaveTarget], context: PipelineContext) -> None:
 
 
 def _require_apart(dataset: DatasetConfig, target: Path) -> None:
-    files = (dataset.data_files,) if isinstance(dataset.data_files, str) else dataset.data_files
-    for entry in files:
+    files = dataset.data_files
+    for entry in (files,) if isinstance(files, str) else files or ():
         if "://" not in entry and Path(entry).expanduser().absolute().is_relative_to(target):
             raise ConfigError(
                 f"save: {target} holds the input {entry!r} of {dataset.name!r}, which it would replace; give a "

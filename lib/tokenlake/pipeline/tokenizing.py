@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
-from tokenlake.config.lengths import long_documents
+from tokenlake.config.lengths import contradictions
 from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.pipeline.acting import check_stage
 from tokenlake.pipeline.context import ChosenTokenizer, PipelineContext
+from tokenlake.pipeline.rowencoding import RowEncoding
+from tokenlake.pipeline.rowtokens import RowTokens, Wanted
+from tokenlake.pipeline.settling import resolved
 from tokenlake.pipeline.stage import BaseStage
 from tokenlake.sources.sharded.base import ShardedDataSource
-from tokenlake.sources.sharded.fields import Row
-from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, how_to_tokenize
-from tokenlake.sources.sharded.tokenrows import TokenRows
+from tokenlake.sources.sharded.tokenized import TokenizedShardedSource
 from tokenlake.tokenizers.manager import TokenizerManager
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
-
-_DEFAULT_FIELD: Final = "text"
 
 
 @final
@@ -36,20 +34,29 @@ class TokenizeStage(BaseStage):
     def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, ShardedDataSource]:
         """Return the sources as rows of tokens, each with its own tokenizer.
 
+        Where one of the datasets has conversations or prompts, of which a part bears loss, all rows have a
+        ``loss_mask``.
+
         Raises:
-            ConfigError: a source has no tokenizer.
+            ConfigError: a source has no tokenizer, or options contradict each other.
             NotAvailableError: an option that a pipeline does not act on is set.
             SourceNotFoundError, TokenizerError: a tokenizer cannot be had.
         """
-        check_stage(context.config, "tokenize")
+        config = context.config
+        check_stage(config, "tokenize")
+        if problems := contradictions(config):
+            raise ConfigError("\n".join(problems), problems=problems)
         manager = TokenizerManager()
-        made: dict[str, ShardedDataSource] = {}
-        for name, source in data.items():
-            options = chosen_tokenizer(context.config, context.dataset(name), name)
-            loaded = manager.get_tokenizer(options.name_or_path)
-            context.tokenizers[name] = chosen = ChosenTokenizer(loaded, options)
-            made[name] = _tokenized(source, chosen, context, name)
-        return made
+        for name in data:
+            options = chosen_tokenizer(config, context.dataset(name), name)
+            context.tokenizers[name] = ChosenTokenizer(manager.get_tokenizer(options.name_or_path), options)
+        masked = any(
+            resolved(config, context.dataset(name), name, packing=False).texts.masked for name in data
+        )
+        return {
+            name: TokenizedShardedSource.deciding(source, _Deciding(source, name, context, masked=masked))
+            for name, source in data.items()
+        }
 
 
 def chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> TokenizerConfig:
@@ -65,58 +72,37 @@ def chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name
     return options.model_copy(update={"max_length": options.max_length or config.tokenize.max_length})
 
 
-def _tokenized(
-    source: ShardedDataSource, chosen: ChosenTokenizer, context: PipelineContext, name: str
-) -> ShardedDataSource:
-    dataset, stage = context.dataset(name), context.config.tokenize
-    how = how_to_tokenize(
-        chosen.loaded,
-        chosen.options,
-        content_field=_DEFAULT_FIELD if dataset is None else dataset.content_field,
-        additional_fields=None if dataset is None else dataset.additional_fields,
-        format_callback=None,  # applied already, as the source was opened
-        format_fields=None,
-        remove_columns=stage.remove_columns,
-        batch_size=stage.batch_size,
-        arrays=True,
-    )
-    policy = _policy(context, name)
-    tokens = TokenizedShardedSource.deciding(source, _Deciding(how, context, name))
-    return tokens.filter(_Shorter(chosen.options.max_length or 0)) if policy == "drop" else tokens
-
-
-def _policy(context: PipelineContext, name: str) -> str:
-    """Return what becomes of documents above `max_length`: whether rows are packed is known when they are drawn."""
-    config, dataset = context.config, context.dataset(name)
-    packing = config.pack.model_copy(update={"enabled": context.packing})
-    config = config.model_copy(update={"pack": packing})
-    if dataset is None:
-        dataset = config.datasets[0].model_copy(update={"tokenizer": None, "long_documents": None})
-    return long_documents(config, dataset)[0]
-
-
 @final
 class _Deciding:
-    """How to tokenize: documents are cut unless packing follows, in which case rows hold them whole."""
+    """How to tokenize a source, decided when rows are drawn: only then is it known whether packing follows."""
 
-    def __init__(self, how: TokenRows, context: PipelineContext, name: str) -> None:
-        self._context, self._name = context, name
-        self._hows = {cut: replace(how, config=_cutting(how.config, cut)) for cut in (False, True)}
+    def __init__(
+        self, source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
+    ) -> None:
+        self._source, self._name, self._context = source, name, context
+        self._masked = masked
+        self._made: dict[bool, RowTokens] = {}
 
-    def __call__(self) -> TokenRows:
-        return self._hows[_policy(self._context, self._name) == "truncate"]
+    def __call__(self) -> RowTokens:
+        packing = self._context.packing
+        if packing not in self._made:
+            self._made[packing] = self._make(packing)
+        return self._made[packing]
 
-
-def _cutting(options: TokenizerConfig, cut: bool) -> TokenizerConfig:
-    return options.model_copy(update={"truncation": cut})
-
-
-@final
-class _Shorter:
-    """Whether a row has at most so many tokens."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-
-    def __call__(self, row: Row) -> bool:
-        return len(row["input_ids"]) <= self._most
+    def _make(self, packing: bool) -> RowTokens:
+        config, dataset = self._context.config, self._context.dataset(self._name)
+        chosen = self._context.tokenizers[self._name]
+        files = chosen.loaded.files
+        eos = files.eos_id if config.pack.eos_token_id is None else config.pack.eos_token_id
+        kept = None if dataset is None else dataset.additional_fields
+        remove = config.tokenize.remove_columns
+        wanted = Wanted(
+            options=chosen.options,
+            masked=self._masked,
+            keep=() if kept is None and remove is None else kept,
+            remove=frozenset(remove or ()),
+            batch_size=config.tokenize.batch_size,
+        )
+        source = resolved(config, dataset, self._name, packing=packing)
+        encoding = RowEncoding(files, eos_id=eos, packing=packing)
+        return RowTokens(self._source, source, chosen.loaded, encoding, wanted)
