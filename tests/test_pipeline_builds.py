@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import tokenlake as tl
 from tests.chat_samples import MARKED_CHATML, conversation, speaking
+from tests.outputs_support import build_here
 from tests.pipeline_support import texts, write_jsonl, written
 from tests.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
@@ -30,9 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def built(config: dict[str, Any], store: Path) -> dict[str, list[Any]]:
-    result = tl.build_dataset(config | {"name": "d", "save": {"output_dir": str(store)}}, workers=1)
-    files = sorted(Path(result.path, "data").glob("*.parquet"))
-    table: Any = pa.concat_tables([pq.read_table(file) for file in files])
+    table = build_here(config | {"name": "d", "save": {"output_dir": str(store)}}).table()
     return {name: table[name].to_pylist() for name in table.column_names}
 
 
@@ -187,7 +184,7 @@ def test_real_texts_and_conversations_are_those_of_a_build(shared_data: Path, tm
     hub = shared_data / "hf" / "hub" / "models--meta-llama--Llama-2-7b-chat-hf" / "snapshots"
     (tokenizer,) = hub.iterdir()
     pack = {"enabled": True, "seq_length": 2048}
-    for name, rows in (("math-chat.jsonl.gz", 1000), ("text.parquet", 150)):
+    for name, rows in (("math-chat.jsonl.gz", 1000), ("text-00000-of-00004.parquet", 150)):
         files = str(shared_data / "corpora" / name)
         config = {
             "datasets": [{"data_files": files, "tokenizer": str(tokenizer), "num_rows": rows}],
