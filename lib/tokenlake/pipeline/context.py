@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tokenlake.config.pipeline import PipelineConfig
     from tokenlake.config.tokenizer import TokenizerConfig
     from tokenlake.pipeline.saved import SavedShardedSource
+    from tokenlake.sources.sharded.base import ShardedDataSource
     from tokenlake.tokenizers.manager import LoadedTokenizer
 
 
@@ -28,16 +29,17 @@ class PipelineContext:
 
     Attributes:
         config: the configuration, with the sections that stages were called with in place of the pipeline's own.
+        opened: name of a dataset to its rows, as :meth:`Pipeline.source` opened it.
         tokenizers: name of a source to its tokenizer, once :meth:`Pipeline.tokenize` was called.
         packed: whether rows are packed by a stage that was called.
-        mixed: whether sources are mixed by a stage that was called.
         saved: what is to be written when the pipeline is built.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
+        self.opened: dict[str, ShardedDataSource] = {}
         self.tokenizers: dict[str, ChosenTokenizer] = {}
-        self.packed = self.mixed = False
+        self.packed = False
         self.saved: list[SavedShardedSource] = []
 
     @property

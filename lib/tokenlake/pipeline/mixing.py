@@ -50,7 +50,6 @@ class MixStage(BaseStage):
             stop_strategy=mix.stop_strategy,
             weight_scheduler=_schedule(mix),
         )
-        context.mixed = True
         return {MIXED: _ended(mixed, mix)}
 
 

@@ -43,9 +43,10 @@ class SourceStage(BaseStage):
         """
         config = context.config
         check_pipeline(config)
-        return {
+        context.opened = {
             dataset.name or "": open_dataset(
                 dataset.model_copy(update=_OF_OTHER_STAGES), config.source, streaming=config.streaming
             )
             for dataset in config.datasets
         }
+        return context.opened

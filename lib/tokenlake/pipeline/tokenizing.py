@@ -9,6 +9,7 @@ from tokenlake.config.lengths import contradictions
 from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.pipeline.acting import check_stage
+from tokenlake.pipeline.caching import cached
 from tokenlake.pipeline.context import ChosenTokenizer, PipelineContext
 from tokenlake.pipeline.rowencoding import RowEncoding
 from tokenlake.pipeline.rowtokens import RowTokens, Wanted
@@ -53,10 +54,7 @@ class TokenizeStage(BaseStage):
         masked = any(
             resolved(config, context.dataset(name), name, packing=False).texts.masked for name in data
         )
-        return {
-            name: TokenizedShardedSource.deciding(source, _Deciding(source, name, context, masked=masked))
-            for name, source in data.items()
-        }
+        return {name: _tokens(source, name, context, masked=masked) for name, source in data.items()}
 
 
 def chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> TokenizerConfig:
@@ -70,6 +68,17 @@ def chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name
         )
     options = TokenizerConfig(name_or_path=choice) if isinstance(choice, str) else choice
     return options.model_copy(update={"max_length": options.max_length or config.tokenize.max_length})
+
+
+def _tokens(
+    source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
+) -> ShardedDataSource:
+    tokens = TokenizedShardedSource.deciding(source, _Deciding(source, name, context, masked=masked))
+    dataset, stage = context.dataset(name), context.config.tokenize
+    kept = dataset.additional_fields if dataset is not None else None
+    batch = stage.batch_size if context.tokenizers[name].options.padding == "longest" else None
+    wanted = {"masked": masked, "kept": kept, "removed": stage.remove_columns, "batch_size": batch}
+    return cached(tokens, source, name, context, wanted)
 
 
 @final

@@ -41,6 +41,10 @@ class FileBacked(ShardedDataSource):
     def every_row(self) -> bool:
         return self._shards.every_row
 
+    @property
+    def versions(self) -> Sequence[tuple[str, int, str]]:
+        return [(file.url, file.size, file.token) for file in self._shards.files]
+
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return without_numbers(self._shards.rows(shard_name, 0))
 
