@@ -6,12 +6,11 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipeline_support import Counted, Endless, gpt, llama, tokens
+from tests.pipeline_support import Counted, Endless, gpt, tokens
 from tests.sharded_support import Plain
 from tokenlake.config import PackStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
@@ -94,14 +93,6 @@ def test_eos_and_padding_are_the_tokenizers_where_nobody_says_more():
     assert row["input_ids"].tolist() == [100, eos, gpt().pad_id]
     (row,) = PackedShardedSource(tokens([1]), {"seq_length": 3, "eos_token_id": 0}, tokenizer=gpt())
     assert row["input_ids"].tolist() == [100, 0, gpt().pad_id]
-
-
-def test_documents_without_a_token_of_their_own_are_left_out_where_the_tokenizer_is_known():
-    text: Any = pa.array([""], pa.large_string())
-    alone = llama().encode(text).ids
-    source = Plain({"a": [{"input_ids": alone}, {"input_ids": [1, 50]}]})
-    (row,) = PackedShardedSource(source, {"seq_length": 3}, tokenizer=llama())
-    assert row["input_ids"].tolist() == [1, 50, llama().files.eos_id]
 
 
 def test_an_eos_that_nobody_names_is_an_error():

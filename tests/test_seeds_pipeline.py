@@ -566,11 +566,16 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files that snippets read."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("data", "code_data", "text_data", "bucket/code", "bucket/text", "bucket/math"):
+    for folder in ("data", "code_data", "text_data"):
         save_dataset(texts(60, folder), tmp_path / folder)
         for other in (tmp_path / folder / "_tokenlake").iterdir():
             other.unlink()
         (tmp_path / folder / "_tokenlake").rmdir()
+    for folder in ("code", "text", "math"):
+        write_jsonl(
+            tmp_path / "long" / f"{folder}.jsonl", [{"text": f"{folder} {n} " * 500} for n in range(30)]
+        )
+        save_dataset(tl.JsonShardedSource(f"long/{folder}.jsonl"), tmp_path / "bucket" / folder)
     rows = [{"content": row["text"]} for row in texts(9)]
     save_dataset(rows, tmp_path / "bucket" / "data")
     for folder in ("data", "more_data", "raw_data"):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tokenlake import config as configuration
 from tokenlake.errors import BadRecordError, ConfigError
@@ -52,8 +51,7 @@ class PackedShardedSource(ShardedDataSource):
         Args:
             source: rows with ``input_ids``.
             config: how to pack; `enabled` does not matter here. None: the defaults.
-            tokenizer: whose EOS and padding are used where `config` names none; with it, documents without a token of
-                their own are left out, as builds do.
+            tokenizer: whose EOS and padding are used where `config` names none.
             seed: of ``shuffle_packed``; None is 0.
 
         Raises:
@@ -63,7 +61,7 @@ class PackedShardedSource(ShardedDataSource):
             raise ConfigError(
                 f"source: got a {type(source).__name__}, must be a source of rows with input_ids"
             )
-        self._source, self._tokenizer = source, tokenizer
+        self._source = source
         pack = _checked(config)
         self._eos, pad = _ends(pack, tokenizer)
         self._packing = PackedRows(
@@ -106,10 +104,9 @@ class PackedShardedSource(ShardedDataSource):
 
     def _documents(self) -> Iterator[Row]:
         """Yield the ids of each document, and which of them bear loss."""
-        empty = self._empty_document()
         for number, row in enumerate(self._source):
             ids = _ids(row, number)
-            if not len(ids) or (empty is not None and np.array_equal(ids, empty)):
+            if not len(ids):
                 continue
             loss = _loss(row, ids, number)
             if loss is None:
@@ -119,13 +116,6 @@ class PackedShardedSource(ShardedDataSource):
                 # Who learns the last token of a document must learn to stop after it, but not where it was cut off.
                 ids, loss = np.append(ids, self._eos), np.append(loss, loss[-1])
             yield {"input_ids": ids, "loss_mask": loss}
-
-    def _empty_document(self) -> Int32 | None:
-        """Return what the tokenizer makes of no text: the special tokens alone."""
-        if self._tokenizer is None:
-            return None
-        text: Any = pa.array([""], pa.large_string())
-        return self._tokenizer.encode(text).ids
 
     def __repr__(self) -> str:
         return f"PackedShardedSource({self._source!r}, seq_length={self._packing.seq_length})"
