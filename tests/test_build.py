@@ -575,6 +575,7 @@ def test_a_wrong_boundary_in_packed_ids_is_found():
         file=np.array([1, 1]),
         position=np.array([0, 5]),
         start=np.array([0, 0], np.int32),
+        ends=np.array([True, True]),
         pad=0,
     )
     check_boundaries(packed, (7,), (9,))

@@ -212,12 +212,6 @@ DATASET_LATER: list[dict[str, Any]] = [
 ]
 SECTION_LATER: list[dict[str, Any]] = [
     {"tokenize": {"cache_tokenized": True}},
-    {"pack": {"enabled": True, "strategy": "pool"}},
-    {"pack": {"enabled": True, "strategy": "first_fit"}},
-    {"pack": {"enabled": True, "strategy": "best_fit"}},
-    {"pack": {"enabled": True, "num_packers": 2}},
-    {"pack": {"enabled": True, "shuffle_packed": True}},
-    {"pack": {"enabled": True, "shuffle_buffer_factor": 2}},
     {"save": {"format": "arrow"}},
     {"save": {"compression": "gzip"}},
     {"save": {"compression": "none"}},
@@ -288,7 +282,7 @@ def test_what_is_harmless_passes_and_changes_nothing() -> None:
         load={"batch_size": 99, "shuffle_buffer_size": 10},
         ray={"num_workers": 9},
         tokenize={"remove_columns": ["text"], "cache_tokenized": False},
-        pack={"enabled": True, "shuffle_packed": False},
+        pack={"enabled": True, "shuffle_packed": False, "shuffle_buffer_factor": 2},
     )
     assert harmless == build(pack={"enabled": True})
 
@@ -329,6 +323,9 @@ PACKED: dict[str, Any] = {"pack": {"enabled": True, "seq_length": 512}}
         ({}, {"pack": {"enabled": True, "seq_length": 512, "pad_token_id": 5}}),
         ({}, {"pack": {"enabled": True, "seq_length": 512, "window_tokens": 4096}}),
         ({}, {"pack": {"enabled": True, "seq_length": 512, "store_segment_ids": True}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "strategy": "best_fit"}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "max_segments": 8}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "shuffle_packed": True}}),
         ({}, {"source": {"unit_size": 1}}),
         ({}, {"source": {"max_record_bytes": 1}}),
         ({}, {"save": {"max_shard_size": 1}}),
@@ -389,6 +386,32 @@ def test_paths_workers_engines_and_other_runtime_options_are_no_identity(
     sections: dict[str, Any], dataset: dict[str, Any]
 ) -> None:
     assert ids(build(dataset, **{**PACKED, **sections})) == ids(build(**PACKED))
+
+
+def packed(seed: int | None = None, **pack: Any) -> ResolvedBuild:
+    return build(seed=seed, pack={"enabled": True, "seq_length": 512, **pack})
+
+
+def test_the_seed_is_identity_only_where_rows_are_shuffled() -> None:
+    assert ids(packed(seed=1)) == ids(packed(seed=2)) == ids(packed(shuffle_packed=False))
+    assert ids(packed(seed=1, shuffle_packed=True)) != ids(packed(seed=2, shuffle_packed=True))
+    assert ids(packed(seed=0, shuffle_packed=True)) == ids(packed(shuffle_packed=True))
+
+
+def test_rows_are_shuffled_unless_asked_otherwise_where_the_strategy_reorders_documents() -> None:
+    def seed_of(seed: int | None = None, **pack: Any) -> int | None:
+        found = packed(seed, **pack).pack
+        assert found is not None
+        return found.shuffle_seed
+
+    assert [seed_of(strategy=name) for name in ("greedy", "pool", "first_fit", "best_fit")] == [None, 0, 0, 0]
+    assert seed_of(strategy="pool", shuffle_packed=False) is None
+    assert seed_of(seed=7, shuffle_packed=True) == 7
+
+
+def test_the_number_of_packers_is_identity_only_for_the_pool() -> None:
+    assert ids(packed(num_packers=2)) == ids(packed())
+    assert ids(packed(num_packers=2, strategy="pool")) != ids(packed(strategy="pool"))
 
 
 def test_the_identity_is_pinned() -> None:

@@ -120,13 +120,9 @@ _MIX: Final[dict[str, Rule]] = {
 }
 _PACK: Final[dict[str, Rule]] = {
     **dict.fromkeys(("enabled", "seq_length", "eos_token_id", "pad_token_id", "include_segment_ids"), _BUILD),
-    **dict.fromkeys(("window_tokens", "store_segment_ids"), _BUILD),
-    "strategy": _later("greedy", instead="greedy", acts_with="enabled"),
-    "num_packers": _later(4, instead="the strategy greedy, which has one packer", acts_with="enabled"),
-    "shuffle_packed": _later(
-        None, False, instead="rows are stored in input order; shuffle when reading", acts_with="enabled"
-    ),
-    "shuffle_buffer_factor": _later(10, instead="rows are stored in input order", acts_with="enabled"),
+    **dict.fromkeys(("window_tokens", "store_segment_ids", "strategy", "num_packers"), _BUILD),
+    **dict.fromkeys(("max_segments", "shuffle_packed"), _BUILD),
+    "shuffle_buffer_factor": _OTHER,
 }
 _SAVE: Final[dict[str, Rule]] = {
     "enabled": _OTHER,

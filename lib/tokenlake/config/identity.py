@@ -68,6 +68,9 @@ def _pack(pack: ResolvedPack) -> dict[str, Any]:
         "strategy": pack.strategy,
         "window_tokens": pack.window_tokens,
         "store_segment_ids": pack.store_segment_ids,
+        **({"num_packers": pack.num_packers} if pack.strategy == "pool" else {}),
+        **({} if pack.max_segments is None else {"max_segments": pack.max_segments}),
+        **({} if pack.shuffle_seed is None else {"shuffle_seed": pack.shuffle_seed}),
     }
 
 

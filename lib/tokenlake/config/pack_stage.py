@@ -27,25 +27,38 @@ class PackStageConfig(Section):
     """Token in unfilled slots; null: the tokenizer's padding, else EOS."""
 
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "greedy"
-    """greedy: in order, documents cut at the end of a row. The others cut fewer documents."""
+    """greedy: in order, documents cut at the end of a row; no padding. pool: each document goes to the open row that it
+    fills best, and is cut where it fits none. first_fit and best_fit: documents that fit a row are never cut, or hardly
+    any; longer ones are whole rows and a rest. No strategy loses a token."""
 
     num_packers: Count = 4
     """Open rows of the strategy `pool`."""
+
+    max_segments: Count | None = None
+    """At most so many pieces of documents in a row, which is padded then; null: any number."""
 
     include_segment_ids: Switch = True
     """Have readers yield `segment_ids` (1, 2, 3, ... per document of a row, 0 for padding)."""
 
     shuffle_packed: Switch | None = None
-    """Shuffle the packed rows inside a window; null: as the strategy supports it, today not."""
+    """Shuffle whole rows inside each window, by the pipeline's seed (null: 0). null: yes where the strategy reorders
+    documents anyway, no for `greedy`, whose rows come in the order of the input."""
 
     shuffle_buffer_factor: Count = 10
-    """Rows of the shuffle's buffer per open row, where `shuffle_packed` acts in the row-wise API."""
+    """In the row-wise API `shuffle_packed` acts on `shuffle_buffer_factor * num_packers` rows at a time; not used by a
+    build, which shuffles whole windows."""
 
     window_tokens: Count = 2**24
-    """Tokens inside which a strategy may reorder documents; part of the result's identity."""
+    """Tokens inside which documents, and rows where they are shuffled, may be reordered; part of the result's identity.
+    Where a unit writes several files at a time (`save.num_shards`), they share it."""
 
     store_segment_ids: Switch = False
     """Write `segment_ids` as a column too; readers derive them anyway, and the column costs 20% more CPU."""
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether rows are shuffled."""
+        return self.strategy != "greedy" if self.shuffle_packed is None else self.shuffle_packed
 
     @model_validator(mode="after")
     def _window_holds_a_row(self) -> Self:

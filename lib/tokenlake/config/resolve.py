@@ -348,8 +348,11 @@ def _pack(config: PipelineConfig) -> ResolvedPack | None:
         seq_length=pack.seq_length,
         eos_token_id=pack.eos_token_id,
         pad_token_id=pack.pad_token_id,
-        strategy="greedy",
+        strategy=pack.strategy,
         window_tokens=pack.window_tokens,
         store_segment_ids=pack.store_segment_ids,
         include_segment_ids=pack.include_segment_ids,
+        num_packers=pack.num_packers,
+        max_segments=pack.max_segments,
+        shuffle_seed=(config.seed or 0) if pack.shuffles else None,
     )

@@ -118,16 +118,22 @@ class ResolvedPack:
         seq_length: tokens of a row.
         eos_token_id: token after each document, or None: the tokenizer's.
         pad_token_id: token of unfilled slots, or None: the tokenizer's padding, else EOS.
-        window_tokens: tokens inside which documents may be reordered.
+        window_tokens: tokens inside which documents and rows may be reordered.
+        num_packers: open rows of the strategy ``pool``.
+        max_segments: at most so many pieces in a row; None: any number.
+        shuffle_seed: of the shuffle of rows inside a window; None: they are not shuffled.
     """
 
     seq_length: int
     eos_token_id: int | None
     pad_token_id: int | None
-    strategy: Literal["greedy"]
+    strategy: Literal["greedy", "pool", "first_fit", "best_fit"]
     window_tokens: int
     store_segment_ids: bool
     include_segment_ids: bool
+    num_packers: int = 4
+    max_segments: int | None = None
+    shuffle_seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

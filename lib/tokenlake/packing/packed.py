@@ -45,6 +45,11 @@ class Packed:
         return len(self.row_offsets) - 1
 
     @property
+    def row_lengths(self) -> Int64:
+        """int64[rows]: tokens of each row, padding not counted."""
+        return np.diff(offsets_of(self.segment_lengths)[self.row_offsets])
+
+    @property
     def begins(self) -> Int64:
         """int64[S]: where in `input_ids` each piece begins."""
         counts = np.diff(self.row_offsets)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tokenlake.manifest import ShardEntry
 from tokenlake.packing import Packed
+from tokenlake.ragged import cells
 from tokenlake.schema import DOCUMENT, LogicalHasher, open_writer
 from tokenlake.storage import Layout, Store
 from tokenlake.storage.layout import shard_path
@@ -182,7 +183,11 @@ def segment_ids(packed: Packed, seq_length: int) -> np.ndarray[Any, np.dtype[np.
     per_row = np.diff(packed.row_offsets)
     number = np.arange(len(packed.segment_lengths)) - np.repeat(packed.row_offsets[:-1], per_row) + 1
     ids = np.repeat(number.astype(np.int32), packed.segment_lengths)
-    return np.concatenate([ids, np.zeros(packed.rows * seq_length - len(ids), np.int32)])
+    if not packed.pad:
+        return ids
+    out = np.zeros((packed.rows, seq_length), np.int32)
+    out[cells(packed.row_lengths, seq_length, left=False)] = ids
+    return out.ravel()
 
 
 def _ragged(offsets: Any, values: Any, kind: Any) -> Any:

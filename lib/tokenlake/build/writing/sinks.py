@@ -20,7 +20,8 @@ from tokenlake.build.writing.tokensink import TokensSink
 from tokenlake.columntypes import arrow_type
 from tokenlake.errors import AccountError
 from tokenlake.manifest import ShardEntry
-from tokenlake.packing import GreedyPacker, Packed
+from tokenlake.order.random import key_of
+from tokenlake.packing import Packed, open_packer
 from tokenlake.packing.marks import LEARNED, learned, plain
 from tokenlake.schema import packed_schema, tokens_schema
 from tokenlake.storage import Layout, Store
@@ -43,7 +44,7 @@ def open_sink(
         writer = PartWriter(store, layout, split, job.unit, schema, job.max_shard_size, only)
         if job.pack is None:
             return TokensSink(writer, schema, prefix, suffix, _padding(job), group_tokens(job.files))
-        return PackedSink(job, writer, schema, prefix, suffix)
+        return PackedSink(job, writer, schema, prefix, suffix, _packing_key(job, split, only))
 
     schema = _schema(job)
     if job.files is None or job.files == 1:
@@ -65,9 +66,26 @@ def _padding(job: UnitJob) -> Padding:
     return Padding(settings.padding, settings.max_length, settings.padding_side or "right", job.pad_id)
 
 
+def _packing_key(job: UnitJob, split: str, file: int | None) -> int | None:
+    """The key by which rows of one output are shuffled, or None.
+
+    It names the unit by where it begins to read, and not by its number, which changes with the inputs before it.
+    """
+    if job.pack is None or job.pack.shuffle_seed is None:
+        return None
+    begin = job.ranges[0]
+    number = [name for name, _ in job.source.splits].index(split)
+    return key_of(job.pack.shuffle_seed, begin.file.file_id, begin.start, number, file or 0)
+
+
 @final
 class PackedSink:
-    """Greedy packing into sequences."""
+    """Packing into sequences.
+
+    Args:
+        prefix, suffix: what the tokenizer's post-processor puts around a document.
+        shuffle_key: by which whole rows are shuffled inside a window, or None.
+    """
 
     def __init__(
         self,
@@ -76,6 +94,7 @@ class PackedSink:
         schema: pa.Schema,
         prefix: tuple[int, ...],
         suffix: tuple[int, ...],
+        shuffle_key: int | None = None,
     ) -> None:
         assert job.pack is not None
         self.counts: Counter[str] = Counter()
@@ -91,12 +110,18 @@ class PackedSink:
         self._group_rows = max(1, group_tokens(job.files) // self._seq_length)
         self._schema = schema
         self._writer = writer
-        self._packer = GreedyPacker(
+        self._packer = open_packer(
+            job.pack.strategy,
             self._seq_length,
             group_rows=self._group_rows,
             prefix=self._prefix,
             suffix=self._suffix,
             pad_id=job.pad_id,
+            # Files that are written at the same time share the memory of one window.
+            window_tokens=job.pack.window_tokens // (job.files or 1),
+            num_packers=job.pack.num_packers,
+            max_segments=job.pack.max_segments,
+            shuffle_key=shuffle_key,
         )
 
     def add(self, documents: TokenDocuments) -> None:
@@ -153,13 +178,13 @@ def check_boundaries(packed: Packed, prefix: tuple[int, ...], suffix: tuple[int,
     Raises:
         AccountError: a document begins or ends with another id, which would be a bug.
     """
-    ends = np.cumsum(packed.segment_lengths, dtype=np.int64)
-    begins = packed.start == 0
+    begins = packed.begins
+    first = packed.start == 0
     if prefix:
-        _require(packed.input_ids[(ends - packed.segment_lengths)[begins]], prefix[0], "begins", packed)
-    if suffix and len(begins) > 1:
-        # A piece is its document's last where the next one begins another document.
-        _require(packed.input_ids[ends[:-1][begins[1:]] - 1], suffix[-1], "ends", packed)
+        _require(packed.input_ids[begins[first]], prefix[0], "begins", packed)
+    if suffix:
+        last = (begins + packed.segment_lengths)[packed.ends] - 1
+        _require(packed.input_ids[last], suffix[-1], "ends", packed)
 
 
 def _require(found: Int32, expected: int, what: str, packed: Packed) -> None:
