@@ -15,7 +15,7 @@ Lengths = Mapping[str, int | None]
 """Name of each source to its rows, None where only reading it would tell."""
 
 _ENDLESS: Final = 1 << 53  # rows that no source has
-_STEP: Final = 1024  # places that are looked up at a time
+_STEP: Final = 1024  # places that are looked up at a time, where blocks are smaller
 
 
 @final
@@ -48,8 +48,10 @@ class Turns:
         """Yield the name of the source at each place, from `place` on; raises as :meth:`rows`."""
         mixture = self._mixture(lengths)
         names, rows = mixture.names, mixture.rows
+        step = -(-_STEP // self.block_size) * self.block_size
         while rows is None or place < rows:
-            stop = place + _STEP if rows is None else min(place + _STEP, rows)
+            stop = (place // step + 1) * step
+            stop = stop if rows is None else min(stop, rows)
             for source in mixture.lane(0, place, stop).source.tolist():
                 yield names[source]
             place = stop
