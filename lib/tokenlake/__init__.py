@@ -13,7 +13,22 @@ from tokenlake._version import __version__
 if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult
     from tokenlake.catalog import Catalog
-    from tokenlake.config import PipelineConfig, TokenizerConfig, WeightSchedulePoint, load_config
+    from tokenlake.config import (
+        CacheStageConfig,
+        DatasetConfig,
+        LoadStageConfig,
+        MixStageConfig,
+        ObservabilityConfig,
+        PackStageConfig,
+        PipelineConfig,
+        RayConfig,
+        SaveStageConfig,
+        SourceStageConfig,
+        TokenizerConfig,
+        TokenizeStageConfig,
+        WeightSchedulePoint,
+        load_config,
+    )
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.flat.pretokenizing import pretokenize
@@ -26,6 +41,11 @@ if TYPE_CHECKING:
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.mixing.schedule import WeightScheduler
+    from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
+    from tokenlake.pipeline.context import PipelineContext
+    from tokenlake.pipeline.loader import AsyncDataLoader
+    from tokenlake.pipeline.pipeline import Pipeline, create_pipeline
+    from tokenlake.pipeline.stage import BaseStage
     from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -47,6 +67,7 @@ if TYPE_CHECKING:
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.sources.sharded.packed import PackedShardedSource
     from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, batched_tokenize_iterator
     from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
     from tokenlake.transforms import (
@@ -83,12 +104,15 @@ _HOME: Final = {
     "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
     "Ok": "tokenlake.result",
+    "PackedRows": "tokenlake.packing",
     "PipelineConfig": "tokenlake.config",
     "PreferenceRows": "tokenlake.transforms.preference",
     "PromptEngine": "tokenlake.transforms.prompt.engine",
     "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
+    "pack_constant_length": "tokenlake.packing",
+    "pack_pre_tokenized": "tokenlake.packing",
     "ArrowShardedSource": "tokenlake.sources.sharded",
     "CompositeShardedSource": "tokenlake.sources.sharded",
     "CsvShardedSource": "tokenlake.sources.sharded",
@@ -139,12 +163,32 @@ _HOME: Final = {
     "WeightSchedulePoint": "tokenlake.config",
     "WeightScheduler": "tokenlake.mixing.schedule",
     "Where": "tokenlake.transforms",
+    "AsyncDataLoader": "tokenlake.pipeline.loader",
+    "BaseStage": "tokenlake.pipeline.stage",
+    "Pipeline": "tokenlake.pipeline.pipeline",
+    "PipelineContext": "tokenlake.pipeline.context",
+    "create_pipeline": "tokenlake.pipeline.pipeline",
+    "PackedShardedSource": "tokenlake.sources.sharded.packed",
+    "CacheStageConfig": "tokenlake.config",
+    "DatasetConfig": "tokenlake.config",
+    "LoadStageConfig": "tokenlake.config",
+    "MixStageConfig": "tokenlake.config",
+    "ObservabilityConfig": "tokenlake.config",
+    "PackStageConfig": "tokenlake.config",
+    "RayConfig": "tokenlake.config",
+    "SaveStageConfig": "tokenlake.config",
+    "SourceStageConfig": "tokenlake.config",
+    "TokenizeStageConfig": "tokenlake.config",
+    "WeightSchedulePoint": "tokenlake.config",
 }
 
 __all__ = [
     "AddField",
     "ArrowShardedSource",
+    "AsyncDataLoader",
+    "BaseStage",
     "BuildResult",
+    "CacheStageConfig",
     "Catalog",
     "ChainedTransform",
     "ChatTemplateTransform",
@@ -154,6 +198,7 @@ __all__ = [
     "ConvertInputOutputToChatML",
     "ConvertToChatML",
     "CsvShardedSource",
+    "DatasetConfig",
     "DatasetIntrospector",
     "DatasetMixture",
     "DropFields",
@@ -169,23 +214,35 @@ __all__ = [
     "JsonShardedSource",
     "LengthManager",
     "LimitedShardedSource",
+    "LoadStageConfig",
     "Manifest",
     "MapField",
     "MaybeApplyChatTemplate",
+    "MixStageConfig",
     "MixedShardedSource",
+    "ObservabilityConfig",
     "Ok",
+    "PackStageConfig",
+    "PackedRows",
+    "PackedShardedSource",
     "ParquetShardedSource",
+    "Pipeline",
     "PipelineConfig",
+    "PipelineContext",
     "PreferenceRows",
     "PromptEngine",
+    "RayConfig",
     "RenameFields",
     "Result",
+    "SaveStageConfig",
     "SelectFields",
     "ShardInfo",
     "ShardedDataSource",
+    "SourceStageConfig",
     "SupervisedRows",
     "TextDatasetInform",
     "TextShardedSource",
+    "TokenizeStageConfig",
     "TokenizedShardedSource",
     "TokenizerConfig",
     "TokenizerManager",
@@ -201,10 +258,13 @@ __all__ = [
     "block_mixture_interleave",
     "build_dataset",
     "compute_tokenizer_hash",
+    "create_pipeline",
     "create_source",
     "create_writer",
     "expand_data_files",
     "load_config",
+    "pack_constant_length",
+    "pack_pre_tokenized",
     "pretokenize",
     "save_dataset",
     "save_iterator",

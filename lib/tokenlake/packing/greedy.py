@@ -8,15 +8,18 @@ of the documents' lengths alone (:func:`segments_of`); tokens are copied once.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+
+from tokenlake.packing.joining import join_documents
+from tokenlake.packing.packed import Packed
+from tokenlake.packing.segments import Segments
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -26,69 +29,45 @@ Bools = npt.NDArray[np.bool_]
 _WINDOW: Final = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Pieces of documents in stream order.
-
-    Attributes:
-        document: int64[S], index of the document each piece belongs to.
-        start: int64[S], index of the piece's first token within its document.
-        length: int64[S], tokens in the piece, at least 1.
-        row_offsets: int64[R + 1], pieces ``row_offsets[r]:row_offsets[r + 1]`` make up row ``r``.
-    """
-
-    document: Int64
-    start: Int64
-    length: Int64
-    row_offsets: Int64
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Rows of ``seq_length`` tokens.
-
-    Attributes:
-        input_ids: int32[rows * seq_length], contiguous.
-        segment_lengths: int32[S], tokens of each piece, rows one after another.
-        row_offsets: int64[rows + 1] into the pieces.
-        file, position: int64[S], where each piece's document comes from.
-        start: int32[S], index of the piece's first token within its document.
-        pad: padding tokens at the end of the last row.
-    """
-
-    input_ids: Int32
-    segment_lengths: Int32
-    row_offsets: Int64
-    file: Int64
-    position: Int64
-    start: Int32
-    pad: int
-
-    @property
-    def rows(self) -> int:
-        return len(self.row_offsets) - 1
-
-
-def segments_of(lengths: Int64, seq_length: int) -> Segments:
+def segments_of(lengths: Int64, seq_length: int, max_segments: int | None = None) -> Segments:
     """Cut documents of ``lengths`` tokens, laid end to end from a row's beginning, into rows.
 
     Args:
         lengths: int64[n], tokens per document, each at least 1.
         seq_length: tokens per row.
+        max_segments: at most so many pieces in a row, which ends then, full or not; None: any number.
 
     Returns:
-        The pieces of ``ceil(sum(lengths) / seq_length)`` rows; the last row may be partly filled.
+        The pieces of the rows. Without `max_segments` all rows but the last are full.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
-    rows = -(-total // seq_length)
-    row_starts = np.arange(rows, dtype=np.int64) * seq_length
+    cut = _cut(lengths, ends, np.arange(0, total, seq_length, dtype=np.int64))
+    if max_segments is None or not len(ends) or int(np.diff(cut.row_offsets).max()) <= max_segments:
+        return cut
+    return _cut(lengths, ends, _bounded_rows(ends.tolist(), seq_length, max_segments))
+
+
+def _cut(lengths: Int64, ends: Int64, row_starts: Int64) -> Segments:
+    """Cut documents, laid end to end, where rows begin (int64[R])."""
     doc_starts = ends - lengths
     cuts = np.union1d(doc_starts, row_starts)
     document = np.searchsorted(doc_starts, cuts, side="right") - 1
-    length = np.diff(cuts, append=total)
+    length = np.diff(cuts, append=ends[-1:])
     row_offsets = np.append(np.searchsorted(cuts, row_starts), len(cuts))
     return Segments(document, cuts - doc_starts[document], length, row_offsets)
+
+
+def _bounded_rows(ends: list[int], seq_length: int, most: int) -> Int64:
+    """Return where rows begin that end when they are full or have `most` pieces; `ends` of n >= 1 documents."""
+    starts: list[int] = []
+    at = document = 0
+    while at < ends[-1]:
+        starts.append(at)
+        last = min(document + most, len(ends)) - 1  # the document of the row's last piece, if it has so many
+        at = min(at + seq_length, ends[last])
+        document = bisect_right(ends, at, document, last + 1)
+    return np.array(starts, np.int64)
 
 
 @final
@@ -134,7 +113,7 @@ class GreedyPacker:
         """
         whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(whole)
-        starts = _starts(ends - whole, again)
+        starts = starts_of(ends - whole, again)
         first = 0
         while first < len(whole):
             limit = int(ends[first] - whole[first]) + _WINDOW
@@ -199,6 +178,7 @@ class GreedyPacker:
             file=taken.file[cut.document],
             position=taken.position[cut.document],
             start=(cut.start + taken.start[cut.document]).astype(np.int32),
+            ends=_ends(cut, taken),
             pad=len(ids) - filled,
         )
 
@@ -253,35 +233,16 @@ class _Pieces:
         return head, tail
 
 
-def _starts(places: Int64, again: Bools | None) -> Int64:
+def _ends(cut: Segments, taken: _Pieces) -> Bools:
+    """bool[S]: which pieces are their documents' last; of the last of all it is not known."""
+    ends = cut.start + cut.length == taken.length[cut.document]
+    ends[-1:] = False
+    return ends
+
+
+def starts_of(places: Int64, again: Bools | None) -> Int64:
     """int64[n]: 0 for documents laid out at `places` of a stream, for further pieces the way from their document's."""
     if again is None:
         return np.zeros(len(places), np.int64)
     first = np.flatnonzero(~again)
     return places - places[first[np.cumsum(~again) - 1]]
-
-
-def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> Int32:
-    """Documents laid end to end with ``prefix`` and ``suffix`` around each.
-
-    Arrow joins byte strings with a separator in one pass of memcpy (2.2 Gtok/s; a mask in numpy
-    reaches 1.3, a loop over documents 0.25 on short ones), so tokens pass as 4-byte strings here.
-
-    Args:
-        ids: int32[total].
-        offsets: int64[n + 1] into ``ids``, n at least 1.
-
-    Returns:
-        int32[offsets[-1] - offsets[0] + n * (len(prefix) + len(suffix))], read-only.
-    """
-    # An empty string at either end gives the first document its prefix and the last one its suffix;
-    # the half separators outside are sliced off.
-    edges = np.concatenate([offsets[:1], offsets, offsets[-1:]]) * 4
-    count = len(edges) - 1
-    buffers = [None, pa.py_buffer(edges.data), pa.py_buffer(np.ascontiguousarray(ids).data)]
-    strings: Any = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)
-    documents: Any = pa.LargeListArray.from_arrays(pa.array([0, count], pa.int64()), strings)
-    separator = pa.scalar(suffix.tobytes() + prefix.tobytes(), pa.large_binary())
-    joined: Any = pc.binary_join(documents, separator)
-    tokens = np.frombuffer(joined.buffers()[2], np.int32)
-    return tokens[len(suffix) : len(tokens) - len(prefix)]

@@ -46,6 +46,10 @@ class CompositeShardedSource(ShardedDataSource):
     def every_row(self) -> bool:
         return all(source.every_row for source in self._sources)
 
+    @property
+    def endless(self) -> bool:
+        return any(source.endless for source in self._sources)
+
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         source, name = self._home(shard_name)
         return source.open_shard(name)

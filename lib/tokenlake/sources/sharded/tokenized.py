@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, final
 
 from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import ConfigError
@@ -58,7 +58,7 @@ class TokenizedShardedSource(ShardedDataSource):
             SourceNotFoundError, TokenizerError: the tokenizer cannot be had.
         """
         self._source = source
-        self._how = how_to_tokenize(
+        how = how_to_tokenize(
             tokenizer,
             tokenizer_config,
             content_field=content_field,
@@ -69,6 +69,18 @@ class TokenizedShardedSource(ShardedDataSource):
             batch_size=batch_size,
             arrays=arrays,
         )
+        self._decide: Callable[[], TokenRows] = lambda: how
+
+    @classmethod
+    def deciding(cls, source: ShardedDataSource, decide: Callable[[], TokenRows]) -> Self:
+        """Return a source that asks how to tokenize whenever a shard is opened."""
+        made = cls.__new__(cls)
+        made._source, made._decide = source, decide
+        return made
+
+    @property
+    def _how(self) -> TokenRows:
+        return self._decide()
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -78,23 +90,28 @@ class TokenizedShardedSource(ShardedDataSource):
     def every_row(self) -> bool:
         return self._source.every_row and self._how.callback is None
 
+    @property
+    def endless(self) -> bool:
+        return self._source.endless
+
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return without_numbers(self.open_shard_numbered(shard_name))
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         check_row(row)
-        if not self._how.aligned or not row % self._how.batch_size:
-            return self._how.tokenized(self._source.open_shard_numbered(shard_name, row), shard_name)
-        return self._from_border(shard_name, row)
+        how = self._how
+        if not how.aligned or not row % how.batch_size:
+            return how.tokenized(self._source.open_shard_numbered(shard_name, row), shard_name)
+        return self._from_border(how, shard_name, row)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         return self._source.get_shard_info(shard_name)
 
-    def _from_border(self, name: str, row: int) -> Numbered:
+    def _from_border(self, how: TokenRows, name: str, row: int) -> Numbered:
         """Read from the first row of the batch that `row` is in: it is as long as the longest of them all."""
         next(self._source.open_shard_numbered(name, row), None)  # an error, if `row` is beyond the end
-        border = row - row % self._how.batch_size
-        rows = self._how.tokenized(self._source.open_shard_numbered(name, border), name)
+        border = row - row % how.batch_size
+        rows = how.tokenized(self._source.open_shard_numbered(name, border), name)
         return ((number, tokens) for number, tokens in rows if number >= row)
 
     def __repr__(self) -> str:

@@ -1,0 +1,260 @@
+"""Packing rows as Python objects: dicts of one document each go in, dicts of one full row each come out.
+
+The same plans and packers as in a build; only the ends of the pipe are objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.order.random import key_of, shuffled
+from tokenlake.packing.marks import LEARNED, learned, marked, plain
+from tokenlake.packing.packed import Packed
+from tokenlake.packing.packer import WINDOW_TOKENS, open_packer
+from tokenlake.packing.plan import STRATEGIES, Strategy
+from tokenlake.ragged import offsets_of
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Row = dict[str, Any]
+
+_TOGETHER: Final = 1 << 16  # tokens that are handed to the packer at a time
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PackedRows:
+    """How documents become rows of one length.
+
+    Attributes:
+        seq_length: L, tokens of a row.
+        eos_token_id: put after each document that does not end with it.
+        pad_token_id: fills the ends of rows; None: `eos_token_id`.
+        strategy: ``greedy``, ``pool``, ``first_fit`` or ``best_fit``.
+        num_packers: rows that stand open at a time, for ``pool``.
+        max_segments: at most so many pieces in a row; None: any number.
+        window_tokens: tokens inside which every strategy but ``greedy`` reorders documents: so many are read before
+            the first row comes out.
+        shuffle_packed: shuffle the rows, ``shuffle_buffer_factor * num_packers`` of them at a time.
+        seed: of the shuffle.
+        include_segment_ids: whether rows say which piece each token belongs to.
+        field: of the documents' ids.
+    """
+
+    seq_length: int
+    eos_token_id: int
+    pad_token_id: int | None = None
+    strategy: Strategy = "greedy"
+    num_packers: int = 4
+    max_segments: int | None = None
+    window_tokens: int = WINDOW_TOKENS
+    shuffle_packed: bool = False
+    shuffle_buffer_factor: int = 10
+    seed: int = 0
+    include_segment_ids: bool = True
+    field: str = "input_ids"
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ConfigError(
+                f"strategy: got {self.strategy!r}, expected one of {', '.join(STRATEGIES)}",
+                expected=list(STRATEGIES),
+                got=self.strategy,
+            )
+        for name in ("seq_length", "num_packers", "shuffle_buffer_factor", "window_tokens", "max_segments"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: got {value}, expected at least 1", field_path=name, got=value)
+
+    def pack(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+        """Pack documents.
+
+        Args:
+            rows: of each document `input_ids` (integers, any sequence), and, in all of them or in none: `loss_mask`
+                (as many truth values); `file` and `position`, where the document comes from.
+
+        Yields:
+            Rows with the same columns throughout: ``input_ids`` int32[L]; ``segment_ids`` int32[L], 1, 2, 3 ... for
+            the pieces of the row and 0 for padding, where they are asked for; ``loss_mask`` bool[L] where documents
+            have one, true for the EOS that was put after a document and false for padding; where documents say where
+            they come from, ``segment_lengths`` (one per piece) and ``documents`` (of each piece file, position, and
+            `start`, the index of its first token in the document). Documents without ids are left out.
+
+        Raises:
+            BadRecordError: ids are missing or are not integers of 32 bits, a mask is of another length, or documents
+                do not agree on their columns; the message names the document.
+        """
+        made = self._rows(rows)
+        return (
+            _shuffled(made, self.shuffle_buffer_factor * self.num_packers, self.seed)
+            if self.shuffle_packed
+            else made
+        )
+
+    def _rows(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+        pad = self.eos_token_id if self.pad_token_id is None else self.pad_token_id
+        packer = open_packer(
+            self.strategy,
+            self.seq_length,
+            group_rows=max(1, _TOGETHER // self.seq_length),
+            pad_id=pad,
+            window_tokens=self.window_tokens,
+            num_packers=self.num_packers,
+            max_segments=self.max_segments,
+        )
+        columns = frozenset[str]()
+        for block in _blocks(self._documents(rows)):
+            columns = block[0].columns
+            for packed in packer.add(*_laid(block)):
+                yield from self._objects(packed, columns)
+        for packed in packer.finish():
+            yield from self._objects(packed, columns)
+
+    def _documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_Document]:
+        expected: frozenset[str] | None = None
+        for number, row in enumerate(rows):
+            columns = _columns(row)
+            if expected is not None and columns != expected:
+                raise BadRecordError(
+                    f"document {number}: got the columns {_listed(columns)} beside {self.field!r}, expected "
+                    f"{_listed(expected)} as in the documents before; give all documents the same columns",
+                    row=number,
+                )
+            expected = columns
+            ids = _ids(row, self.field, number)
+            if len(ids):
+                yield self._finished(row, ids, columns, number)
+
+    def _finished(
+        self, row: Mapping[str, Any], ids: Int32, columns: frozenset[str], number: int
+    ) -> _Document:
+        """Put EOS after a document that lacks it, and the mask into its ids."""
+        lacks = int(ids[-1]) != self.eos_token_id
+        if "loss_mask" in columns:
+            mask = np.asarray(row["loss_mask"]).astype(np.bool_)
+            if mask.shape != ids.shape:
+                raise BadRecordError(
+                    f"document {number}: loss_mask has the shape {mask.shape}, expected one value for each of "
+                    f"the {len(ids)} ids",
+                    row=number,
+                )
+            ids = marked(ids, mask)
+        if lacks:
+            end = self.eos_token_id | LEARNED if "loss_mask" in columns else self.eos_token_id
+            ids = np.append(ids, np.int32(end))
+        where = (int(row["file"]), int(row["position"])) if "file" in columns else (0, number)
+        return _Document(ids, *where, columns)
+
+    def _objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
+        length = self.seq_length
+        mask = learned(packed.input_ids) if "loss_mask" in columns else None
+        ids = packed.input_ids if mask is None else plain(packed.input_ids)
+        for number in range(packed.rows):
+            cells = slice(number * length, (number + 1) * length)
+            pieces = slice(int(packed.row_offsets[number]), int(packed.row_offsets[number + 1]))
+            sizes = packed.segment_lengths[pieces]
+            row: Row = {"input_ids": ids[cells].copy()}
+            if self.include_segment_ids:
+                row["segment_ids"] = _segment_ids(sizes, length)
+            if mask is not None:
+                row["loss_mask"] = mask[cells].copy()
+            if "file" in columns:
+                row["segment_lengths"] = sizes.copy()
+                row["documents"] = _provenance(packed, pieces)
+            yield row
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Document:
+    ids: Int32
+    file: int
+    position: int
+    columns: frozenset[str]
+
+
+def _columns(row: Mapping[str, Any]) -> frozenset[str]:
+    there = {name for name in ("loss_mask", "file", "position") if name in row}
+    # One without the other does not say where a document is.
+    return frozenset(there if {"file", "position"} <= there else there - {"file", "position"})
+
+
+def _listed(columns: frozenset[str]) -> str:
+    return ", ".join(sorted(columns)) or "none"
+
+
+def _ids(row: Mapping[str, Any], field: str, number: int) -> Int32:
+    try:
+        given = np.asarray(row[field])
+    except KeyError:
+        raise BadRecordError(
+            f"document {number}: has no {field!r}, only {', '.join(map(repr, sorted(row))) or 'nothing'}; "
+            "tokenize documents before packing them",
+            row=number,
+        ) from None
+    if not given.size:
+        return np.empty(0, np.int32)
+    if given.ndim != 1 or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= LEARNED:
+        raise BadRecordError(
+            f"document {number}: {field!r} has the shape {given.shape} and type {given.dtype}, expected one "
+            f"dimension of integers from 0 to {LEARNED - 1}",
+            row=number,
+        )
+    return given.astype(np.int32)
+
+
+def _blocks(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
+    """Yield documents a few at a time; never none."""
+    block: list[_Document] = []
+    tokens = 0
+    for document in documents:
+        block.append(document)
+        tokens += len(document.ids)
+        if tokens >= _TOGETHER:
+            yield block
+            block, tokens = [], 0
+    if block:
+        yield block
+
+
+def _laid(block: Sequence[_Document]) -> tuple[Int32, Int64, Int64, Int64]:
+    """ids, offsets, file, position, as a packer takes them."""
+    return (
+        np.concatenate([document.ids for document in block]),
+        offsets_of([len(document.ids) for document in block]),
+        np.array([document.file for document in block], np.int64),
+        np.array([document.position for document in block], np.int64),
+    )
+
+
+def _segment_ids(sizes: Int32, length: int) -> Int32:
+    out = np.zeros(length, np.int32)
+    numbers = np.repeat(np.arange(1, len(sizes) + 1, dtype=np.int32), sizes)
+    out[: len(numbers)] = numbers
+    return out
+
+
+def _provenance(packed: Packed, pieces: slice) -> list[dict[str, int]]:
+    columns = (packed.file[pieces], packed.position[pieces], packed.start[pieces])
+    return [
+        {"file": file, "position": position, "start": start}
+        for file, position, start in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def _shuffled(rows: Iterable[Row], most: int, seed: int) -> Iterator[Row]:
+    """Yield windows of `most` rows in another order each."""
+    window: list[Row] = []
+    number = 0
+    for row in rows:
+        window.append(row)
+        if len(window) == most:
+            yield from (window[at] for at in shuffled(most, key_of(seed, number)).tolist())
+            window, number = [], number + 1
+    yield from (window[at] for at in shuffled(len(window), key_of(seed, number)).tolist())

@@ -1,0 +1,259 @@
+"""Another source's rows of tokens, packed into rows of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake import config as configuration
+from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.order.random import key_of
+from tokenlake.packing import GreedyPacker, Packed
+from tokenlake.packing.marks import learned, marked, plain
+from tokenlake.ragged import offsets_of, places
+from tokenlake.sources.sharded.base import Numbered, ShardedDataSource
+from tokenlake.sources.sharded.fields import Row
+from tokenlake.sources.sharded.info import ShardInfo, beyond, check_row, index_of
+from tokenlake.sources.sharded.shuffled import shuffled_by_buffer
+
+if TYPE_CHECKING:
+    from tokenlake.config.pack_stage import PackStageConfig
+    from tokenlake.tokenizers.manager import LoadedTokenizer
+
+Int32 = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+_SHARD: Final = "packed"
+_MOST_TOKENS: Final = 1 << 20
+"""Tokens of documents that are packed at a time; the first row comes after far fewer."""
+
+
+@final
+class PackedShardedSource(ShardedDataSource):
+    """Rows of tokens in rows of `seq_length`, in one shard, however many the other source has.
+
+    A row has ``input_ids`` (int32[L]), ``segment_ids`` (int32[L]: 1, 2, 3 ... for its documents, 0 for padding) unless
+    ``include_segment_ids`` is false, and ``loss_mask`` (bool[L]) where documents have one. After each document comes
+    EOS, unless it ends with one; no token is lost; rows are those of a build that packs the same documents as one unit.
+    An endless source is packed without end.
+
+    A document is what is in a row's ``input_ids``; what bears loss is told by its ``loss_mask``, or by ``labels`` that
+    are not -100. Its other fields do not come out.
+    """
+
+    def __init__(
+        self,
+        source: ShardedDataSource,
+        config: PackStageConfig | Mapping[str, Any] | None = None,
+        *,
+        tokenizer: LoadedTokenizer | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Pack `source`; nothing is read yet.
+
+        Args:
+            source: rows with ``input_ids``.
+            config: how to pack; `enabled` does not matter here. None: the defaults.
+            tokenizer: whose EOS and padding are used where `config` names none; with it, documents without a token of
+                their own are left out, as builds do.
+            seed: of ``shuffle_packed``; None is 0.
+
+        Raises:
+            ConfigError: nobody says what EOS is, or an option is not what is allowed.
+        """
+        if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"source: got a {type(source).__name__}, must be a source of rows with input_ids"
+            )
+        self._source = source
+        self._config = _checked(config)
+        self._seed = seed or 0
+        self._tokenizer = tokenizer
+        self._eos, self._pad = _ends(self._config, tokenizer)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return (_SHARD,)
+
+    @property
+    def endless(self) -> bool:
+        return self._source.endless
+
+    def open_shard(self, shard_name: str) -> Iterator[Row]:
+        index_of(shard_name, self.shard_names)
+        return self._rows()
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        """Return rows from number `row` on; those before it are packed too: what is in a row depends on them."""
+        check_row(row)
+        index_of(shard_name, self.shard_names)
+        return _from(row, self._rows())
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        return ShardInfo(name=shard_name, index=index_of(shard_name, self.shard_names))
+
+    def _rows(self) -> Iterator[Row]:
+        rows = self._packed()
+        config = self._config
+        if not config.shuffle_packed:
+            return rows
+        return shuffled_by_buffer(rows, config.num_packers * config.shuffle_buffer_factor, key_of(self._seed))
+
+    def _packed(self) -> Iterator[Row]:
+        config = self._config
+        packer = GreedyPacker(config.seq_length, group_rows=1, prefix=(), suffix=(), pad_id=self._pad)
+        masked = False
+        for documents in _chunks(self._documents(), config.seq_length):
+            masked = documents.masked
+            none = np.zeros(len(documents.offsets) - 1, np.int64)
+            for packed in packer.add(documents.ids, documents.offsets, none, none):
+                yield from self._unpacked(packed, masked)
+        for packed in packer.finish():
+            yield from self._unpacked(packed, masked)
+
+    def _documents(self) -> Iterator[tuple[Int32, Bools | None]]:
+        """Yield the ids of each document, EOS at its end, and which of them bear loss."""
+        empty = self._empty_document()
+        for number, row in enumerate(self._source):
+            ids = _ids(row, number)
+            if not len(ids) or (empty is not None and np.array_equal(ids, empty)):
+                continue
+            loss = _loss(row, ids, number)
+            if ids[-1] != self._eos:
+                ids = np.append(ids, self._eos).astype(np.int32, copy=False)
+                # Whoever learns how a document goes on learns also that it ends there.
+                loss = None if loss is None else np.append(loss, loss[-1])
+            yield ids, loss
+
+    def _empty_document(self) -> Int32 | None:
+        """Return what the tokenizer makes of no text: the special tokens alone."""
+        if self._tokenizer is None:
+            return None
+        text: Any = pa.array([""], pa.large_string())
+        return self._tokenizer.encode(text).ids
+
+    def _unpacked(self, packed: Packed, masked: bool) -> Iterator[Row]:
+        shape = packed.rows, self._config.seq_length
+        columns: dict[str, npt.NDArray[Any]] = {"input_ids": plain(packed.input_ids).reshape(shape)}
+        if self._config.include_segment_ids:
+            columns["segment_ids"] = _segments(packed, shape[1]).reshape(shape)
+        if masked:
+            columns["loss_mask"] = learned(packed.input_ids).reshape(shape)
+        for place in range(packed.rows):
+            yield {name: rows[place] for name, rows in columns.items()}
+
+    def __repr__(self) -> str:
+        return f"PackedShardedSource({self._source!r}, seq_length={self._config.seq_length})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Documents:
+    """Documents one after the other: int32[total], marked where `masked`, and int64[n + 1]."""
+
+    ids: Int32
+    offsets: npt.NDArray[np.int64]
+    masked: bool
+
+
+def _chunks(documents: Iterable[tuple[Int32, Bools | None]], tokens: int) -> Iterator[_Documents]:
+    """Yield documents some at a time: about `tokens` of them at first, then more and more."""
+    waiting: list[Int32] = []
+    size = 0
+    masked: bool | None = None
+    for ids, loss in documents:
+        masked = loss is not None if masked is None else masked
+        waiting.append(ids if loss is None else marked(ids, loss))
+        if masked != (loss is not None):
+            raise BadRecordError(
+                "some documents say which of their tokens bear loss (loss_mask or labels) and others do not; packed "
+                "rows need the same of all",
+                reason="different_fields",
+            )
+        size += len(ids)
+        if size >= tokens:
+            yield _joined(waiting, masked)
+            waiting, size, tokens = [], 0, min(tokens * 2, _MOST_TOKENS)
+    if waiting:
+        yield _joined(waiting, bool(masked))
+
+
+def _joined(documents: list[Int32], masked: bool) -> _Documents:
+    return _Documents(np.concatenate(documents), offsets_of([len(ids) for ids in documents]), masked)
+
+
+def _segments(packed: Packed, seq_length: int) -> Int32:
+    """int32[rows * seq_length]: 1, 2, 3 ... for the pieces of each row, 0 for its padding."""
+    counts = np.diff(packed.row_offsets)
+    lengths = packed.segment_lengths.astype(np.int64)
+    before = offsets_of(lengths)[:-1]
+    first = np.repeat(packed.row_offsets[:-1], counts)
+    begins = before - before[first] + np.repeat(np.arange(packed.rows) * seq_length, counts)
+    segments = np.zeros(packed.rows * seq_length, np.int32)
+    segments[places(begins, lengths)] = np.repeat(np.arange(len(lengths)) - first + 1, lengths)
+    return segments
+
+
+def _ids(row: Row, number: int) -> Int32:
+    ids = row.get("input_ids")
+    if ids is None:
+        raise BadRecordError(
+            f"row {number} has no input_ids; its fields are {', '.join(map(repr, row)) or 'none'}. Tokenize rows "
+            "before packing them",
+            reason="missing_field",
+            row=number,
+        )
+    return np.asarray(ids, np.int32)
+
+
+def _loss(row: Row, ids: Int32, number: int) -> Bools | None:
+    mask = row.get("loss_mask")
+    if mask is None and row.get("labels") is not None:
+        mask = np.asarray(row["labels"]) != -100
+    if mask is None:
+        return None
+    if len(mask) != len(ids):
+        raise BadRecordError(f"row {number}: {len(mask)} values of loss for {len(ids)} ids", row=number)
+    return np.asarray(mask, np.bool_)
+
+
+def _from(row: int, rows: Iterator[Row]) -> Numbered:
+    count = 0
+    for count, found in enumerate(rows, start=1):
+        if count > row:
+            yield count - 1, found
+    if row > count:
+        raise beyond(_SHARD, row, count)
+
+
+def _checked(config: PackStageConfig | Mapping[str, Any] | None) -> PackStageConfig:
+    kind = configuration.PackStageConfig
+    if isinstance(config, kind):
+        return config
+    try:
+        return kind.model_validate(dict(cast("Mapping[str, Any]", config or {})))
+    except ValueError as error:  # pydantic's, whose messages are in our words
+        raise ConfigError(f"PackedShardedSource: {error}") from None
+
+
+def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[int, int]:
+    """Return EOS and padding: the configuration's, else the tokenizer's; padding is EOS where nobody names it."""
+    files = None if tokenizer is None else tokenizer.files
+    eos = config.eos_token_id if config.eos_token_id is not None else files and files.eos_id
+    if eos is None:
+        whose = "there is no tokenizer" if files is None else f"tokenizer {files.name!r} names none"
+        raise ConfigError(
+            f"pack.eos_token_id: missing, and {whose}; packing needs an EOS token to mark where documents end"
+        )
+    pad = config.pad_token_id if config.pad_token_id is not None else files and files.pad_id
+    pad = eos if pad is None else pad
+    for name, value in (("eos_token_id", eos), ("pad_token_id", pad)):
+        if files is not None and not 0 <= value < files.vocab_size:
+            raise ConfigError(
+                f"pack.{name} is {value}, but tokenizer {files.name!r} has ids 0 to {files.vocab_size - 1}"
+            )
+    return eos, pad
