@@ -59,6 +59,8 @@ class Feed:
         Those are `draws`, or all there are, if there are fewer. Rows are passed over by their numbers; only where
         a source leaves rows out, or does not say how many there are, are they read.
         """
+        if draws == self.drawn:
+            return draws
         self._begin(0)
         left = draws
         while left:
