@@ -179,7 +179,6 @@ _HOME: Final = {
     "SaveStageConfig": "tokenlake.config",
     "SourceStageConfig": "tokenlake.config",
     "TokenizeStageConfig": "tokenlake.config",
-    "WeightSchedulePoint": "tokenlake.config",
 }
 
 __all__ = [
