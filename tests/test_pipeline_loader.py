@@ -20,7 +20,7 @@ from tests.sharded_support import Known, Plain
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceError
 from tokenlake.pipeline.loader import AsyncDataLoader
 from tokenlake.pipeline.prefetching import Prefetched
-from tokenlake.sources.sharded.shuffled import shuffled_by_buffer
+from tokenlake.pipeline.shuffling import shuffled_by_buffer
 
 
 def numbered(count: int) -> Known:

@@ -160,7 +160,6 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "SupervisedRows": "tokenlake.transforms.supervised",
-    "WeightSchedulePoint": "tokenlake.config",
     "WeightScheduler": "tokenlake.mixing.schedule",
     "Where": "tokenlake.transforms",
     "AsyncDataLoader": "tokenlake.pipeline.loader",

@@ -16,6 +16,6 @@ module         what is in it
 `saved`        rows that are written once and read back from there
 `cached`       rows that are kept on disk while they are drawn for the first time
 `loader`       :class:`AsyncDataLoader`: rows to batches, prepared ahead by threads
-`batches`, `prefetching`    its parts
+`batches`, `shuffling`, `prefetching`    its parts
 =============  ==========================================================================================
 """

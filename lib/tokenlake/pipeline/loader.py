@@ -12,9 +12,9 @@ from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.order.random import key_of
 from tokenlake.pipeline.batches import Batch, Filling, batch_of
 from tokenlake.pipeline.prefetching import Prefetched
+from tokenlake.pipeline.shuffling import shuffled_by_buffer
 from tokenlake.sources.sharded.base import ShardedDataSource
 from tokenlake.sources.sharded.fields import Row
-from tokenlake.sources.sharded.shuffled import shuffled_by_buffer
 
 _END: Final = object()
 

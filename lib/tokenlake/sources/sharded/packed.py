@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import numpy as np
@@ -12,14 +11,10 @@ import pyarrow as pa
 
 from tokenlake import config as configuration
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.order.random import key_of
-from tokenlake.packing import GreedyPacker, Packed
-from tokenlake.packing.marks import learned, marked, plain
-from tokenlake.ragged import offsets_of, places
+from tokenlake.packing import PackedRows
 from tokenlake.sources.sharded.base import Numbered, ShardedDataSource
 from tokenlake.sources.sharded.fields import Row
 from tokenlake.sources.sharded.info import ShardInfo, beyond, check_row, index_of
-from tokenlake.sources.sharded.shuffled import shuffled_by_buffer
 
 if TYPE_CHECKING:
     from tokenlake.config.pack_stage import PackStageConfig
@@ -29,8 +24,6 @@ Int32 = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 _SHARD: Final = "packed"
-_MOST_TOKENS: Final = 1 << 20
-"""Tokens of documents that are packed at a time; the first row comes after far fewer."""
 
 
 @final
@@ -70,11 +63,22 @@ class PackedShardedSource(ShardedDataSource):
             raise ConfigError(
                 f"source: got a {type(source).__name__}, must be a source of rows with input_ids"
             )
-        self._source = source
-        self._config = _checked(config)
-        self._seed = seed or 0
-        self._tokenizer = tokenizer
-        self._eos, self._pad = _ends(self._config, tokenizer)
+        self._source, self._tokenizer = source, tokenizer
+        pack = _checked(config)
+        self._eos, pad = _ends(pack, tokenizer)
+        self._packing = PackedRows(
+            seq_length=pack.seq_length,
+            eos_token_id=self._eos,
+            pad_token_id=pad,
+            strategy=pack.strategy,
+            num_packers=pack.num_packers,
+            max_segments=getattr(pack, "max_segments", None),
+            window_tokens=pack.window_tokens,
+            shuffle_packed=bool(pack.shuffle_packed),
+            shuffle_buffer_factor=pack.shuffle_buffer_factor,
+            seed=seed or 0,
+            include_segment_ids=pack.include_segment_ids,
+        )
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -98,37 +102,23 @@ class PackedShardedSource(ShardedDataSource):
         return ShardInfo(name=shard_name, index=index_of(shard_name, self.shard_names))
 
     def _rows(self) -> Iterator[Row]:
-        rows = self._packed()
-        config = self._config
-        if not config.shuffle_packed:
-            return rows
-        return shuffled_by_buffer(rows, config.num_packers * config.shuffle_buffer_factor, key_of(self._seed))
+        return self._packing.pack(self._documents())
 
-    def _packed(self) -> Iterator[Row]:
-        config = self._config
-        packer = GreedyPacker(config.seq_length, group_rows=1, prefix=(), suffix=(), pad_id=self._pad)
-        masked = False
-        for documents in _chunks(self._documents(), config.seq_length):
-            masked = documents.masked
-            none = np.zeros(len(documents.offsets) - 1, np.int64)
-            for packed in packer.add(documents.ids, documents.offsets, none, none):
-                yield from self._unpacked(packed, masked)
-        for packed in packer.finish():
-            yield from self._unpacked(packed, masked)
-
-    def _documents(self) -> Iterator[tuple[Int32, Bools | None]]:
-        """Yield the ids of each document, EOS at its end, and which of them bear loss."""
+    def _documents(self) -> Iterator[Row]:
+        """Yield the ids of each document, and which of them bear loss."""
         empty = self._empty_document()
         for number, row in enumerate(self._source):
             ids = _ids(row, number)
             if not len(ids) or (empty is not None and np.array_equal(ids, empty)):
                 continue
             loss = _loss(row, ids, number)
+            if loss is None:
+                yield {"input_ids": ids}
+                continue
             if ids[-1] != self._eos:
-                ids = np.append(ids, self._eos).astype(np.int32, copy=False)
-                # Whoever learns how a document goes on learns also that it ends there.
-                loss = None if loss is None else np.append(loss, loss[-1])
-            yield ids, loss
+                # Who learns the last token of a document must learn to stop after it, but not where it was cut off.
+                ids, loss = np.append(ids, self._eos), np.append(loss, loss[-1])
+            yield {"input_ids": ids, "loss_mask": loss}
 
     def _empty_document(self) -> Int32 | None:
         """Return what the tokenizer makes of no text: the special tokens alone."""
@@ -137,68 +127,11 @@ class PackedShardedSource(ShardedDataSource):
         text: Any = pa.array([""], pa.large_string())
         return self._tokenizer.encode(text).ids
 
-    def _unpacked(self, packed: Packed, masked: bool) -> Iterator[Row]:
-        shape = packed.rows, self._config.seq_length
-        columns: dict[str, npt.NDArray[Any]] = {"input_ids": plain(packed.input_ids).reshape(shape)}
-        if self._config.include_segment_ids:
-            columns["segment_ids"] = _segments(packed, shape[1]).reshape(shape)
-        if masked:
-            columns["loss_mask"] = learned(packed.input_ids).reshape(shape)
-        for place in range(packed.rows):
-            yield {name: rows[place] for name, rows in columns.items()}
-
     def __repr__(self) -> str:
-        return f"PackedShardedSource({self._source!r}, seq_length={self._config.seq_length})"
+        return f"PackedShardedSource({self._source!r}, seq_length={self._packing.seq_length})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Documents:
-    """Documents one after the other: int32[total], marked where `masked`, and int64[n + 1]."""
-
-    ids: Int32
-    offsets: npt.NDArray[np.int64]
-    masked: bool
-
-
-def _chunks(documents: Iterable[tuple[Int32, Bools | None]], tokens: int) -> Iterator[_Documents]:
-    """Yield documents some at a time: about `tokens` of them at first, then more and more."""
-    waiting: list[Int32] = []
-    size = 0
-    masked: bool | None = None
-    for ids, loss in documents:
-        masked = loss is not None if masked is None else masked
-        waiting.append(ids if loss is None else marked(ids, loss))
-        if masked != (loss is not None):
-            raise BadRecordError(
-                "some documents say which of their tokens bear loss (loss_mask or labels) and others do not; packed "
-                "rows need the same of all",
-                reason="different_fields",
-            )
-        size += len(ids)
-        if size >= tokens:
-            yield _joined(waiting, masked)
-            waiting, size, tokens = [], 0, min(tokens * 2, _MOST_TOKENS)
-    if waiting:
-        yield _joined(waiting, bool(masked))
-
-
-def _joined(documents: list[Int32], masked: bool) -> _Documents:
-    return _Documents(np.concatenate(documents), offsets_of([len(ids) for ids in documents]), masked)
-
-
-def _segments(packed: Packed, seq_length: int) -> Int32:
-    """int32[rows * seq_length]: 1, 2, 3 ... for the pieces of each row, 0 for its padding."""
-    counts = np.diff(packed.row_offsets)
-    lengths = packed.segment_lengths.astype(np.int64)
-    before = offsets_of(lengths)[:-1]
-    first = np.repeat(packed.row_offsets[:-1], counts)
-    begins = before - before[first] + np.repeat(np.arange(packed.rows) * seq_length, counts)
-    segments = np.zeros(packed.rows * seq_length, np.int32)
-    segments[places(begins, lengths)] = np.repeat(np.arange(len(lengths)) - first + 1, lengths)
-    return segments
-
-
-def _ids(row: Row, number: int) -> Int32:
+def _ids(row: Row, number: int) -> npt.NDArray[Any]:
     ids = row.get("input_ids")
     if ids is None:
         raise BadRecordError(
@@ -207,10 +140,10 @@ def _ids(row: Row, number: int) -> Int32:
             reason="missing_field",
             row=number,
         )
-    return np.asarray(ids, np.int32)
+    return np.asarray(ids)
 
 
-def _loss(row: Row, ids: Int32, number: int) -> Bools | None:
+def _loss(row: Row, ids: npt.NDArray[Any], number: int) -> Bools | None:
     mask = row.get("loss_mask")
     if mask is None and row.get("labels") is not None:
         mask = np.asarray(row["labels"]) != -100
