@@ -35,6 +35,7 @@ from tokenlake.errors import (
     BadRecordError,
     CancelledError,
     ConfigError,
+    EngineMismatchError,
     InputChangedError,
     SourceNotFoundError,
     TooManyBadRecordsError,
@@ -421,11 +422,11 @@ def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_p
     attempts: list[tuple[int, str]] = []
     attempt = session_module.BuildSession._attempt
 
-    def sabotaged(self: BuildSession, unit: Any, engine: str, pool: WorkerPool) -> Any:
-        attempts.append((unit.index, engine))
-        if unit.index == 1 and engine == "gigatoken":
-            raise session_module.EngineMismatchError("differs", text="x", expected=[1], got=[2])
-        return attempt(self, unit, engine, pool)
+    def sabotaged(self: BuildSession, unit: Any, job: dict[str, Any], pool: WorkerPool) -> Any:
+        attempts.append((unit.index, job["engine"]))
+        if unit.index == 1 and job["engine"] == "gigatoken":
+            raise EngineMismatchError("differs", text="x", expected=[1], got=[2])
+        return attempt(self, unit, job, pool)
 
     monkeypatch.setattr(session_module.BuildSession, "_attempt", sabotaged)
     result = build_dataset(config, workers=1)

@@ -137,9 +137,20 @@ def test_a_tokenizer_is_a_text_a_mapping_or_a_config() -> None:
 def test_data_files_take_paths_and_lists() -> None:
     assert DatasetConfig(data_files=Path("a") / "b").data_files == "a/b"
     assert DatasetConfig(data_files=["a", Path("b")]).data_files == ("a", "b")
-    for bad in ("", [], [""], 5, None, {"train": "x"}):
+    for bad in ("", [], [""], 5, {"train": "x"}):
         assert "must be a path, glob, directory or URL" in refusal(DatasetConfig, data_files=bad)
-    assert "required, but missing" in refusal(DatasetConfig)
+    for nothing in ({}, {"data_files": None}):
+        assert "must have data_files (what to read) or dataset" in refusal(DatasetConfig, **nothing)
+
+
+def test_a_dataset_of_the_store_comes_as_it_is() -> None:
+    assert DatasetConfig(dataset="web.tokens@v3", split="validation").dataset == "web.tokens@v3"
+    for bad in ("Web", "web@", "web@v0", "a/b", ""):
+        assert "must be a dataset of the store" in refusal(DatasetConfig, dataset=bad)
+    assert "must have one of them" in refusal(DatasetConfig, dataset="web", data_files="x")
+    assert "got num_rows, where beside dataset 'web'" in refusal(
+        DatasetConfig, dataset="web", where="x", num_rows=3
+    )
 
 
 def test_nameless_datasets_are_named_by_position_and_the_callers_objects_stay_as_they_are() -> None:

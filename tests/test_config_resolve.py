@@ -211,17 +211,6 @@ DATASET_LATER: list[dict[str, Any]] = [
     {"exclude": "https://host/x.parquet"},
 ]
 SECTION_LATER: list[dict[str, Any]] = [
-    {"mix": {"weights": {"code": 1.0}}},
-    {"mix": {"weight_schedule": [{"step": 0, "weights": {"code": 1.0}}]}},
-    {"mix": {"weight_schedule_type": "linear"}},
-    {"mix": {"block_size": 5}},
-    {"mix": {"stop_strategy": "all_exhausted"}},
-    {"mix": {"seed": 0}},
-    {"mix": {"lanes": 1}},
-    {"mix": {"batch_size": 1}},
-    {"mix": {"total_tokens": 1}},
-    {"mix": {"total_rows": 1}},
-    {"mix": {"epochs": 1}},
     {"tokenize": {"cache_tokenized": True}},
     {"pack": {"enabled": True, "strategy": "pool"}},
     {"pack": {"enabled": True, "strategy": "first_fit"}},

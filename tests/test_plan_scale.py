@@ -19,6 +19,7 @@ from tokenlake.build.hopeless import BadRecordBudget
 from tokenlake.build.job import UnitJob
 from tokenlake.build.planning.plan import Plan, make_plan
 from tokenlake.build.session import BuildSession
+from tokenlake.build.textproject import TextWork
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
@@ -94,7 +95,8 @@ def test_a_unit_of_thousands_of_files_is_a_job(planned: Callable[..., Plan], tmp
     session = BuildSession.open({}, plan=plan)
     largest = max(plan.units, key=lambda unit: len(unit.ranges))
     assert len(largest.ranges) > 100
-    job = session.job(largest.index, "tokenizers")
+    assert isinstance(session.work, TextWork)
+    job = session.work.job_with(largest.index, "tokenizers")
     sent = json.dumps(job.to_json())
     assert len(sent) < 1000 * len(largest.ranges) + 10_000
     back = UnitJob.from_json(json.loads(sent))

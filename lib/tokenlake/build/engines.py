@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Final, final
 
-from tokenlake.build.commit import tokenizer_folders
 from tokenlake.build.events import EngineChosen, Watcher
 from tokenlake.build.job import EngineJob
 from tokenlake.build.planning.plan import Plan
 from tokenlake.build.planning.units import WorkUnit
 from tokenlake.build.pool import WorkerPool
-from tokenlake.storage import Layout
-from tokenlake.storage.layout import TOKENIZER
 
 REFERENCE: Final = "tokenizers"
 
 
 @final
 class Engines:
-    """The engine of every source of one build; thread-safe."""
+    """The engine of every source of one build; thread-safe.
 
-    def __init__(self, plan: Plan, store: str, layout: Layout, watcher: Watcher) -> None:
+    Args:
+        prefixes: source -> key prefix of its tokenizer files in the store.
+    """
+
+    def __init__(self, plan: Plan, store: str, prefixes: Mapping[str, str], watcher: Watcher) -> None:
         self._plan = plan
         self._store = store
-        self._prefixes = {
-            name: layout.tokenizer(folder) if folder else layout.key(TOKENIZER)
-            for name, (folder, _) in tokenizer_folders(plan).items()
-        }
+        self._prefixes = prefixes
         self._emit = watcher
         self._lock = threading.Lock()
         self._chosen: dict[str, str] = {}

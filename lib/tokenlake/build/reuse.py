@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tokenlake.build.planning.plan import Plan
+from tokenlake.build.project import PlannedUnit
 from tokenlake.catalog import Catalog, read_record
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.fingerprint import sha256_file
@@ -18,13 +18,15 @@ from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, quarantine_pat
 _VERSIONS_BACK: Final = 20
 
 
-def finished_records(catalog: Catalog, plan: Plan, version: int) -> Iterator[UnitRecord]:
+def finished_records(
+    catalog: Catalog, units: Sequence[PlannedUnit], dataset: str, version: int
+) -> Iterator[UnitRecord]:
     """Yield the records of this claim whose unit is the plan's and whose files are intact.
 
     A record that is damaged, or whose files are, is deleted: its unit will be built again.
     """
-    layout = Layout(plan.build.name, version)
-    wanted = {unit.index: unit.fingerprint for unit in plan.units}
+    layout = Layout(dataset, version)
+    wanted = {unit.index: unit.fingerprint for unit in units}
     for index in _units(catalog.store, layout):
         try:
             record = read_record(catalog.store, layout, index)
@@ -38,16 +40,16 @@ def finished_records(catalog: Catalog, plan: Plan, version: int) -> Iterator[Uni
 
 
 def reusable_records(
-    catalog: Catalog, plan: Plan, version: int, pending: set[int]
+    catalog: Catalog, pending: Iterable[PlannedUnit], dataset: str, version: int
 ) -> Iterator[tuple[Layout, UnitRecord, int]]:
     """Yield (where, record, our unit) for pending units that another version of the dataset has built.
 
     Older versions are looked at newest first; a damaged record is passed over.
     """
-    by_fingerprint = {plan.units[index].fingerprint: index for index in pending}
-    others = [info.version for info in catalog.versions(plan.build.name) if info.version != version]
+    by_fingerprint = {unit.fingerprint: unit.index for unit in pending}
+    others = [info.version for info in catalog.versions(dataset) if info.version != version]
     for other in sorted(others, reverse=True)[:_VERSIONS_BACK]:
-        layout = Layout(plan.build.name, other)
+        layout = Layout(dataset, other)
         for index in _units(catalog.store, layout):
             if not by_fingerprint:
                 return

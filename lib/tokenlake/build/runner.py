@@ -11,7 +11,10 @@ from typing import Literal
 
 from tokenlake.build.events import UnitRetried, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
-from tokenlake.build.session import BuildSession, Configuration
+from tokenlake.build.projects import Configuration
+from tokenlake.build.session import BuildSession
+from tokenlake.config import PipelineConfig, load_config
+from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import (
     CancelledError,
     NotFoundError,
@@ -53,7 +56,7 @@ def build_dataset(
     on_event: Watcher = ignore,
     retries: int = 2,
 ) -> BuildResult:
-    """Build a dataset version on this machine.
+    """Build a dataset version on this machine, and first the tokens of each source where text is to be mixed.
 
     Args:
         config: a configuration, a mapping of one, or the path of a YAML file.
@@ -67,11 +70,21 @@ def build_dataset(
     Raises:
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
-    begin = time.monotonic()
+    whole = load_config(config)
     with WorkerPool(workers or available_cpus()) as pool:
-        session = BuildSession.open(config, on_event=on_event)
-        run_pending(session, pool, on_event=on_event, retries=retries)
-        manifest = session.commit()
+        versions = {
+            source: _build(step, pool, on_event, retries).version
+            for source, step in first_steps(whole).items()
+        }
+        return _build(last_step(whole, versions), pool, on_event, retries)
+
+
+def _build(config: PipelineConfig, pool: WorkerPool, on_event: Watcher, retries: int) -> BuildResult:
+    """One build, of which a configuration may need several."""
+    begin = time.monotonic()
+    session = BuildSession.open(config, on_event=on_event)
+    run_pending(session, pool, on_event=on_event, retries=retries)
+    manifest = session.commit()
     return result_of(session, manifest, time.monotonic() - begin)
 
 

@@ -7,17 +7,13 @@ with the same configuration and inputs goes on from there.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, Literal, Self, final
 
 from tokenlake.build.commit import commit_version, publish_preamble
-from tokenlake.build.engines import Engines
 from tokenlake.build.events import (
     Committed,
-    EngineCondemned,
     Planned,
     UnitFinished,
     UnitProgress,
@@ -25,11 +21,10 @@ from tokenlake.build.events import (
     Watcher,
     ignore,
 )
-from tokenlake.build.hopeless import BadRecordBudget
-from tokenlake.build.job import UnitJob
-from tokenlake.build.planning.plan import Plan, make_plan
-from tokenlake.build.planning.units import WorkUnit
+from tokenlake.build.planning.plan import Plan
 from tokenlake.build.pool import WorkerPool
+from tokenlake.build.project import PlannedUnit, Project
+from tokenlake.build.projects import Configuration, plan_project
 from tokenlake.build.reuse import (
     adopt_record,
     finished_records,
@@ -38,15 +33,12 @@ from tokenlake.build.reuse import (
     reusable_records,
 )
 from tokenlake.build.runlog import RunLog
+from tokenlake.build.textproject import TextProject
 from tokenlake.catalog import Catalog
-from tokenlake.config import PipelineConfig, load_config
-from tokenlake.config.resolve import resolve
-from tokenlake.errors import EngineMismatchError, StoreError
+from tokenlake.errors import StoreError, TokenlakeError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.sources.hub.api import hub_commits
 from tokenlake.storage import Layout, Store, open_store
 
-Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 How = Literal["built", "resumed", "reused"]
 
 
@@ -62,14 +54,15 @@ class BuildSession:
 
     def __init__(
         self,
-        plan: Plan,
+        project: Project,
         store: Store,
         version: int,
         status: Literal["new", "resumed", "committed"],
         watcher: Watcher,
     ) -> None:
-        self.plan = plan
-        self.dataset = plan.build.name
+        self.project = project
+        self.plan = project.plan
+        self.dataset = project.dataset
         self.version = version
         self.status: Literal["new", "resumed", "committed"] = status
         self._store = store
@@ -78,10 +71,9 @@ class BuildSession:
         self._lock = threading.Lock()
         self._records: dict[int, UnitRecord] = {}
         self._how: dict[int, How] = {}
-        self._layout = Layout(plan.build.name, version)
-        self._engines = Engines(plan, store.url, self._layout, watcher)
-        self._budget = BadRecordBudget(plan)
+        self._layout = Layout(project.dataset, version)
         self._log = RunLog(store, self._layout)
+        self.work = project.begin(store, self._layout, self._log, watcher)
         self.found_committed = status == "committed"
 
     @classmethod
@@ -91,15 +83,15 @@ class BuildSession:
         Args:
             config: a configuration, a dict of one, or the path of a YAML file.
             on_event: told of everything that happens.
-            plan: a plan already made from ``config``.
+            plan: a plan of texts already made from ``config``.
 
         Raises:
             ConfigError, SourceError, TokenizerError: the build cannot be planned.
         """
-        plan = plan or make_plan(resolve(load_config(config)), on_event=on_event)
-        store = open_store(plan.build.store)
-        claim = Catalog(store).claim(plan.build.name, plan.fingerprint, {})
-        session = cls(plan, store, claim.version, claim.status, on_event)
+        project = plan_project(config, on_event) if plan is None else TextProject(plan)
+        store = open_store(project.store)
+        claim = Catalog(store).claim(project.dataset, project.plan.fingerprint, {})
+        session = cls(project, store, claim.version, claim.status, on_event)
         if claim.status != "committed":
             session._prepare()
         session._announce()
@@ -133,44 +125,15 @@ class BuildSession:
         """
         unit = self.plan.units[index]
         while True:
-            engine = self._engines.choose(unit, pool)
+            job = self.work.job(index, pool)
             try:
-                record, seconds, progressed = self._attempt(unit, engine, pool)
-            except EngineMismatchError as error:
-                self._condemn(engine, error)
+                record, seconds, progressed = self._attempt(unit, job, pool)
+            except TokenlakeError as error:
+                if not self._redo(error, job):
+                    raise
                 continue
             if self._accept(unit, record, seconds, progressed):
                 return record
-
-    def job(self, index: int, engine: str) -> UnitJob:
-        """The self-contained description of one unit's work."""
-        unit = self.plan.units[index]
-        build = self.plan.build
-        tokenizer = self.plan.tokenizers[unit.source]
-        files = {part.file.file_id for part in unit.ranges}
-        excluded = self.plan.excluded[unit.source]
-        return UnitJob(
-            store=self._store.url,
-            dataset=self.dataset,
-            version=self.version,
-            unit=index,
-            fingerprint=unit.fingerprint,
-            source=self.plan.source(unit.source),
-            ranges=unit.ranges,
-            pack=build.pack,
-            tokenizer=self._engines.tokenizer_prefix(unit.source),
-            engine=engine,
-            eos_id=tokenizer.eos_id,
-            pad_id=tokenizer.pad_id,
-            append_eos=tokenizer.append_eos,
-            max_shard_size=build.max_shard_size,
-            excluded={file: excluded[file] for file in files & excluded.keys()},
-            bad_budget=self._budget.most_in_one_unit(unit),
-            loss_mask=build.loss_mask,
-            attention_mask=build.attention_mask,
-            kept=build.kept,
-            files=unit.files,
-        )
 
     def commit(self) -> Manifest:
         """Judge the whole and make the version visible.
@@ -189,14 +152,16 @@ class BuildSession:
                 f"are not built (first: {missing[0]}); run the build again to resume it"
             )
         records = [self._records[unit.index] for unit in self.plan.units]
-        self._budget.judge()
-        manifest = commit_version(self._store, self.plan, self._layout, records)
-        self._log.finish(self.how, hub_commits(self.plan.inputs))
+        self.work.judge()
+        manifest = commit_version(self._store, self.project, self._layout, records)
+        self._log.finish(self.how, self.project.commits())
         self.status = "committed"
         self._emit(Committed(self.dataset, self.version))
         return manifest
 
-    def _attempt(self, unit: WorkUnit, engine: str, pool: WorkerPool) -> tuple[UnitRecord, float, int]:
+    def _attempt(
+        self, unit: PlannedUnit, job: dict[str, Any], pool: WorkerPool
+    ) -> tuple[UnitRecord, float, int]:
         started = time.monotonic()
         progressed = 0
 
@@ -208,44 +173,41 @@ class BuildSession:
             )
 
         self._emit(UnitStarted(unit.index, unit.source, unit.bytes))
-        answer = pool.run(self.job(unit.index, engine).to_json(), progress)
+        answer = pool.run(job, progress)
         return UnitRecord.from_json(answer), time.monotonic() - started, progressed
 
-    def _accept(self, unit: WorkUnit, record: UnitRecord, seconds: float, progressed: int) -> bool:
+    def _accept(self, unit: PlannedUnit, record: UnitRecord, seconds: float, progressed: int) -> bool:
         """Publish a record, unless its engine was condemned in the meantime."""
         with self._lock:
-            if self._engines.is_condemned(record.engine):
+            if not self.work.stands(record):
                 return False
             publish_record(self._store, self._layout, record)
             self._records[unit.index] = record
             self._how[unit.index] = "built"
-            self._budget.add(record)
+            self.work.add(record)
         self._log.finished(unit.index, seconds)
         self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", seconds, progressed))
-        self._budget.require_hope()
+        self.work.require_hope()
         return True
 
-    def _condemn(self, engine: str, error: EngineMismatchError) -> None:
-        """Units of this claim that the engine built are to be built again with the reference."""
+    def _redo(self, error: TokenlakeError, job: dict[str, Any]) -> bool:
+        """Whether an error only means that some units, this one too, are to be built in another way."""
         with self._lock:
-            if not self._engines.condemn(engine):
-                return
-            self._log.condemned(engine, error)
-            for index in [i for i, record in self._records.items() if record.engine == engine]:
+            undone = self.work.redo(error, job, self._records)
+            for index in undone or ():
                 remove_record(self._store, self._layout, index)
-                self._budget.remove(self._records.pop(index))
+                self.work.remove(self._records.pop(index))
                 self._how.pop(index, None)
-        self._emit(EngineCondemned(engine, str(error)))
+        return undone is not None
 
     def _prepare(self) -> None:
         """Publish what workers read, then collect finished and reusable units."""
-        publish_preamble(self._store, self.plan, self._layout)
+        publish_preamble(self._store, self.project, self._layout)
         self._store.sweep_temp(self._layout.prefix)
-        for record in finished_records(self._catalog, self.plan, self.version):
+        for record in finished_records(self._catalog, self.plan.units, self.dataset, self.version):
             self._know(record, "resumed")
-        for source, record, unit in reusable_records(
-            self._catalog, self.plan, self.version, set(self.pending)
-        ):
+        missing = [self.plan.units[index] for index in self.pending]
+        for source, record, unit in reusable_records(self._catalog, missing, self.dataset, self.version):
             adopted = adopt_record(self._store, source, record, self._layout, unit)
             if adopted is not None:
                 self._know(adopted, "reused")
@@ -254,7 +216,7 @@ class BuildSession:
         with self._lock:
             self._records[record.unit] = record
             self._how[record.unit] = how
-            self._budget.add(record)
+            self.work.add(record)
 
     def _announce(self) -> None:
         pending = self.pending

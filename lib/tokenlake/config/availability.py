@@ -51,7 +51,6 @@ def _later(*available: Any, instead: str, acts_with: str | None = None) -> Rule:
 
 _STORE = "a build writes one dataset to the store save.output_dir"
 _SHARDS = "files end at save.max_shard_size"
-_NO_MIX = "several sources become one dataset, unmixed, in the order of the configuration"
 _REUSE = "a build always reuses equal units of its store, after hashing them again"
 _PROGRESS = "progress goes to a terminal as bars and to a file as lines, and figures to runs/"
 _HUB = "push the store's files by hand"
@@ -67,7 +66,7 @@ _TOP: Final[dict[str, Rule]] = {
     "load": _OTHER,
 }
 _DATASET: Final[dict[str, Rule]] = {
-    **dict.fromkeys(("data_files", "name", "tokenizer", "special_tokens_in_text"), _BUILD),
+    **dict.fromkeys(("data_files", "dataset", "name", "tokenizer", "special_tokens_in_text"), _BUILD),
     **dict.fromkeys(("text_mode", "on_bad_record", "max_bad_fraction", "splits", "exclude"), _BUILD),
     **dict.fromkeys(("type", "split", "dataset_split_name", "subset", "num_rows", "where"), _BUILD),
     **dict.fromkeys(("storage_options", "delimiter"), _BUILD),
@@ -109,17 +108,15 @@ _TOKENIZE: Final[dict[str, Rule]] = {
     "batch_size": _later(1000, instead="documents are encoded in blocks of at least 4 MiB"),
     "num_workers": _later(4, instead="`--workers N`, the flow's parameter or build_dataset(workers=N)"),
     "cache_tokenized": _later(
-        None, False, instead="the tokens of a source are not kept apart from the packed rows"
+        None,
+        False,
+        instead="the tokens of each source are kept as {name}.{source}.tokens where sources are mixed",
     ),
 }
 _MIX: Final[dict[str, Rule]] = {
-    **dict.fromkeys(("weights", "weight_schedule", "seed"), _later(None, instead=_NO_MIX)),
-    **dict.fromkeys(("total_tokens", "total_rows", "epochs"), _later(None, instead=_NO_MIX)),
-    "weight_schedule_type": _later("step", instead=_NO_MIX),
-    "block_size": _later(1000, instead=_NO_MIX),
-    "stop_strategy": _later("restart", instead=_NO_MIX),
-    "lanes": _later(64, instead=_NO_MIX),
-    "batch_size": _later(256, instead=_NO_MIX),
+    **dict.fromkeys(("weights", "weight_schedule", "weight_schedule_type", "weights_by"), _BUILD),
+    **dict.fromkeys(("step_rows", "block_size", "stop_strategy", "seed", "lanes", "batch_size"), _BUILD),
+    **dict.fromkeys(("unit_rows", "total_tokens", "total_rows", "epochs"), _BUILD),
 }
 _PACK: Final[dict[str, Rule]] = {
     **dict.fromkeys(("enabled", "seq_length", "eos_token_id", "pad_token_id", "include_segment_ids"), _BUILD),

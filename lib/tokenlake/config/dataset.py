@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     PlainSerializer,
     WithJsonSchema,
     WrapValidator,
+    model_validator,
 )
 
 from tokenlake.config.chat import ChatConfig
@@ -35,6 +37,7 @@ from tokenlake.config.values import (
     Path,
     SourceName,
     Splits,
+    StoredName,
     Switch,
     Text,
 )
@@ -70,13 +73,24 @@ FormatCallback = Annotated[
 ]
 
 
+#: What may stand beside `dataset`: everything else is about making tokens, which are there.
+_BESIDE_DATASET: Final = frozenset({"dataset", "name", "split", "data_files"})
+
+
 class DatasetConfig(Section):
     """One source. Options left at null inherit from the section `source` or `tokenize`."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["data_files"]}, {"required": ["dataset"]}]}
+    )
+
     hidden_values = frozenset({"storage_options", "tokenizer_kwargs"})
 
-    data_files: DataFiles
+    data_files: DataFiles | None = None
     """Path, glob, directory, URL or Hub id, or a list of them."""
+
+    dataset: StoredName | None = None
+    """A dataset of the store instead of files, NAME or NAME@v3: its tokens are packed or mixed, not made again."""
 
     name: SourceName | None = None
     """Name of the source; null: dataset_0, dataset_1, ... by position."""
@@ -85,7 +99,7 @@ class DatasetConfig(Section):
     """Format of the files; null: by the extension of each."""
 
     split: Text = "train"
-    """Split to read from a Hub dataset."""
+    """Split to read from a Hub dataset, or to mix of a `dataset` of the store."""
 
     num_rows: Count | None = None
     """Read at most this many rows."""
@@ -179,3 +193,26 @@ class DatasetConfig(Section):
 
     exclude: Path | None = None
     """Parquet file of documents to leave out (takedowns): columns file: int64, position: int64."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.data_files is None and self.dataset is None:
+            raise problem(
+                "got neither data_files nor dataset, must have data_files (what to read) or dataset (NAME in the store)"
+            )
+        if self.dataset is None:
+            return self
+        if self.data_files is not None:
+            raise problem("got data_files and dataset, must have one of them")
+        fields = type(self).model_fields.items()
+        beside = sorted(
+            name
+            for name, field in fields
+            if name not in _BESIDE_DATASET and getattr(self, name) != field.default
+        )
+        if beside:
+            raise problem(
+                f"got {', '.join(beside)} beside dataset {self.dataset!r}, whose tokens are made already; must be "
+                "given where that dataset is built"
+            )
+        return self

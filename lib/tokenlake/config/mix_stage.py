@@ -47,11 +47,17 @@ class MixStageConfig(Section):
     weight_schedule: Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None = None
     """Weights that change along the way; where given, it goes before `weights`."""
 
+    weights_by: Literal["rows", "tokens"] = "rows"
+    """What weights are shares of: rows, or tokens (by the mean tokens of a row of each source)."""
+
     weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
     """How weights move between two points of the schedule."""
 
+    step_rows: Count | None = None
+    """Rows of the mixture to a step of the schedule, a multiple of the lanes; null: `batch_size`."""
+
     block_size: Count = 1000
-    """Rows of a block; the weights hold at block boundaries, inside a block the order is a shuffle."""
+    """Rows of a block of a lane; the weights hold at block boundaries, inside a block the order is a shuffle."""
 
     stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
     """When a source ends: start it again, stop, or go on with the others."""
@@ -59,20 +65,23 @@ class MixStageConfig(Section):
     seed: Seed | None = None
     """Seed of the order; null: the pipeline's seed."""
 
-    lanes: Count = 64
-    """Lanes of the order; part of its identity."""
+    lanes: Count | None = None
+    """Lanes of the order, part of its identity; null: as many as the sources have work for, at most 64."""
 
     batch_size: Count = 256
     """Rows of a global batch, for which a stored mixture is laid out."""
 
+    unit_rows: Count | None = None
+    """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""
+
     total_tokens: Count | None = None
-    """Stop after this many tokens."""
+    """Stop after this many tokens; where rows are documents, after the rows that are expected to hold so many."""
 
     total_rows: Count | None = None
     """Stop after this many rows."""
 
     epochs: Positive | None = None
-    """Stop after this many passes over the sources."""
+    """Stop after so many rows as all sources have together, times this."""
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
@@ -80,4 +89,8 @@ class MixStageConfig(Section):
         given = [name for name, value in ends.items() if value is not None]
         if len(given) > 1:
             raise problem(f"got {' and '.join(given)}, must be at most one of {', '.join(ends)}")
+        if self.lanes is not None and self.batch_size % self.lanes:
+            raise problem(
+                f"got batch_size {self.batch_size} and lanes {self.lanes}, batch_size must be a multiple of lanes"
+            )
         return self

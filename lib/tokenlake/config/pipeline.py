@@ -48,7 +48,7 @@ class PipelineConfig(Section):
     """Have the row-wise API stream rather than load; not used by a build, which streams also where this is false."""
 
     seed: Seed | None = None
-    """Seed of everything random; today nothing in a build is."""
+    """Seed of everything random: the order of a mixture, and of packed rows where they are shuffled."""
 
     source: Annotated[SourceStageConfig, _Defaults] = SourceStageConfig()
     """Reading: units, bad records, splits."""
@@ -76,6 +76,11 @@ class PipelineConfig(Section):
 
     observability: Annotated[ObservabilityConfig, _Defaults] = ObservabilityConfig()
     """How a run reports; not used by a build."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the sources become one weighted stream: where section `mix` says anything but defaults."""
+        return self.mix != MixStageConfig()
 
     def get_dataset_by_name(self, name: str) -> DatasetConfig | None:
         """Return the dataset of that name, or None."""

@@ -26,6 +26,7 @@ from tokenlake.config.resolved import (
     ResolvedTokenizer,
     SourceType,
 )
+from tokenlake.config.resolved_mix import ResolvedMix
 from tokenlake.config.resolved_texts import (
     MESSAGES_FIELDS,
     ResolvedChat,
@@ -33,6 +34,7 @@ from tokenlake.config.resolved_texts import (
     ResolvedPrompt,
     ResolvedTexts,
 )
+from tokenlake.config.resolving_mix import mix_not_yet, mix_problems, resolved_mixture, resolved_parent
 from tokenlake.config.secret import plain_options
 from tokenlake.errors import ConfigError, NotAvailableError
 
@@ -78,7 +80,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
     save = config.save
     return ResolvedBuild(
         name=config.name or "",
-        store=save.output_dir or environ.get(STORE_VARIABLE) or DEFAULT_STORE,
+        store=_store(config, environ),
         seed=config.seed,
         sources=tuple(_source(config, dataset) for dataset in config.datasets),
         pack=_pack(config),
@@ -88,6 +90,40 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         hash_threads=config.source.hash_threads,
         num_shards=save.num_shards,
     )
+
+
+def resolve_mix(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> ResolvedMix:
+    """Return the build from stored datasets that `config` asks for; see :mod:`tokenlake.config.steps`.
+
+    Raises:
+        ConfigError: something is missing or contradicts itself; the message lists everything.
+        NotAvailableError: valid options that this release does not act on; the message lists everything.
+    """
+    _raise(ConfigError, config.validate() + _nameless(config) + mix_problems(config))
+    _raise(NotAvailableError, _not_yet(config) + mix_not_yet(config))
+    return ResolvedMix(
+        name=config.name or "",
+        store=_store(config, environ),
+        parents=tuple(resolved_parent(dataset) for dataset in config.datasets),
+        mixture=resolved_mixture(config) if config.mixes else None,
+        pack=_pack(config),
+        seed=config.seed,
+        max_shard_size=config.save.max_shard_size,
+        compression="zstd",
+    )
+
+
+def _stored(dataset: DatasetConfig) -> list[str]:
+    if dataset.dataset is None:
+        return []
+    return [
+        f"datasets.{dataset.name}.dataset: {dataset.dataset!r} is not available yet as a source of rows; "
+        "today: builds take it; to read its rows use data_files: STORE/NAME/v1/data/*.parquet"
+    ]
+
+
+def _store(config: PipelineConfig, environ: Mapping[str, str]) -> str:
+    return config.save.output_dir or environ.get(STORE_VARIABLE) or DEFAULT_STORE
 
 
 def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
@@ -100,7 +136,7 @@ def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
     (named,) = pipeline.datasets
     _raise(
         NotAvailableError,
-        unavailable("datasets", named, f"datasets.{named.name}") + only_in_builds(named),
+        unavailable("datasets", named, f"datasets.{named.name}") + only_in_builds(named) + _stored(named),
     )
     return _source(pipeline, named)
 
@@ -118,12 +154,9 @@ def _listed(problems: list[str]) -> str:
 
 def _missing(config: PipelineConfig) -> list[str]:
     """What a build needs beyond a valid configuration, and what is written but would do nothing."""
-    problems: list[str] = []
-    if config.name is None:
-        problems.append(
-            "name: missing. A build needs a name for its dataset: lower-case letters, digits, '.', '_', '-', "
-            "at most 64. (The default is the stem of the configuration's file, where that is such a name.)"
-        )
+    problems = _nameless(config)
+    if config.mixes or any(dataset.dataset is not None for dataset in config.datasets):
+        problems.append("mix: stored datasets and mixtures are no build of texts; see tokenlake.config.steps")
     if not config.pack.enabled and "enabled" not in config.pack.model_fields_set:
         written = sorted(config.pack.model_fields_set)
         if written:
@@ -134,6 +167,15 @@ def _missing(config: PipelineConfig) -> list[str]:
         problems += _missing_in(config, dataset)
         problems += output_problems(config, dataset, _tokenizer_choice(config, dataset))
     return problems + shard_problems(config) + contradictions(config) + preference_problems(config)
+
+
+def _nameless(config: PipelineConfig) -> list[str]:
+    if config.name is not None:
+        return []
+    return [
+        "name: missing. A build needs a name for its dataset: lower-case letters, digits, '.', '_', '-', "
+        "at most 64. (The default is the stem of the configuration's file, where that is such a name.)"
+    ]
 
 
 def _missing_in(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
@@ -255,7 +297,7 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
 
 def _data_files(dataset: DatasetConfig) -> tuple[str, ...]:
     files = dataset.data_files
-    return (files,) if isinstance(files, str) else files
+    return (files,) if isinstance(files, str) else files or ()
 
 
 def _tokenizer_choice(config: PipelineConfig, dataset: DatasetConfig) -> str | TokenizerConfig | None:

@@ -77,10 +77,13 @@ def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
 _NAME_WORDS: Final = "letters, digits, '.', '_' and '-', a letter or digit first, at most 64 in all"
 
 if TYPE_CHECKING:
-    Path = DatasetName = SourceName = SplitName = VariableName = Character = str
+    Path = DatasetName = SourceName = SplitName = VariableName = Character = StoredName = str
 else:
     Path = Annotated[_spelled(r"[^\x00]+", "a path or URL, not empty"), BeforeValidator(as_text)]
     DatasetName = _spelled(DATASET_NAME, f"a name of lower-case {_NAME_WORDS}")
+    StoredName = _spelled(
+        DATASET_NAME + r"(@v?[1-9][0-9]{0,8})?", "a dataset of the store: NAME, or NAME@v3 for one version"
+    )
     SourceName = _spelled(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}")
     SplitName = _spelled(
         r"[A-Za-z][A-Za-z0-9_]{0,31}", "a split name of letters, digits and '_', a letter first"

@@ -4,11 +4,12 @@ from tokenlake.account import Account
 from tokenlake.manifest.files import FileEntry, QuarantineEntry, ShardEntry, Totals
 from tokenlake.manifest.inputs import InputEntry, InputFileEntry, Lineage, Parent, inputs_fingerprint
 from tokenlake.manifest.manifest import Kind, Manifest
-from tokenlake.manifest.record import UnitRecord
+from tokenlake.manifest.record import MIXED, UnitRecord
 from tokenlake.sealed import FORMAT_VERSION
 
 __all__ = [
     "FORMAT_VERSION",
+    "MIXED",
     "Account",
     "FileEntry",
     "InputEntry",

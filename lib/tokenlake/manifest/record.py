@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, Final, Self, final
 
 from tokenlake.account import Account
 from tokenlake.manifest.files import QuarantineEntry, ShardEntry
 from tokenlake.manifest.inputs import InputEntry
 from tokenlake.sealed import FORMAT_VERSION, SHA256, Fields, seal, unseal
 from tokenlake.storage.layout import MAX_UNIT, quarantine_path
+
+#: The source of a unit that holds rows of several.
+MIXED: Final = "*"
 
 
 @final
@@ -20,7 +23,7 @@ class UnitRecord:
     Attributes:
         unit: index in the plan.
         fingerprint: of the unit's work (ranges, config, tokenizer, format); what reuse looks for.
-        source: the configured source it reads.
+        source: the configured source it reads, or :data:`MIXED`.
         inputs: ranges read.
         parts: shards written, possibly none.
         account: rows and tokens of this unit.

@@ -1,0 +1,144 @@
+"""Jobs of a build from stored datasets, as JSON, like those of :mod:`tokenlake.build.job`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+from tokenlake.build.mixing.spec import MixtureSpec
+from tokenlake.config.resolved import ResolvedPack
+
+Level = Literal["documents", "sequences"]
+"""What the rows of a mixture are: documents, which are packed after they are mixed or stay rows, or packed rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentVersion:
+    """A committed version of the same store that rows are taken from.
+
+    Attributes:
+        name: of the source in the configuration: what weights and accounts refer to.
+        dataset, version: of the parent.
+        sha256: of its manifest; a worker that finds another refuses.
+        split: the split that is mixed.
+    """
+
+    name: str
+    dataset: str
+    version: int
+    sha256: str
+    split: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsOut:
+    """What the rows of the new version are.
+
+    Attributes:
+        pack: how to pack documents; None: rows stay what they are (`tokens` or `packed`).
+        seq_length: ids of a packed row that is passed on or made; None for `tokens`.
+        prefix, suffix: what the parents' post-processor puts around a document, as far as their configuration has it
+            add that: a row of `tokens` begins and ends with these already.
+        eos_id, pad_id: resolved ids.
+        append_eos: whether packing adds EOS after a document that does not end with one.
+        whole: names of parents whose documents come rendered, with what belongs around them.
+        loss_mask: whether rows say which of their ids bear loss.
+        max_shard_size: bytes after which a part is closed.
+        seed: of the shuffle of packed rows.
+    """
+
+    pack: ResolvedPack | None
+    seq_length: int | None
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    eos_id: int
+    pad_id: int
+    append_eos: bool
+    whole: tuple[str, ...]
+    loss_mask: bool
+    max_shard_size: int
+    seed: int
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        pack = data["pack"]
+        fields: dict[str, Any] = {
+            **data,
+            "pack": None if pack is None else ResolvedPack(**pack),
+            **{name: tuple(data[name]) for name in ("prefix", "suffix", "whole")},
+        }
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixJob:
+    """Write the rows at positions ``start .. stop`` of a mixture.
+
+    Attributes:
+        store, dataset, version: where the parts go.
+        unit, fingerprint: the unit's index and identity.
+        level: what the rows are.
+        parents: in the order of the mixture's names.
+        mixture: the order.
+        start, stop: positions of the mixture.
+        out: what the new rows are.
+    """
+
+    store: str
+    dataset: str
+    version: int
+    unit: int
+    fingerprint: str
+    level: Level
+    parents: tuple[ParentVersion, ...]
+    mixture: MixtureSpec
+    start: int
+    stop: int
+    out: RowsOut
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": "mix", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        fields: dict[str, Any] = {key: value for key, value in data.items() if key != "op"}
+        fields["parents"] = tuple(ParentVersion(**parent) for parent in data["parents"])
+        fields["mixture"] = MixtureSpec.from_json(data["mixture"])
+        fields["out"] = RowsOut.from_json(data["out"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepackJob:
+    """Pack the documents of one unit of a parent again, in the order in which they are stored, split by split.
+
+    A unit of the parent becomes a unit, so that greedy packing of stored tokens gives the very rows that packing the
+    text at once would have given.
+
+    Attributes:
+        parent: its `split` says nothing here: every split is packed by itself.
+        parent_unit: index of the unit in the parent.
+        source: the source of the parent's unit, which becomes this unit's.
+        out: what the new rows are; `out.pack` is set.
+    """
+
+    store: str
+    dataset: str
+    version: int
+    unit: int
+    fingerprint: str
+    parent: ParentVersion
+    parent_unit: int
+    source: str
+    out: RowsOut
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": "repack", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        fields: dict[str, Any] = {key: value for key, value in data.items() if key != "op"}
+        fields["parent"] = ParentVersion(**data["parent"])
+        fields["out"] = RowsOut.from_json(data["out"])
+        return cls(**fields)

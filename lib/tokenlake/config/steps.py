@@ -1,0 +1,96 @@
+"""A configuration that mixes text is several builds: the tokens of each source first, then the mixture of these.
+
+Both are configurations like any other, so whoever can run one can run the steps: the library in a loop, a flow as
+flows of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.lengths import long_documents
+from tokenlake.config.mix_stage import MixStageConfig
+from tokenlake.config.pack_stage import PackStageConfig
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.values import DATASET_NAME
+from tokenlake.errors import ConfigError, NotAvailableError
+
+
+def is_text_build(config: PipelineConfig) -> bool:
+    """Whether a configuration makes tokens of text, and nothing of what is stored."""
+    return not config.mixes and all(dataset.dataset is None for dataset in config.datasets)
+
+
+def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
+    """Return source -> the configuration that makes its `tokens` dataset, for every source that is text still.
+
+    Raises:
+        ConfigError: a source's name makes no name of a dataset, or packing without a mixture is asked of text and
+            stored tokens at once.
+        NotAvailableError: the tokens are not to be kept.
+    """
+    if is_text_build(config):
+        return {}
+    texts = [dataset for dataset in config.datasets if dataset.dataset is None]
+    if texts and not config.mixes:
+        raise ConfigError(
+            f"datasets.{texts[0].name}: is text, beside datasets of the store; without a mixture they are not one "
+            "build. Write a section mix, or build the text first and name it as dataset: too"
+        )
+    if texts and config.tokenize.cache_tokenized is False:
+        raise NotAvailableError(
+            "tokenize.cache_tokenized: False is not available yet where text is mixed; today: the tokens of each "
+            "source are kept as {name}.{source}.tokens, from which any other mixture is made without tokenizing again"
+        )
+    return {dataset.name or "": _tokens_of(config, dataset) for dataset in texts}
+
+
+def last_step(config: PipelineConfig, versions: Mapping[str, int]) -> PipelineConfig:
+    """Return the configuration of the rest, once the first steps are done.
+
+    Args:
+        versions: source -> version of its `tokens` dataset.
+    """
+    datasets = tuple(
+        DatasetConfig(
+            name=dataset.name, dataset=f"{tokens_name(config, dataset)}@v{versions[dataset.name or '']}"
+        )
+        if dataset.name in versions
+        else dataset
+        for dataset in config.datasets
+    )
+    return config.model_copy(update={"datasets": datasets})
+
+
+def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
+    """Return the name of the `tokens` dataset of one source: ``{name}.{source}.tokens``."""
+    if config.name is None:
+        raise ConfigError("name: missing. A mixture needs a name, of which the names of its parts are made")
+    name = f"{config.name}.{(dataset.name or '').lower()}.tokens"
+    if not re.fullmatch(DATASET_NAME, name):
+        raise ConfigError(
+            f"datasets.{dataset.name}.name: makes {name!r} the name of its tokens in the store, which is too long or "
+            "has letters that no dataset's name may have; at most 64 of a-z, 0-9, '.', '_' and '-'. Shorten `name` "
+            "or the source's"
+        )
+    return name
+
+
+def _tokens_of(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig:
+    """The same source, alone and unpacked; long documents are kept where packing, which comes later, keeps them."""
+    tokenize = config.tokenize
+    if long_documents(config, dataset)[0] == "keep":
+        tokenize = tokenize.model_copy(update={"long_documents": "keep"})
+        dataset = dataset.model_copy(update={"long_documents": None})
+    return config.model_copy(
+        update={
+            "name": tokens_name(config, dataset),
+            "datasets": (dataset,),
+            "tokenize": tokenize,
+            "mix": MixStageConfig(),
+            "pack": PackStageConfig(),
+            "save": config.save.model_copy(update={"num_shards": None}),
+        }
+    )
