@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.mixed_support import KINDS, ids, known, rows_of, unknown, walk, with_gaps
 from tests.sharded_support import Known, Plain
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler
+from tokenlake.mixing import INTERPOLATIONS, Mixture, WeightScheduler, constant
 from tokenlake.sources.sharded import (
     CompositeShardedSource,
     JsonShardedSource,
@@ -86,6 +86,18 @@ def test_rows_come_as_a_walk_slot_by_slot_gives_them(case):
         own = [row["id"] for row in rows if row["__source__"] == name]
         for epoch in range(len(own) // size if size else 0):
             assert sorted(own[epoch * size : (epoch + 1) * size]) == sorted(f"{name}{n}" for n in range(size))
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_it_is_the_mixture_of_one_lane_that_a_store_would_write(stop):
+    sizes, weights = {"a": 30, "b": 50}, {"a": 0.45, "b": 0.55}
+    lane = Mixture(sizes, constant(weights), block_size=7, seed=5, stop=stop)
+    draws = lane.lane(0, 0, min(lane.rows or 200, 200))
+    expected = [
+        f"{lane.names[source]}{index}" for source, index in zip(draws.source, draws.index, strict=True)
+    ]
+    source = MixedShardedSource(known(**sizes), weights, block_size=7, seed=5, stop_strategy=stop)
+    assert ids(iter(source), 200) == expected
 
 
 @given(mixtures(), st.data())
@@ -340,7 +352,7 @@ def test_rows_of_the_sources_are_not_changed():
 
 def test_a_field_that_is_called_like_the_mark_is_an_error():
     inner = MixedShardedSource(known(a=2, b=2), stop_strategy="all_exhausted")
-    outer = {"inner": inner, "c": Known(rows_of("c", [2]))}
+    outer: dict[str, ShardedDataSource] = {"inner": inner, "c": Known(rows_of("c", [2]))}
     with pytest.raises(BadRecordError, match="source 'inner': a row has a field '__source__' already"):
         list(MixedShardedSource(outer, stop_strategy="all_exhausted"))
     outer["inner"] = inner.rename_fields({"__source__": "origin"})

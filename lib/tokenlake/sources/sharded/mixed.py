@@ -71,10 +71,6 @@ class MixedShardedSource(ShardedDataSource):
         )
 
     @property
-    def endless(self) -> bool:
-        return self._stop == "restart"
-
-    @property
     def shard_names(self) -> Sequence[str]:
         return (_SHARD,)
 
