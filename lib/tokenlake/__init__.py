@@ -178,6 +178,7 @@ _HOME: Final = {
     "SaveStageConfig": "tokenlake.config",
     "SourceStageConfig": "tokenlake.config",
     "TokenizeStageConfig": "tokenlake.config",
+    "WeightSchedulePoint": "tokenlake.config",
 }
 
 __all__ = [
