@@ -92,21 +92,6 @@ def test_a_source_that_gives_nothing_on_a_later_pass_is_an_error():
         again.take()
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_a_source_that_has_other_rows_than_it_says_is_an_error(count):
-    class Lying(ShardedDataSource):
-        shard_names = ("s",)
-
-        def open_shard(self, shard_name: str) -> Iterator[Row]:
-            return iter([{"id": n} for n in range(count)])
-
-        def get_shard_info(self, shard_name: str) -> ShardInfo:
-            return ShardInfo(name="s", index=0, rows=3)
-
-    with pytest.raises(SourceError, match=f"gave {count} rows, but said that it has 3"):
-        taken(feed(Lying()))
-
-
 def test_only_the_shard_that_is_drawn_from_is_opened():
     opened = []
 

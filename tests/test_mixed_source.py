@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.mixed_support import KINDS, ids, known, rows_of, unknown, walk, with_gaps
 from tests.sharded_support import Known, Plain
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing import INTERPOLATIONS, Mixture, WeightScheduler, constant
 from tokenlake.sources.sharded import (
     CompositeShardedSource,
     JsonShardedSource,
@@ -35,6 +35,15 @@ STOPS = ("restart", "first_exhausted", "all_exhausted")
 NAMES = ("a", "b", "c")
 
 
+STEPS = st.lists(st.integers(0, 60), min_size=1, max_size=3, unique=True).map(sorted)
+
+
+@st.composite
+def weights_of(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, float]:
+    parts = [draw(st.integers(1, 20)) for _ in names]
+    return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
+
+
 @st.composite
 def mixtures(draw: st.DrawFn) -> dict[str, Any]:
     count = draw(st.integers(1, 3))
@@ -43,27 +52,28 @@ def mixtures(draw: st.DrawFn) -> dict[str, Any]:
     if stop != "all_exhausted":
         for sizes in shards.values():
             sizes[0] += 1
-    parts = [draw(st.integers(1, 20)) for _ in shards]
-    weights = {name: part / sum(parts) for name, part in zip(shards, parts, strict=True)}
+    points = [{"step": step, "weights": draw(weights_of(tuple(shards)))} for step in draw(STEPS)]
+    scheduler = WeightScheduler(points, draw(st.sampled_from(INTERPOLATIONS)))
     options = {"block_size": draw(st.integers(1, 12)), "seed": draw(st.integers(0, 3))}
     kinds = {name: draw(st.sampled_from(sorted(KINDS))) for name in shards}
-    return {"shards": shards, "weights": weights, "stop": stop, "kinds": kinds, "options": options}
+    return {"shards": shards, "scheduler": scheduler, "stop": stop, "kinds": kinds, "options": options}
 
 
 def mixed(case: dict[str, Any]) -> MixedShardedSource:
     sources = {
         name: KINDS[case["kinds"][name]](**{name: sizes})[name] for name, sizes in case["shards"].items()
     }
-    return MixedShardedSource(sources, case["weights"], stop_strategy=case["stop"], **case["options"])
+    scheduler, stop = case["scheduler"], case["stop"]
+    return MixedShardedSource(sources, weight_scheduler=scheduler, stop_strategy=stop, **case["options"])
 
 
 def walked(case: dict[str, Any], most: int) -> list[tuple[str, int]]:
     sizes = {name: sum(shards) for name, shards in case["shards"].items()}
-    return walk(sizes, case["weights"], case["stop"], most=most, **case["options"])
+    return walk(sizes, case["scheduler"], case["stop"], most=most, **case["options"])
 
 
 @given(mixtures())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_rows_come_as_a_walk_slot_by_slot_gives_them(case):
     expected = walked(case, 80)
     rows = list(islice(mixed(case), 80))
@@ -78,8 +88,20 @@ def test_rows_come_as_a_walk_slot_by_slot_gives_them(case):
             assert sorted(own[epoch * size : (epoch + 1) * size]) == sorted(f"{name}{n}" for n in range(size))
 
 
+@pytest.mark.parametrize("stop", STOPS)
+def test_it_is_the_mixture_of_one_lane_that_a_store_would_write(stop):
+    sizes, weights = {"a": 30, "b": 50}, {"a": 0.45, "b": 0.55}
+    lane = Mixture(sizes, constant(weights), block_size=7, seed=5, stop=stop)
+    draws = lane.lane(0, 0, min(lane.rows or 200, 200))
+    expected = [
+        f"{lane.names[source]}{index}" for source, index in zip(draws.source, draws.index, strict=True)
+    ]
+    source = MixedShardedSource(known(**sizes), weights, block_size=7, seed=5, stop_strategy=stop)
+    assert ids(iter(source), 200) == expected
+
+
 @given(mixtures(), st.data())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_opening_at_a_row_gives_what_walking_there_gives(case, data):
     every = list(islice(mixed(case).open_shard_numbered("mixed"), 60))
     assert [number for number, _ in every] == list(range(len(every)))
@@ -92,7 +114,7 @@ def test_opening_at_a_row_gives_what_walking_there_gives(case, data):
 
 
 @given(mixtures())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_row_beyond_the_end_is_an_error_that_says_how_many_there_are(case):
     if case["stop"] == "restart":
         return
@@ -104,7 +126,7 @@ def test_a_row_beyond_the_end_is_an_error_that_says_how_many_there_are(case):
 
 
 @given(mixtures())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_the_length_is_exact_where_every_sources_is_known(case):
     if case["stop"] == "restart":
         with pytest.raises(TypeError, match="never ends"):
@@ -293,6 +315,15 @@ def test_opening_far_away_reads_nothing_of_what_is_before(rows, stop):
     assert first == {"a": 2_500_000, "b": 7_500_000}
 
 
+@pytest.mark.parametrize("stop", STOPS)
+def test_the_first_rows_come_before_anybody_asks_how_long_sources_are(stop):
+    class Shy(Watched):
+        def get_shard_info(self, shard_name: str) -> ShardInfo:
+            raise AssertionError("asked")
+
+    assert len(list(islice(MixedShardedSource([Shy(9), Shy(9)], stop_strategy=stop), 10))) == 10
+
+
 def test_files_are_opened_at_their_rows(tmp_path: Path):
     lines = [f'{{"id": "a{n}"}}\n' for n in range(700)]
     (tmp_path / "0.jsonl").write_text("".join(lines[:300]))
@@ -321,7 +352,7 @@ def test_rows_of_the_sources_are_not_changed():
 
 def test_a_field_that_is_called_like_the_mark_is_an_error():
     inner = MixedShardedSource(known(a=2, b=2), stop_strategy="all_exhausted")
-    outer = {"inner": inner, "c": Known(rows_of("c", [2]))}
+    outer: dict[str, ShardedDataSource] = {"inner": inner, "c": Known(rows_of("c", [2]))}
     with pytest.raises(BadRecordError, match="source 'inner': a row has a field '__source__' already"):
         list(MixedShardedSource(outer, stop_strategy="all_exhausted"))
     outer["inner"] = inner.rename_fields({"__source__": "origin"})
@@ -349,6 +380,28 @@ def test_it_is_a_source_like_any_other():
     assert ids(finite.iter_shards(start_row=7)) == ids(iter(finite))[7:]
     with pytest.raises(ConfigError, match="no shard is named 'x'"):
         finite.open_shard("x")
+
+
+def test_it_says_whether_it_ends():
+    endless = MixedShardedSource(known(a=1))
+    assert endless.endless
+    for stop, both in (("first_exhausted", False), ("all_exhausted", True)):
+        assert not MixedShardedSource(known(a=1, b=1), stop_strategy=stop).endless
+        inner = endless.drop_fields(["__source__"])
+        assert MixedShardedSource([inner, *known(b=1).values()], stop_strategy=stop).endless == both
+        assert MixedShardedSource([inner], stop_strategy=stop).endless
+
+
+def test_an_endless_source_among_others():
+    inner = MixedShardedSource(known(a=2)).drop_fields(["__source__"])
+    first = MixedShardedSource(
+        {"in": inner, "b": known(b=3)["b"]}, block_size=2, stop_strategy="first_exhausted"
+    )
+    assert Counter(row["__source__"] for row in first)["b"] == 3
+    every = MixedShardedSource(
+        {"in": inner, "b": known(b=3)["b"]}, block_size=2, stop_strategy="all_exhausted"
+    )
+    assert Counter(row["__source__"] for row in islice(every, 100)) == {"in": 97, "b": 3}
 
 
 def test_a_list_of_sources_gets_names():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import overload
 
 from tokenlake.build.events import Watcher, ignore
+from tokenlake.build.projects import Configuration
 from tokenlake.build.runner import BuildResult
 from tokenlake.build.runner import build_dataset as build_version
-from tokenlake.build.session import Configuration
 from tokenlake.errors import ConfigError
 from tokenlake.legacy.mixture import DatasetMixture, open_mixture
 from tokenlake.sources.sharded.base import ShardedDataSource

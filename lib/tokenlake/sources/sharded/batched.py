@@ -31,6 +31,10 @@ class BatchedShardedSource(ShardedDataSource):
     def shard_names(self) -> Sequence[str]:
         return self._source.shard_names
 
+    @property
+    def endless(self) -> bool:
+        return self._source.endless
+
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return without_numbers(self.open_shard_numbered(shard_name))
 

@@ -71,12 +71,13 @@ class MixedShardedSource(ShardedDataSource):
         )
 
     @property
-    def endless(self) -> bool:
-        return self._stop == "restart"
-
-    @property
     def shard_names(self) -> Sequence[str]:
         return (_SHARD,)
+
+    @property
+    def endless(self) -> bool:
+        never = [source.endless for source in self._sources.values()]
+        return self._stop == "restart" or (any(never) if self._stop == "all_exhausted" else all(never))
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return without_numbers(self.open_shard_numbered(shard_name))
@@ -110,8 +111,17 @@ class MixedShardedSource(ShardedDataSource):
     def _lengths(self) -> dict[str, int | None]:
         return {name: _length(source) for name, source in self._sources.items()}
 
+    def _check_weights(self) -> None:
+        """Raise ConfigError now, and not after all other rows, if a source can never be exhausted."""
+        if self._stop == "all_exhausted":
+            none = dict.fromkeys(self._sources)
+            self._turns.check(none | {name: _length(self._sources[name]) for name in self._turns.limited})
+
     def _rows(self, place: int) -> Numbered:
-        lengths, feeds = self._lengths(), self._feeds()
+        # Lengths are learned from the rows: asking for them may open every file before the first row comes.
+        lengths: dict[str, int | None] = dict.fromkeys(self._sources)
+        feeds = self._feeds()
+        self._check_weights()
         if place:
             self._seek(feeds, lengths, place)
         going = True
@@ -119,7 +129,7 @@ class MixedShardedSource(ShardedDataSource):
             going = False
             for name in self._turns.names(lengths, place):
                 row = feeds[name].take()
-                if row is None:  # its length is known now
+                if row is None:
                     lengths[name] = feeds[name].drawn
                     going = True
                     break

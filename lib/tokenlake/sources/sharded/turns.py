@@ -15,7 +15,7 @@ Lengths = Mapping[str, int | None]
 """Name of each source to its rows, None where only reading it would tell."""
 
 _ENDLESS: Final = 1 << 53  # rows that no source has
-_STEP: Final = 1024  # places that are looked up at a time
+_STEP: Final = 1024  # places that are looked up at a time, where blocks are smaller
 
 
 @final
@@ -36,20 +36,28 @@ class Turns:
     seed: int
     stop: str
 
-    def rows(self, lengths: Lengths) -> int | None:
-        """Return how many rows the mixture has; None: it has no end, or it is not known.
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """The sources of which the schedule takes only so many rows, before their weights stay 0."""
+        return tuple(name for name, most in self._ceilings().items() if most is not None)
 
-        Raises:
-            ConfigError: a source has no row to go on with, or can never be exhausted.
-        """
+    def check(self, lengths: Lengths) -> None:
+        """Raise ConfigError if a source has no row to go on with, or can never be exhausted."""
+        for name, most in self._ceilings().items():
+            self._told(name, lengths[name], most)
+
+    def rows(self, lengths: Lengths) -> int | None:
+        """Return how many rows the mixture has; None: it has no end, or it is not known. Raises as :meth:`check`."""
         return None if self.stop == "restart" or None in lengths.values() else self._mixture(lengths).rows
 
     def names(self, lengths: Lengths, place: int) -> Iterator[str]:
-        """Yield the name of the source at each place, from `place` on; raises as :meth:`rows`."""
+        """Yield the name of the source at each place, from `place` on; raises as :meth:`check`."""
         mixture = self._mixture(lengths)
         names, rows = mixture.names, mixture.rows
+        step = -(-_STEP // self.block_size) * self.block_size
         while rows is None or place < rows:
-            stop = place + _STEP if rows is None else min(place + _STEP, rows)
+            stop = (place // step + 1) * step
+            stop = stop if rows is None else min(stop, rows)
             for source in mixture.lane(0, place, stop).source.tolist():
                 yield names[source]
             place = stop
@@ -70,16 +78,16 @@ class Turns:
         )
 
     def _mixture(self, lengths: Lengths) -> Mixture:
-        counts = Counts(self.scheduler, block_size=self.block_size)
-        ceilings = [counts.ceiling(place) for place in range(len(self.scheduler.names))]
-        told = {
-            name: self._told(name, lengths[name], most)
-            for name, most in zip(self.scheduler.names, ceilings, strict=True)
-        }
+        told = {name: self._told(name, lengths[name], most) for name, most in self._ceilings().items()}
         return Mixture(told, self.scheduler, block_size=self.block_size, seed=self.seed, stop=self.stop)
 
+    def _ceilings(self) -> dict[str, int | None]:
+        """Rows that the schedule takes of each source, ever; None: there is no end to them."""
+        counts = Counts(self.scheduler, block_size=self.block_size)
+        return {name: counts.ceiling(place) for place, name in enumerate(self.scheduler.names)}
+
     def _told(self, name: str, rows: int | None, most: int | None) -> int | None:
-        """Return the length of a source that the mixture is told; `most`: rows that the schedule takes of it, ever."""
+        """Return the length that the mixture is told; `most`: rows that the schedule takes of the source, ever."""
         if rows == 0 and self.stop != "all_exhausted":
             raise ConfigError(
                 f"source {name!r} has no rows, so that stop_strategy={self.stop!r} has nothing to go on with; leave it "
