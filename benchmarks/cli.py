@@ -104,8 +104,7 @@ def _options(given: argparse.Namespace) -> Options:
     megabytes = 12.0 if quick else given.megabytes
     return Options(
         work=work,
-        parts=frozenset(given.only or {"throughput", "startup", "reading", "texts", "packing", "determinism"})
-        | asked,
+        parts=frozenset(given.only or set(PARTS) - {"kill", "memory"}) | asked,
         systems=tuple(one for one in SYSTEMS if not given.system or one.name in given.system),
         tokenizers=tuple(given.tokenizer or REAL),
         megabytes=megabytes,
