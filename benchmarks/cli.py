@@ -18,6 +18,7 @@ from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
 from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
+from benchmarks.mixing_positions import measure_positions
 from benchmarks.packing import measure_packing
 from benchmarks.planning import measure_planning
 from benchmarks.reading import measure_large, measure_reading, measure_seek
@@ -27,7 +28,17 @@ from benchmarks.startup import measure_startup
 from benchmarks.texts import measure_texts
 from benchmarks.vocabularies import REAL, Vocabulary, obtain
 
-PARTS: Final = ("throughput", "startup", "reading", "texts", "packing", "determinism", "kill", "memory")
+PARTS: Final = (
+    "throughput",
+    "startup",
+    "reading",
+    "texts",
+    "packing",
+    "positions",
+    "determinism",
+    "kill",
+    "memory",
+)
 # MB of text: the input that shows start-up cost, the one for start-up and determinism, the one huge document
 SMALL, CHECKED, DOCUMENT = 4.0, 64.0, 200.0
 
@@ -135,6 +146,7 @@ def run(options: Options) -> Results:
         "reading": _reading,
         "texts": _texts,
         "packing": _packing,
+        "positions": _positions,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -195,6 +207,14 @@ def _packing(
 ) -> None:
     runs, goals, notes = measure_packing(options.work, vocabularies[0], options.repeats, quick=options.quick)
     results.packing, results.figures = runs, results.figures + goals
+    results.notes += notes
+
+
+def _positions(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    goals, notes = measure_positions(options.repeats, 50_000 if options.quick else 2_000_000)
+    results.figures += goals
     results.notes += notes
 
 

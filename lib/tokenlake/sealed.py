@@ -19,6 +19,7 @@ from tokenlake.fingerprint import canonical_json
 
 FORMAT_VERSION: Final = 1
 MAX_COUNT: Final = 1 << 60  # more rows, tokens or bytes than any store will hold: a hostile or damaged number
+_WHOLE: Final = 1 + 1e-6
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -149,6 +150,21 @@ class Fields:
         values = enumerate(self._list(key))
         return tuple(self._integer(f"{key}[{index}]", value, 0, MAX_COUNT) for index, value in values)
 
+    def text_list(self, key: str) -> tuple[str, ...]:
+        values = enumerate(self._list(key))
+        return tuple(self._text(f"{key}[{index}]", value, None) for index, value in values)
+
+    def share(self, key: str) -> float:
+        """Return a share of a whole; shares are written as floats, and sum to 1 within 1e-6."""
+        return self._share(key, self._take(key))
+
+    def optional_share(self, key: str) -> float | None:
+        value = self._take(key)
+        return None if value is None else self._share(key, value)
+
+    def shares(self, key: str) -> dict[str, float]:
+        return {k: self._share(f"{key}.{k}", v) for k, v in self.json_object(key).items()}
+
     def child(self, key: str) -> Fields:
         return Fields(self._take(key), self._where, self._name(key))
 
@@ -188,6 +204,11 @@ class Fields:
     def _integer(self, key: str, value: Any, low: int, high: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             self.fail(key, f"an integer in {low}..{high}", value)
+        return value
+
+    def _share(self, key: str, value: Any) -> float:
+        if not isinstance(value, float) or not 0.0 <= value <= _WHOLE:
+            self.fail(key, "a float in 0..1", value)
         return value
 
     def _text(self, key: str, value: Any, pattern: re.Pattern[str] | None) -> str:

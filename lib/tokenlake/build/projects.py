@@ -7,19 +7,27 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from tokenlake.build.events import Watcher, ignore
+from tokenlake.build.mixing.plan import plan_mix
+from tokenlake.build.mixing.project import MixProject
 from tokenlake.build.planning.plan import make_plan
 from tokenlake.build.project import Project
 from tokenlake.build.textproject import TextProject
 from tokenlake.config import PipelineConfig, load_config
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import resolve, resolve_mix
+from tokenlake.config.steps import is_text_build
 
 Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 
 
 def plan_project(config: Configuration, on_event: Watcher = ignore) -> Project:
-    """Plan what a configuration asks for.
+    """Plan what a configuration asks for: of text, or of datasets of the store.
+
+    A configuration that mixes text is several builds; see :mod:`tokenlake.config.steps`.
 
     Raises:
         ConfigError, SourceError, TokenizerError: it cannot be planned.
     """
-    return TextProject(make_plan(resolve(load_config(config)), on_event=on_event))
+    whole = load_config(config)
+    if is_text_build(whole):
+        return TextProject(make_plan(resolve(whole), on_event=on_event))
+    return MixProject(plan_mix(resolve_mix(whole), on_event))

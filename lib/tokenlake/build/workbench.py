@@ -1,4 +1,7 @@
-"""What a worker process can do: build a unit, or judge an engine; tokenizers stay loaded between jobs."""
+"""What a worker process can do: build a unit of texts or of stored rows, or judge an engine.
+
+Tokenizers stay loaded between jobs, and parents open.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ from collections.abc import Iterator
 from typing import Any, Final, final
 
 from tokenlake.build.job import EngineJob, UnitJob
+from tokenlake.build.mixing.job import MixJob, RepackJob
+from tokenlake.build.mixing.opened import OpenedParents
+from tokenlake.build.mixing.repack import RepackUnit
+from tokenlake.build.mixing.unit import MixUnit
 from tokenlake.build.recipe import Recipe, open_recipe, special_mode
 from tokenlake.build.unit import Progress, Unit
 from tokenlake.config.resolved import ResolvedTokenizer
@@ -22,10 +29,11 @@ _PROBE_BYTES_EACH: Final = 1 << 14
 
 @final
 class Workbench:
-    """What a worker process keeps between jobs: tokenizers, which are slow to load."""
+    """What a worker process keeps between jobs: tokenizers, which are slow to load, and manifests of parents."""
 
     def __init__(self) -> None:
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
+        self._parents = OpenedParents()
 
     def build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
@@ -43,6 +51,14 @@ class Workbench:
                 add_special_tokens=settings.add_special_tokens,
             )
         return Unit(job, store, self._encoders[key], recipe, progress).build()
+
+    def mix(self, job: MixJob, progress: Progress) -> UnitRecord:
+        """Build one unit of a mixture and publish its parts."""
+        return MixUnit(job, open_store(job.store), self._parents, progress).build()
+
+    def repack(self, job: RepackJob, progress: Progress) -> UnitRecord:
+        """Pack one unit of a parent again and publish its parts."""
+        return RepackUnit(job, open_store(job.store), self._parents, progress).build()
 
     def choose_engine(self, job: EngineJob) -> dict[str, Any]:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""

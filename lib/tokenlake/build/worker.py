@@ -22,6 +22,7 @@ from importlib.abc import MetaPathFinder
 from typing import Any, BinaryIO
 
 from tokenlake.build.job import EngineJob, UnitJob
+from tokenlake.build.mixing.job import MixJob, RepackJob
 from tokenlake.build.workbench import Workbench
 from tokenlake.config.references import hide, provide_blocks
 from tokenlake.config.resolved import ResolvedSource
@@ -100,7 +101,11 @@ def _perform(workbench: Workbench, job: dict[str, Any], progress: Any) -> dict[s
         engine = EngineJob.from_json(job)
         _let_pandas_in(engine.source)
         return workbench.choose_engine(engine)
-    raise WorkerError(f"unknown job {job['op']!r}; expected 'unit' or 'engine'")
+    if job["op"] == "mix":
+        return workbench.mix(MixJob.from_json(job), progress).to_json()
+    if job["op"] == "repack":
+        return workbench.repack(RepackJob.from_json(job), progress).to_json()
+    raise WorkerError(f"unknown job {job['op']!r}; expected 'unit', 'engine', 'mix' or 'repack'")
 
 
 def _send(answers: BinaryIO, message: dict[str, Any]) -> None:

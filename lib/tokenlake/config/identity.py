@@ -16,7 +16,7 @@ def identity(build: ResolvedBuild) -> dict[str, Any]:
     """Return the canonical, JSON-able identity of a build, without that of its sources."""
     return {
         "kind": build.kind,
-        "pack": None if build.pack is None else _pack(build.pack),
+        "pack": None if build.pack is None else pack_identity(build.pack),
         "unit_size": build.unit_size,
         "max_shard_size": build.max_shard_size,
         "compression": build.compression,
@@ -59,7 +59,8 @@ def _given(source: ResolvedSource) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _pack(pack: ResolvedPack) -> dict[str, Any]:
+def pack_identity(pack: ResolvedPack) -> dict[str, Any]:
+    """Return the canonical, JSON-able identity of packing."""
     # `include_segment_ids` is about readers: the column is stored only with `store_segment_ids`.
     return {
         "seq_length": pack.seq_length,

@@ -4,6 +4,7 @@ from tokenlake.account import Account
 from tokenlake.manifest.files import FileEntry, QuarantineEntry, ShardEntry, Totals
 from tokenlake.manifest.inputs import InputEntry, InputFileEntry, Lineage, Parent, inputs_fingerprint
 from tokenlake.manifest.manifest import Kind, Manifest
+from tokenlake.manifest.mixture import Level, MixedSource, MixtureOrder, MixtureRecord
 from tokenlake.manifest.record import MIXED, UnitRecord
 from tokenlake.sealed import FORMAT_VERSION
 
@@ -15,8 +16,12 @@ __all__ = [
     "InputEntry",
     "InputFileEntry",
     "Kind",
+    "Level",
     "Lineage",
     "Manifest",
+    "MixedSource",
+    "MixtureOrder",
+    "MixtureRecord",
     "Parent",
     "QuarantineEntry",
     "ShardEntry",

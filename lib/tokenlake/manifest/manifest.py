@@ -12,6 +12,8 @@ from tokenlake.account import Account
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.manifest.files import FileEntry, ShardEntry, Totals
 from tokenlake.manifest.inputs import InputFileEntry, Lineage, Parent, inputs_fingerprint
+from tokenlake.manifest.mixture import MixtureRecord
+from tokenlake.manifest.mixturelaw import check_mixture
 from tokenlake.preferences import METHODS, TRAINERS, Method, Trainer
 from tokenlake.sealed import FORMAT_VERSION, SHA256, Fields, seal, seal_of, unseal
 from tokenlake.storage.keys import DATASET_NAME, key_problem
@@ -44,6 +46,7 @@ class Manifest:
         accounts: per source.
         parents: versions that this one was made from.
         produced_by: names and versions of what wrote it; not identity.
+        mixture: of a version whose rows are a mixture: the order, and what became of each source.
     """
 
     kind: Kind
@@ -59,6 +62,7 @@ class Manifest:
     accounts: dict[str, Account]
     produced_by: dict[str, str]
     parents: tuple[Parent, ...] = ()
+    mixture: MixtureRecord | None = None
 
     @property
     def format_version(self) -> int:
@@ -91,8 +95,9 @@ class Manifest:
 
     @cached_property
     def account(self) -> Account:
-        """The sum of the sources' accounts."""
-        return Account.total(self.accounts.values())
+        """The sum of the sources' accounts, and of a mixture the rows that are of no one source."""
+        rows = () if self.mixture is None else (self.mixture.rows,)
+        return Account.total([*self.accounts.values(), *rows])
 
     @cached_property
     def lineage(self) -> Lineage:
@@ -123,6 +128,8 @@ class Manifest:
             "account": self.account.to_json(),
             "accounts": {source: account.to_json() for source, account in self.accounts.items()},
             "lineage": self.lineage.to_json(),
+            # Left out elsewhere: manifests of other versions stay, byte for byte, what they were.
+            **({} if self.mixture is None else {"mixture": self.mixture.to_json()}),
             "produced_by": self.produced_by,
         }
 
@@ -152,25 +159,31 @@ class Manifest:
             },
             parents=tuple(Parent.read(entry) for entry in fields.child("lineage").children("parents")),
             produced_by=fields.texts("produced_by"),
+            mixture=MixtureRecord.read(fields.child("mixture")) if "mixture" in fields.value else None,
         )
         found._check_shape(fields)
         return found
 
     def check(self, where: str = MANIFEST) -> None:
-        """Check that the accounts close, one by one and against the files.
+        """Check that the accounts close, one by one and against the files; of a mixture also against its order.
 
         Raises:
             AccountError: names the source, the equation and both sides.
         """
+        own_rows = self.seq_length if self.mixture is None else None
         for source, account in self.accounts.items():
-            account.check(self.seq_length, where=f"{where}: source {source!r}")
+            account.check(own_rows, where=f"{where}: source {source!r}")
         total, files = self.account, self.totals
+        total.check(self.seq_length, where=where)
         rows, name = (
             (total.sequences, "sequences") if self.kind == "packed" else (total.documents, "documents")
         )
+        # Rows that were packed elsewhere and are passed on count as one document each.
+        whole_rows = self.mixture is not None and self.mixture.level == "sequences"
+        documents = ("rows", files.rows) if whole_rows else ("documents", files.documents)
         for equation, left, right in (
             (f"account.{name} = rows of all files", rows, files.rows),
-            ("account.documents = documents of all files", total.documents, files.documents),
+            (f"account.documents = {documents[0]} of all files", total.documents, documents[1]),
             (
                 "account.content_packed + bos + eos = tokens of all files",
                 total.content_packed + total.bos + total.eos,
@@ -186,6 +199,8 @@ class Manifest:
                     right=right,
                     where=where,
                 )
+        if self.mixture is not None:
+            check_mixture(self, self.mixture, where)
 
     def _check_shape(self, fields: Fields) -> None:
         if (self.kind == "packed") != (self.seq_length is not None):

@@ -17,24 +17,24 @@ UInt64 = npt.NDArray[np.uint64]
 WORD: Final = (1 << 64) - 1
 """The largest word: seeds and words are taken modulo 2^64."""
 
-_STEP: Final = 0x9E3779B97F4A7C15
-_FIRST: Final = 0xBF58476D1CE4E5B9
-_SECOND: Final = 0x94D049BB133111EB
+STEP: Final = 0x9E3779B97F4A7C15
+FIRST: Final = 0xBF58476D1CE4E5B9
+SECOND: Final = 0x94D049BB133111EB
 
 
 def splitmix64(values: UInt64) -> UInt64:
     """The output function of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers."""
-    z = values + np.uint64(_STEP)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_FIRST)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_SECOND)
+    z = values + np.uint64(STEP)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
     return z ^ (z >> np.uint64(31))
 
 
 def mixed(value: int) -> int:
     """Return :func:`splitmix64` of one integer, taken modulo 2^64."""
-    z = (value + _STEP) & WORD
-    z = ((z ^ (z >> 30)) * _FIRST) & WORD
-    z = ((z ^ (z >> 27)) * _SECOND) & WORD
+    z = (value + STEP) & WORD
+    z = ((z ^ (z >> 30)) * FIRST) & WORD
+    z = ((z ^ (z >> 27)) * SECOND) & WORD
     return z ^ (z >> 31)
 
 

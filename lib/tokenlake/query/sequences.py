@@ -8,13 +8,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.errors import ConfigError
 from tokenlake.manifest import InputFileEntry, Manifest, ShardEntry
 from tokenlake.preferences import TrainerColumn, columns_for
-from tokenlake.storage import Layout, Store
+from tokenlake.reading import StoredRows
+from tokenlake.storage import Store
 
 
 @final
@@ -77,7 +75,7 @@ def read_sequences(
 
     Raises:
         ConfigError: no such split, or `first` is past its end.
-        IntegrityError: a page's checksum is wrong.
+        IntegrityError: a shard is missing or damaged.
     """
     name = _split(manifest, split)
     total = manifest.splits[name].rows
@@ -88,12 +86,13 @@ def read_sequences(
             f"row {first} is past the end: split {name!r} of {where} has {total} rows (0 to {total - 1})"
         )
     inputs = {entry.file_id: entry for entry in manifest.inputs}
-    offset = 0
-    for shard in (shard for shard in manifest.files if shard.split == name):
-        low, high = max(start, offset) - offset, min(start + number, offset + shard.rows) - offset
-        for row, values in _rows(store, manifest, shard, low, high):
-            yield _sequence(manifest, shard, offset + row, row, values, inputs)
-        offset += shard.rows
+    with StoredRows(store, manifest, name) as stored:
+        for group, low, high in stored.ranges(start, start + number):
+            shard, index = stored.shard_of(group)
+            batch, begin = stored.read(group), stored.row_of(group)
+            for row in range(low, high):
+                values = batch.slice(row, 1).to_pylist()[0]
+                yield _sequence(manifest, shard, begin + row, shard.row_groups[index] + row, values, inputs)
 
 
 def _split(manifest: Manifest, asked: str | None) -> str:
@@ -107,28 +106,6 @@ def _split(manifest: Manifest, asked: str | None) -> str:
             f"{manifest.dataset}@v{manifest.version} has no split {asked!r}; expected one of {', '.join(names)}"
         )
     return asked
-
-
-def _rows(
-    store: Store, manifest: Manifest, shard: ShardEntry, low: int, high: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows ``low .. high`` of a shard, by row group."""
-    key = Layout(manifest.dataset, manifest.version).key(shard.path)
-    bounds = list(zip(shard.row_groups, (*shard.row_groups[1:], shard.rows), strict=True))
-    wanted = [(index, begin) for index, (begin, end) in enumerate(bounds) if begin < high and end > low]
-    if not wanted:
-        return
-    with store.open(key) as stream:
-        try:
-            file = pq.ParquetFile(stream, page_checksum_verification=True)
-            for index, begin in wanted:
-                group = file.read_row_group(index)
-                for row in range(max(low, begin), min(high, begin + group.num_rows)):
-                    yield row, group.slice(row - begin, 1).to_pylist()[0]
-        except (OSError, pa.ArrowException) as error:
-            raise IntegrityError(
-                f"{key}: cannot be read: {error}. Run `tokenlake verify`.", file=key
-            ) from error
 
 
 def _sequence(

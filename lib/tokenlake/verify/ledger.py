@@ -59,6 +59,8 @@ def ledger_problems(manifest: Manifest, records: list[UnitRecord], seen: Collect
 def _closes(manifest: Manifest, record: UnitRecord, path: str) -> list[Problem]:
     try:
         record.account.check(manifest.seq_length, where=path)
+        for source, share in record.shares.items():
+            share.check(where=f"{path}: share of {source!r}")
     except AccountError as error:
         return [Problem(path, "account", "an account that closes", str(error))]
     return []
@@ -79,10 +81,19 @@ def _coverage(manifest: Manifest, records: list[UnitRecord], seen: Collection[st
 
 
 def _accounts(manifest: Manifest, records: list[UnitRecord]) -> list[Problem]:
+    shares = [record.by_source() for record in records]
     found: list[Problem] = []
-    for source in sorted(manifest.accounts.keys() | {record.source for record in records}):
-        expected = Account.total(record.account for record in records if record.source == source)
-        got = manifest.accounts.get(source)
-        if got is None or expected + Account.zero() != Account.zero() + got:
-            found.append(Problem(MANIFEST, f"account of {source}", f"the ledger's sum {expected}", f"{got}"))
+    for source in sorted(manifest.accounts.keys() | {name for each in shares for name in each}):
+        expected = Account.total(each[source] for each in shares if source in each)
+        found += _differ(f"account of {source}", expected, manifest.accounts.get(source))
+    if manifest.mixture is not None:  # the rows of mixed units, which are of no one source
+        whole = Account.total(record.account for record in records)
+        rows = Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad)
+        found += _differ("rows of the mixture", rows, manifest.mixture.rows)
     return found
+
+
+def _differ(problem: str, expected: Account, got: Account | None) -> list[Problem]:
+    if got is not None and expected + Account.zero() == Account.zero() + got:
+        return []
+    return [Problem(MANIFEST, problem, f"the ledger's sum {expected}", f"{got}")]

@@ -17,6 +17,7 @@ from tokenlake.manifest import FileEntry, Manifest, ShardEntry, UnitRecord
 from tokenlake.storage.base import Store
 from tokenlake.storage.layout import CLAIM, LEDGER, MANIFEST, RUNS, Layout, ledger_unit
 from tokenlake.verify.ledger import ledger_problems, read_ledger
+from tokenlake.verify.parents import parent_problems
 from tokenlake.verify.report import Problem, VerifyProgress, VerifyReport
 from tokenlake.verify.rows import Expected, Int64s
 from tokenlake.verify.shard import ShardResult, check_shard
@@ -35,8 +36,8 @@ def verify(
 ) -> VerifyReport:
     """Check a committed version; damage is reported, never raised.
 
-    Always: manifest (seal, shape, account), ledger, claim, missing and unlisted files, size and sha256 of
-    every file, Parquet footers. With ``deep`` also: page checksums, nulls, counts of rows, tokens and
+    Always: manifest (seal, shape, account, and of a mixture its order), parents that are there, ledger, claim, missing
+    and unlisted files, size and sha256 of every file, Parquet footers. With ``deep`` also: page checksums, nulls, counts of rows, tokens and
     documents, segment lengths, provenance, logical hashes.
 
     Args:
@@ -77,6 +78,7 @@ class _Verification:
         records, problems = read_ledger(self.store, self.layout, self.manifest.other_files)
         expected = self._expected(records)
         problems += self._account() + self._claim() + self._unlisted(expected)
+        problems += parent_problems(self.store, self.manifest)
         shards = sum(entry.bytes for entry in self.manifest.files) * self.deep
         meter = _Meter(len(expected), sum(entry.bytes for entry in expected.values()) + shards, on_progress)
         results = self._read_all(expected, workers, meter)

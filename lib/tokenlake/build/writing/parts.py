@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, final
 
 import numpy as np
@@ -135,6 +136,9 @@ class _Part:
         )
 
     def discard(self) -> None:
+        # A writer that nobody closes closes itself when it is collected, and finds its file closed.
+        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+            self._writer.close()
         self._file.close()
         self._temp.unlink(missing_ok=True)
 

@@ -18,6 +18,7 @@ from tokenlake.build.writing.parts import PartWriter, packed_batches
 from tokenlake.build.writing.sink import Sink, TokenDocuments
 from tokenlake.build.writing.tokensink import TokensSink
 from tokenlake.columntypes import arrow_type
+from tokenlake.config.resolved import ResolvedPack
 from tokenlake.errors import AccountError
 from tokenlake.manifest import ShardEntry
 from tokenlake.order.random import key_of
@@ -44,7 +45,19 @@ def open_sink(
         writer = PartWriter(store, layout, split, job.unit, schema, job.max_shard_size, only)
         if job.pack is None:
             return TokensSink(writer, schema, prefix, suffix, _padding(job), group_tokens(job.files))
-        return PackedSink(job, writer, schema, prefix, suffix, _packing_key(job, split, only))
+        # A rendered document comes whole: what is around it is counted where it was put.
+        whole = job.source.texts.masked
+        return PackedSink(
+            writer,
+            schema,
+            job.pack,
+            prefix=prefix,
+            suffix=(*suffix, job.eos_id) if job.append_eos and not whole else suffix,
+            pad_id=job.pad_id,
+            existing=not job.append_eos and not whole,
+            files=job.files,
+            shuffle_key=_packing_key(job, split, only),
+        )
 
     schema = _schema(job)
     if job.files is None or job.files == 1:
@@ -83,44 +96,48 @@ class PackedSink:
     """Packing into sequences.
 
     Args:
-        prefix, suffix: what the tokenizer's post-processor puts around a document.
+        schema: of the rows; with a column ``loss_mask`` the ids given are marked.
+        pack: how documents become rows.
+        prefix, suffix: ids put around every document.
+        pad_id: fills the ends of rows.
+        existing: whether every document has its EOS from the tokenizer's post-processor.
+        files: how many are written at the same time; None: one after the other.
         shuffle_key: by which whole rows are shuffled inside a window, or None.
     """
 
     def __init__(
         self,
-        job: UnitJob,
         writer: PartWriter,
         schema: pa.Schema,
+        pack: ResolvedPack,
+        *,
         prefix: tuple[int, ...],
         suffix: tuple[int, ...],
+        pad_id: int,
+        existing: bool = False,
+        files: int | None = None,
         shuffle_key: int | None = None,
     ) -> None:
-        assert job.pack is not None
         self.counts: Counter[str] = Counter()
-        # A rendered document comes whole: what is around it is counted where it was put.
-        whole = job.source.texts.masked
-        self._existing = not job.append_eos and not whole
-        self._masked = job.loss_mask
+        self._existing = existing
+        self._masked = "loss_mask" in schema.names
         self._prefix = prefix
-        self._suffix = (*suffix, job.eos_id) if job.append_eos and not whole else suffix
-        if job.loss_mask:
-            self._suffix = tuple(token | LEARNED for token in self._suffix)
-        self._seq_length = job.pack.seq_length
-        self._group_rows = max(1, group_tokens(job.files) // self._seq_length)
+        self._suffix = tuple(token | LEARNED for token in suffix) if self._masked else suffix
+        self._seq_length = pack.seq_length
+        self._group_rows = max(1, group_tokens(files) // self._seq_length)
         self._schema = schema
         self._writer = writer
         self._packer = open_packer(
-            job.pack.strategy,
+            pack.strategy,
             self._seq_length,
             group_rows=self._group_rows,
             prefix=self._prefix,
             suffix=self._suffix,
-            pad_id=job.pad_id,
+            pad_id=pad_id,
             # Files that are written at the same time share the memory of one window.
-            window_tokens=job.pack.window_tokens // (job.files or 1),
-            num_packers=job.pack.num_packers,
-            max_segments=job.pack.max_segments,
+            window_tokens=pack.window_tokens // (files or 1),
+            num_packers=pack.num_packers,
+            max_segments=pack.max_segments,
             shuffle_key=shuffle_key,
         )
 

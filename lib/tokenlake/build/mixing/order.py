@@ -1,0 +1,54 @@
+"""The stream of a mixture, as plan and workers agree on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import xxhash
+
+from tokenlake.build.mixing.spec import MixtureSpec
+from tokenlake.errors import IntegrityError
+from tokenlake.mixing import Mixture, WeightScheduler
+from tokenlake.mixing.stream import MixtureStream
+from tokenlake.order import EpochOrder, key_of
+from tokenlake.order.random import Int64
+
+
+def open_mixture(spec: MixtureSpec) -> Mixture:
+    """Return the mixture that a spec describes; ConfigError where there is none such."""
+    points = [{"step": step, "weights": dict(weights)} for step, weights in spec.points]
+    return Mixture(
+        spec.lengths,
+        WeightScheduler(points, spec.interpolation),
+        lanes=spec.lanes,
+        batch_size=spec.batch_size,
+        block_size=spec.block_size,
+        step_rows=spec.step_rows,
+        seed=spec.seed,
+        stop=spec.stop,
+        rows=spec.rows,
+    )
+
+
+def order_of(spec: MixtureSpec, name: str, group_rows: Int64) -> EpochOrder:
+    """Return the order inside a source: another one for each source, whatever their places in the configuration."""
+    seed = key_of(spec.seed, xxhash.xxh3_64_intdigest(name.encode()))
+    return EpochOrder(group_rows, lanes=spec.lanes, seed=seed)
+
+
+def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureStream:
+    """Return the stream of a mixture.
+
+    Args:
+        group_rows: source to the rows of each of its row groups, int64[G].
+
+    Raises:
+        IntegrityError: a source has other rows than the spec says.
+    """
+    for name, rows in spec.lengths.items():
+        if rows != (got := int(group_rows[name].sum())):
+            raise IntegrityError(
+                f"source {name!r} has {got} rows; expected {rows}, with which it was planned"
+            )
+    mixture = open_mixture(spec)
+    return MixtureStream(mixture, [order_of(spec, name, group_rows[name]) for name in mixture.names])

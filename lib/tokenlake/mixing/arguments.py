@@ -1,0 +1,46 @@
+"""What a mixture can be asked for: which names, sizes and ends fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Final, Literal, get_args
+
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.schedule import WeightScheduler
+
+Stop = Literal["restart", "first_exhausted", "all_exhausted"]
+STOPS: Final[tuple[str, ...]] = get_args(Stop)
+
+
+def check_names(lengths: Mapping[str, int | None], scheduler: WeightScheduler) -> None:
+    """Raise ConfigError unless both name the same sources, none with fewer than 0 rows."""
+    if set(lengths) != set(scheduler.names):
+        raise ConfigError(
+            f"sources {sorted(lengths)} are mixed by the weights of {sorted(scheduler.names)}; "
+            "expected the same names in both",
+            expected=sorted(lengths),
+            got=sorted(scheduler.names),
+        )
+    for name, rows in lengths.items():
+        if rows is not None and rows < 0:
+            raise ConfigError(f"source {name!r} has {rows} rows; expected 0 or more, or none for unknown")
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise ConfigError unless all are at least 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ConfigError(f"{name} is {size}; expected 1 or more")
+
+
+def check_stop(stop: str) -> None:
+    """Raise ConfigError unless there is such a stop strategy."""
+    if stop not in STOPS:
+        near = get_close_matches(stop, STOPS, n=1, cutoff=0.4)
+        raise ConfigError(
+            f"stop {stop!r}; expected one of {', '.join(STOPS)}"
+            + (f". Did you mean {near[0]!r}?" if near else ""),
+            expected=list(STOPS),
+            got=stop,
+        )

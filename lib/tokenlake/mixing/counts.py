@@ -1,0 +1,233 @@
+"""How many rows of each source come first: exact counts at any position, in closed form.
+
+Each weight, as a function of time measured in rows, has an integral W_j(t): the share of source j among the first t
+rows. At time t the source has given ``c_j(t) = floor(W_j(t) + 1/2)`` rows; the counts at position n are those of the
+time at which the c_j sum to n. No count ever falls, none is negative, and every source with a weight comes up.
+
+Where several counts jump at one time, the first sources jump first. Time is told in ticks of 2^-32 row; jumps within
+one tick are taken for simultaneous. The integral over a piece of a schedule is ``first_j x + (last_j - first_j) G(x)``
+with G the same for all sources: 0, ``x^2 / 2 span``, or the area under the eased step. G is rounded down to ticks. As
+it grows by 0 to 1 tick in a tick, so does its rounded value; so every W_j grows by ``first_j`` or by ``last_j`` in each
+tick, exactly, and all of them together by 1.
+
+**The bound.** With J > 1 sources the count at n differs from W_j(n) by at most ``1/2 + w (J - 2) / 2``. There w is the
+mean of weight j between n and the time of the count, which is less than J / 2 rows away: each count is within 1/2 of
+its integral then, and what they leave open together is the distance in time.
+
+**Extended schedules.** A schedule that was extended at step s decides nothing before the first block boundary behind
+step s: up to there, the counts are those of the schedule that it extends. From there on, with b_j rows given so far,
+they are ``max(b_j, c_j(t))`` at the time at which these sum to n: a source that has too much waits until it has not,
+and from then on the bound holds again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, final
+
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.cosine import eased_area
+from tokenlake.mixing.pieces import Curve, Piece
+from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.weights import UNIT_BITS, in_units
+
+TICK_BITS: Final = 32
+"""A row takes ``2**TICK_BITS`` ticks."""
+
+_SHIFT: Final = UNIT_BITS + TICK_BITS
+_HALF: Final = 1 << (_SHIFT - 1)
+_HALVINGS: Final = 4
+
+Tallies = tuple[int, ...]
+
+
+@final
+class Counts:
+    """The counts of one endless lane.
+
+    Args:
+        scheduler: the weights.
+        step_rows: rows of the lane per step of the schedule.
+        block_size: rows of a block; an extension takes effect at a block boundary.
+        batch_rows: rows of the lane in a batch of the whole stream; an extension waits for the end of the batch, too.
+    """
+
+    __slots__ = ("_base", "_before", "_integral", "_names", "_start", "_zero")
+
+    def __init__(
+        self, scheduler: WeightScheduler, *, step_rows: int = 1, block_size: int = 1, batch_rows: int = 1
+    ) -> None:
+        self._names = scheduler.names
+        self._integral = _Integral(scheduler.pieces, step_rows)
+        self._zero: Tallies = (0,) * len(self._names)
+        self._before: Counts | None = None
+        self._start, self._base = 0, self._zero
+        if scheduler.before is not None:
+            self._before = Counts(
+                scheduler.before, step_rows=step_rows, block_size=block_size, batch_rows=batch_rows
+            )
+            batched = -(-scheduler.at * step_rows // batch_rows) * batch_rows
+            self._start = -(-batched // block_size) * block_size
+            self._base = self._before.draws_before(self._start)
+
+    def draws_before(self, position: int) -> Tallies:
+        """Return how many of the first `position` rows are of each source; they sum to it."""
+        if position < 0:
+            raise ConfigError(f"position {position}; expected 0 or more")
+        if self._before is not None and position <= self._start:
+            return self._before.draws_before(position)
+        return self._search(position)
+
+    def shares(self, position: int) -> tuple[Fraction, ...]:
+        """Return W_j at a position: what the weights ask for, to 2^-32 row."""
+        return tuple(Fraction(area, 1 << _SHIFT) for area in self._integral.areas(position << TICK_BITS))
+
+    def ceiling(self, source: int) -> int | None:
+        """Return how many rows a source gives at most, in all of time; None: there is no end to it."""
+        last = self._integral.last
+        if last.first[source]:
+            return None
+        return max(self._base[source], (last.base[source] + _HALF) >> _SHIFT)
+
+    def _search(self, position: int) -> Tallies:
+        """Find the time at which the counts sum to `position`; where none does, share out the jump over it."""
+        low, high = self._bracket(position)
+        if low.total == position:
+            return low.counts
+        for attempt in range(1 << 20):
+            if high.total == position:
+                return high.counts
+            if high.time - low.time == 1:
+                break
+            halve = attempt < _HALVINGS or attempt % 3 == 0
+            time = (low.time + high.time) // 2 if halve else _guess(low, high, position, attempt % 3 == 1)
+            found = self._state(time)
+            if found.total == position:
+                return found.counts
+            low, high = (found, high) if found.total < position else (low, found)
+        return _shared_out(low.counts, high.counts, position)
+
+    def _bracket(self, position: int) -> tuple[_State, _State]:
+        """Return two times between which the counts reach `position`; the first may be it.
+
+        The counts are never further from the time than half a row for each source, but for what a source gave too
+        much before an extension: then time is left behind, by twice the distance at each attempt.
+        """
+        reach = (len(self._zero) + 1) // 2 << TICK_BITS
+        middle = position << TICK_BITS
+        state = self._state(middle)
+        if state.total == position:
+            return state, state
+        if state.total < position:
+            return state, self._state(middle + reach)
+        high = state
+        while True:
+            low = self._state(max(0, high.time - reach))
+            if low.total <= position:
+                return low, high
+            high, reach = low, reach * 2
+
+    def _state(self, time: int) -> _State:
+        areas = self._integral.areas(time)
+        counts = tuple([(area + _HALF) >> _SHIFT for area in areas])
+        if self._before is not None:
+            counts = tuple(map(max, self._base, counts))
+        return _State(time, areas, counts, sum(counts))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What holds at a time (in ticks): the integrals in units of 2^-128 row, the counts and their sum."""
+
+    time: int
+    areas: Tallies
+    counts: Tallies
+    total: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A piece of the schedule in ticks, with what the integrals are where it starts."""
+
+    start: int
+    span: int
+    curve: Curve
+    first: Tallies
+    rise: Tallies
+    base: Tallies
+
+    def areas(self, time: int) -> Tallies:
+        done = time - self.start
+        if self.curve == "step":
+            return tuple([base + first * done for base, first in zip(self.base, self.first, strict=True)])
+        area = eased_area(done, self.span) if self.curve == "cosine" else done * done // (2 * self.span)
+        each = zip(self.base, self.first, self.rise, strict=True)
+        return tuple([base + first * done + rise * area for base, first, rise in each])
+
+
+@final
+class _Integral:
+    """The integrals W_j over all pieces of a schedule, in units of 2^-128 row, exact by construction."""
+
+    __slots__ = ("_starts", "_stretches")
+
+    def __init__(self, pieces: Sequence[Piece], step_rows: int) -> None:
+        self._stretches: list[_Stretch] = []
+        base: Tallies = (0,) * len(pieces[0].first.weights)
+        for piece in pieces:
+            if self._stretches:
+                base = self.last.areas(piece.start * step_rows << TICK_BITS)
+            self._stretches.append(_stretch(piece, step_rows, base))
+        self._starts = [stretch.start for stretch in self._stretches]
+
+    @property
+    def last(self) -> _Stretch:
+        return self._stretches[-1]
+
+    def areas(self, time: int) -> Tallies:
+        return self._stretches[bisect_right(self._starts, time) - 1].areas(time)
+
+
+def _stretch(piece: Piece, step_rows: int, base: Tallies) -> _Stretch:
+    ticks = step_rows << TICK_BITS
+    first, last = in_units(piece.first.weights), in_units(piece.last.weights)
+    rise = tuple(b - a for a, b in zip(first, last, strict=True))
+    span = (piece.last.step - piece.start) * ticks
+    return _Stretch(piece.start * ticks, span, piece.curve, first, rise, base)
+
+
+def _guess(low: _State, high: _State, position: int, early: bool) -> int:
+    """Return a time shortly before (`early`) or at the jump that reaches `position`, if integrals were lines.
+
+    Between two times so near to each other they almost are; a margin on either side leaves the jump in between.
+    """
+    width = high.time - low.time
+    jumps: list[int] = []
+    for area, later, count, more in zip(low.areas, high.areas, low.counts, high.counts, strict=True):
+        for jump in range(count, more):
+            missing = ((jump + 1) << _SHIFT) - _HALF - area
+            jumps.append(-(-missing * width // (later - area)))
+    jumps.sort()
+    needed = position - low.total
+    margin = width >> 12
+    at = jumps[needed - 1]
+    if jumps[needed - 1] < jumps[needed]:
+        at, margin = (jumps[needed - 1] + jumps[needed]) // 2, 0
+    offset = at - 1 - margin if early else at + margin
+    return low.time + min(max(offset, 1), width - 1)
+
+
+def _shared_out(low: Tallies, high: Tallies, position: int) -> Tallies:
+    """Return counts that sum to `position` between those of two neighbouring ticks, the first sources first."""
+    counts = list(low)
+    left = position - sum(low)
+    for source, more in enumerate(high):
+        taken = min(left, more - counts[source])
+        counts[source] += taken
+        left -= taken
+    return tuple(counts)

@@ -1,0 +1,285 @@
+"""A mixture: several sources as one stream, in an order that is a function of the position.
+
+Think of cards dealt from several piles. A block of slots is shared out by the weights that hold there and shuffled; a
+slot says from which pile the next card comes, and each pile is dealt from its top. Every lane is such a deal of its
+own, from its own stretch of every source; the lanes' cards go out batch by batch.
+
+::
+
+    position          where a row is in the stream                     order.LaneLayout
+    (lane, place)     where it is in one lane                          stopping.Lane: without skipped slots
+    (lane, slot)      where it would be if no source ever ended        slots.Slots: shuffled blocks
+    (source, number)  the how manieth row of a source in this lane     counts.Counts: the closed form
+    (source, epoch, index)   the same, when the source's rows in this lane begin anew each time they end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.arguments import check_names, check_sizes, check_stop
+from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.slots import Slots
+from tokenlake.mixing.stopping import Lane
+from tokenlake.order import LaneLayout, lane_bounds
+from tokenlake.order.random import Int64
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Rows of a lane, place by place; all int64[n].
+
+    Attributes:
+        source: index into the mixture's names.
+        epoch: which pass over that source's lane it is, from 0.
+        index: place in that source's lane of that epoch.
+    """
+
+    source: Int64
+    epoch: Int64
+    index: Int64
+
+
+@final
+class Mixture:
+    """The order of a mixture.
+
+    Args:
+        lengths: name to rows of each source; None: unknown. With an unknown one there is but one lane, its rows are
+            numbered from 0 in epoch 0, and when they end is for the reader to see.
+        scheduler: the weights; it names the same sources.
+        lanes: into how many lanes each source and the stream are cut.
+        batch_size: rows of a global batch, divisible by `lanes`.
+        block_size: slots of a block.
+        step_rows: rows of the whole stream per step of the schedule, divisible by `lanes`.
+        seed: any integer; None is 0.
+        stop: what happens when a source ends: "restart" begins its next epoch, "first_exhausted" ends each lane before
+            the first row that is not there, "all_exhausted" goes on with the others and gives every row once.
+        rows: where the stream is cut; None: not.
+
+    Raises:
+        ConfigError: any of them cannot be, or they do not fit each other.
+    """
+
+    def __init__(
+        self,
+        lengths: Mapping[str, int | None],
+        scheduler: WeightScheduler,
+        *,
+        lanes: int = 1,
+        batch_size: int = 1,
+        block_size: int = 1000,
+        step_rows: int = 1,
+        seed: int | None = 0,
+        stop: str = "restart",
+        rows: int | None = None,
+    ) -> None:
+        check_names(lengths, scheduler)
+        check_sizes(lanes=lanes, block_size=block_size, step_rows=step_rows)
+        check_stop(stop)
+        if scheduler.changes and step_rows % lanes:
+            raise ConfigError(
+                f"a step of {step_rows} rows cannot take as many of each of {lanes} lanes; "
+                "expected step_rows that the number of lanes divides"
+            )
+        self._scheduler = scheduler
+        self._lanes, self._stop, self._step_rows = lanes, stop, step_rows
+        self._endless = LaneLayout(None, lanes, batch_size)
+        self._lengths = tuple(lengths[name] for name in scheduler.names)
+        self._rows_of = self._split()
+        self._counts = Counts(
+            scheduler,
+            step_rows=max(1, step_rows // lanes),
+            block_size=block_size,
+            batch_rows=batch_size // lanes,
+        )
+        self._slots = Slots(self._counts, seed=seed or 0, block_size=block_size)
+        self._check_ends()
+        self._parts = tuple(self._part(lane) for lane in range(lanes))
+        self._rows = rows
+        self._check_rows(rows)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sources, in the order in which the schedule names them."""
+        return self._scheduler.names
+
+    @property
+    def scheduler(self) -> WeightScheduler:
+        return self._scheduler
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of the stream; None: it is endless."""
+        return self.layout.rows if self._rows is None else self._rows
+
+    @cached_property
+    def layout(self) -> LaneLayout:
+        """Position <-> (lane, place), as if the stream were not cut."""
+        if not self._ends:
+            return self._endless
+        lengths = np.array([part.length for part in self._parts], np.int64)
+        return LaneLayout(lengths, self._lanes, self._endless.batch_size)
+
+    def lane_rows(self, lane: int) -> int | None:
+        """Return how many rows a lane delivers; None: there is no end to it."""
+        self._check_lane(lane)
+        if self._rows is not None:
+            return int(self._cut[lane])
+        return self._parts[lane].length
+
+    def lane(self, lane: int, start: int, stop: int) -> Draws:
+        """Return what is at places ``start .. stop`` of a lane.
+
+        Raises:
+            ConfigError: there is no such lane, or it has no such places.
+        """
+        self._check_places(lane, start, stop)
+        draws = Draws(*(np.empty(stop - start, np.int64) for _ in range(3)))
+        done = 0
+        for source, number in self._parts[lane].take(start, stop):
+            part = slice(done, done + len(source))
+            draws.source[part] = source
+            draws.epoch[part], draws.index[part] = self._epochs(lane, source, number)
+            done = part.stop
+        return draws
+
+    def drawn(self, lane: int, place: int) -> Int64:
+        """Return how many of the first `place` rows of a lane are of each source, int64[J]."""
+        self._check_places(lane, place, place)
+        return self._parts[lane].drawn(place)
+
+    def drawn_before(self, position: int) -> Int64:
+        """Return how many rows before a position of the stream are of each source, int64[J]."""
+        self._check_position(position)
+        places = self.layout.places_before(position)
+        each = [self.drawn(lane, int(place)) for lane, place in enumerate(places)]
+        return np.stack(each).sum(axis=0)
+
+    def at(self, position: int) -> tuple[str, int, int, int]:
+        """Return (name of the source, epoch, index in that source's lane, lane) of the row at a position."""
+        self._check_position(position + 1)
+        lanes, places = self.layout.locate(np.array([position]))
+        lane, place = int(lanes[0]), int(places[0])
+        draws = self.lane(lane, place, place + 1)
+        return self.names[int(draws.source[0])], int(draws.epoch[0]), int(draws.index[0]), lane
+
+    def block(self, number: int, lane: int = 0) -> Int64:
+        """Return the source of each slot of a block of an endless lane, int64[block_size].
+
+        It says nothing of where sources end: for streams of which nobody knows the length.
+        """
+        self._check_lane(lane)
+        return self._slots.sources(lane, number)
+
+    def blocks(self, lane: int = 0, first: int = 0) -> Iterator[Int64]:
+        """Yield the blocks of an endless lane, without end."""
+        while True:
+            yield self.block(first, lane)
+            first += 1
+
+    def step_after(self, position: int) -> int:
+        """Return the first step at which the schedule may be extended without moving a row before a position.
+
+        Steps count slots. Where none is skipped and no lane has ended, `step_rows` rows make a step; a stream that
+        skips the slots of exhausted sources gets through its schedule faster.
+        """
+        self._check_position(position)
+        if not self._ends:
+            return -(-position // self._step_rows)
+        places = self.layout.places_before(position)
+        lengths = self.layout.lengths
+        if lengths is not None and position > int(lengths.min()) * self._lanes:
+            places = lengths
+        slots = max(part.slots_until(int(place)) for part, place in zip(self._parts, places, strict=True))
+        return -(-slots * self._lanes // self._step_rows)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether sources that end also end the stream."""
+        return self._stop != "restart" and None not in self._lengths
+
+    @cached_property
+    def _cut(self) -> Int64:
+        return self.layout.places_before(self._rows or 0)
+
+    def _split(self) -> Int64:
+        """Rows of each source in each lane, int64[lanes, J]; -1 where they are unknown."""
+        if self._lanes > 1 and None in self._lengths:
+            unknown = self._scheduler.names[self._lengths.index(None)]
+            raise ConfigError(
+                f"source {unknown!r} has an unknown number of rows and cannot be cut into {self._lanes} lanes; "
+                "expected lanes=1, or the length of every source"
+            )
+        columns = [
+            np.full(self._lanes, -1) if rows is None else np.diff(lane_bounds(rows, self._lanes))
+            for rows in self._lengths
+        ]
+        return np.stack(columns, axis=1).astype(np.int64)
+
+    def _part(self, lane: int) -> Lane:
+        rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None
+        return Lane(self._slots, lane, rows, skipping=self._stop == "all_exhausted")
+
+    def _epochs(self, lane: int, source: Int64, number: Int64) -> tuple[Int64 | int, Int64]:
+        """The epoch and the index in it of each row, by its number in its source."""
+        if self._stop != "restart":
+            return 0, number
+        rows = self._rows_of[lane]
+        each = np.where(rows < 0, np.int64(1) << 62, rows)[source]
+        epoch = number // each
+        return epoch, number - epoch * each
+
+    def _check_ends(self) -> None:
+        """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end."""
+        for at, (name, rows) in enumerate(zip(self.names, self._lengths, strict=True)):
+            if rows is None:
+                continue
+            if self._stop != "all_exhausted" and rows < self._lanes:
+                raise ConfigError(
+                    f"source {name!r} has {rows} rows for {self._lanes} lanes, so that a lane has none; expected "
+                    f"at least a row for each lane with stop {self._stop!r} (fewer lanes, or no such source)"
+                )
+            most = self._counts.ceiling(at)
+            if self._stop == "all_exhausted" and most is not None and most < int(self._rows_of[:, at].max()):
+                raise ConfigError(
+                    f"source {name!r} can never be exhausted: of its {rows} rows in {self._lanes} lanes the schedule "
+                    f"takes {most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
+                    "schedule, another stop strategy, or no such source"
+                )
+
+    def _check_rows(self, rows: int | None) -> None:
+        if rows is None:
+            return
+        if rows < 0:
+            raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
+        if self._ends and (there := self.layout.rows or 0) < rows:
+            raise ConfigError(
+                f"a mixture of {rows} rows was asked for; its sources end after {there} rows with stop {self._stop!r}: "
+                f"expected at most {there}, or stop 'restart'",
+                expected=there,
+                got=rows,
+            )
+
+    def _check_lane(self, lane: int) -> None:
+        if not 0 <= lane < self._lanes:
+            raise ConfigError(f"there is no lane {lane}; expected 0 to {self._lanes - 1}")
+
+    def _check_places(self, lane: int, start: int, stop: int) -> None:
+        end = self.lane_rows(lane)
+        if not 0 <= start <= stop or (end is not None and stop > end):
+            there = "0 or more, in ascending order" if end is None else f"a range within its {end} rows"
+            raise ConfigError(f"places {start} to {stop} of lane {lane}; expected {there}")
+
+    def _check_position(self, position: int) -> None:
+        if position < 0 or (self.rows is not None and position > self.rows):
+            end = "" if self.rows is None else f" to {self.rows}"
+            raise ConfigError(f"position {position} is not in the mixture; expected 0{end or ' or more'}")

@@ -1,0 +1,22 @@
+"""Rows of a stored version by row group, as a trainer and a mixture read them.
+
+::
+
+    rows = open_rows(open_store("artifacts"), "code", 3, "train")
+    batch = GroupCache(1 << 30).read(rows, group=17)        # decoded once, as long as it stays in the cache
+    batch = take_packed([rows, others], source, group, row, cache=cache)    # any rows of several, in any order
+"""
+
+from tokenlake.reading.cache import Decoded, GroupCache
+from tokenlake.reading.gather import Documents, take_documents, take_packed
+from tokenlake.reading.version import StoredRows, open_rows
+
+__all__ = [
+    "Decoded",
+    "Documents",
+    "GroupCache",
+    "StoredRows",
+    "open_rows",
+    "take_documents",
+    "take_packed",
+]
