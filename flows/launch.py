@@ -30,7 +30,9 @@ def launch(
     workers: int | None = None,
     on_event: Watcher | None = None,
 ) -> BuildResult:
-    """Run the ``tokenize`` flow and return what it built. Call it from the main thread.
+    """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
+
+    Call it from the main thread.
 
     Args:
         config: path of a YAML file, name of one in ``deployments/``, or a mapping; None: the demo.
@@ -47,8 +49,8 @@ def launch(
     try:
         with _server() as server:
             with _no_collection():
-                from flows.running import run_tokenize  # takes a second, in which the server starts
-            return run_tokenize(server, config, overrides, workers, on_event)
+                from flows.running import run_flow  # takes a second, in which the server starts
+            return run_flow(server, config, overrides, workers, on_event)
     except KeyboardInterrupt:
         raise CancelledError("cancelled; what is finished stays, and the same command resumes it") from None
 

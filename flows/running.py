@@ -9,36 +9,40 @@ from typing import Any, Final
 
 import httpx
 from prefect import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import State
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.embedded import EmbeddedServer
+from flows.mixing import mix
 from flows.tokenization import tokenize
 from tasks.engine import LocalEngine
 from tasks.handoff import prepared
 from tasks.request import resolve_request
+from tasks.steps import LocalSteps
 from tokenlake.build.events import Watcher, ignore
 from tokenlake.build.runner import BuildResult
+from tokenlake.config.steps import is_text_build
 from tokenlake.errors import CancelledError, TokenlakeError
 
 #: Seconds that the records of a finished run may take to reach the database.
 _DRAIN_SECONDS: Final = 3.0
 
 
-def run_tokenize(
+def run_flow(
     server: EmbeddedServer | None,
     config: str | Mapping[str, Any] | None,
     overrides: Sequence[str],
     workers: int | None,
     on_event: Watcher | None,
 ) -> BuildResult:
-    """Run the flow on ``server`` (None: the configured one); see :func:`flows.launch.launch`."""
+    """Run the configuration's flow on ``server`` (None: the configured one); see :func:`flows.launch.launch`."""
     request = resolve_request(config, overrides=overrides)
+    start, run = (LocalEngine, tokenize) if is_text_build(request) else (LocalSteps, mix)
     with ExitStack() as stack:
-        engine = stack.enter_context(LocalEngine(request, workers=workers, on_event=on_event or ignore))
+        engine = stack.enter_context(start(request, workers=workers, on_event=on_event or ignore))
         if server is not None:
             # For a process that had imported Prefect, and with it the settings, before.
             stack.enter_context(temporary_settings({PREFECT_API_URL: server.api_url}))
@@ -46,7 +50,7 @@ def run_tokenize(
         stack.enter_context(prepared(engine))
         stored = dict(config) if isinstance(config, Mapping) else config
         try:
-            state = tokenize(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
+            state = run(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
         except httpx.TransportError as cause:
             raise TokenlakeError(
                 f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); what is finished stays,"
@@ -57,7 +61,7 @@ def run_tokenize(
         return _result(engine, state)
 
 
-def _result(engine: LocalEngine, state: State[Any]) -> BuildResult:
+def _result(engine: LocalEngine | LocalSteps, state: State[Any]) -> BuildResult:
     if state.is_cancelled():
         raise CancelledError("cancelled; what is finished stays, and the same command resumes it")
     state.result()  # raises what the flow ended with
@@ -68,12 +72,14 @@ def _drain(state: State[Any]) -> None:
     """Give the server the run's last events and logs, and time to write them down, before it is stopped."""
     EventsWorker.drain_all(timeout=_DRAIN_SECONDS)
     APILogHandler().flush()
-    run = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
+    flow_run = state.state_details.flow_run_id
     deadline = time.monotonic() + _DRAIN_SECONDS
     with get_client(sync_client=True) as client:
         known = -1
         while time.monotonic() < deadline:
-            runs = client.read_task_runs(flow_run_filter=run)
+            children = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run]))
+            ids = [flow_run, *(child.id for child in client.read_flow_runs(flow_run_filter=children))]
+            runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
             if len(runs) == known and all(one.state is not None and one.state.is_final() for one in runs):
                 return
             known = len(runs)

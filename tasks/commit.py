@@ -9,6 +9,7 @@ from prefect.logging import get_run_logger
 from tasks.engine import LocalEngine
 from tasks.reporting import Summary, summarize
 from tasks.shards import RETRY_SECONDS, is_worth_a_retry
+from tokenlake.report.mixture import sentence
 
 
 @task(
@@ -25,4 +26,6 @@ def commit_version(engine: LocalEngine) -> Summary:
     """Judge and commit the version, and sum it up."""
     summary = summarize(engine.commit())
     get_run_logger().info("%s v%d is committed: %s", summary["dataset"], summary["version"], summary["path"])
+    if (mixture := engine.result().manifest.mixture) is not None:
+        get_run_logger().info("mixed of %s", sentence(mixture))
     return summary

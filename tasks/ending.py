@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from prefect import get_client
@@ -14,11 +14,30 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Failed
 
-from tasks.engine import LocalEngine
 from tokenlake.errors import CancelledError, TokenlakeError
 
 #: Seconds between two looks at whether somebody cancelled the run.
 _LOOK_SECONDS: Final = 1.5
+
+
+class Cancellable(Protocol):
+    """An engine, or several."""
+
+    def cancel(self) -> None:
+        """Kill the workers at once; from any thread."""
+        ...
+
+
+def result_of_flow(state: State[Any]) -> Any:
+    """What a flow that another one called ended with.
+
+    Raises:
+        CancelledError: it was cancelled, and whoever called it ends so, too.
+        TokenlakeError: what it failed with.
+    """
+    if state.is_cancelled():
+        raise CancelledError(state.message or "cancelled")
+    return state.result()
 
 
 def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
@@ -33,7 +52,7 @@ def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
 
 
 @contextmanager
-def cancellable(engine: LocalEngine) -> Iterator[None]:
+def cancellable(engine: Cancellable) -> Iterator[None]:
     """Cancel ``engine`` when the flow run is cancelled on the server.
 
     A worker ends a deployment's run by signal; a run started by a command has no such guard and
@@ -52,7 +71,7 @@ def cancellable(engine: LocalEngine) -> Iterator[None]:
         done.set()
 
 
-def _watch(engine: LocalEngine, flow_run: UUID, done: threading.Event) -> None:
+def _watch(engine: Cancellable, flow_run: UUID, done: threading.Event) -> None:
     with get_client(sync_client=True) as client:
         while not done.wait(_LOOK_SECONDS):
             try:

@@ -45,15 +45,21 @@ class LocalEngine:
         config: what to build.
         workers: worker processes; None: one per core that this process may use.
         on_event: told everything that happens, from several threads.
+        pool: workers that others use too, and that outlive the engine; None: its own.
 
     Attributes:
         blocks: names of the secret blocks that the configuration refers to; :meth:`provide` takes their values.
     """
 
     def __init__(
-        self, config: PipelineConfig, *, workers: int | None = None, on_event: Watcher = ignore
+        self,
+        config: PipelineConfig,
+        *,
+        workers: int | None = None,
+        on_event: Watcher = ignore,
+        pool: WorkerPool | None = None,
     ) -> None:
-        self.workers = workers or available_cpus()
+        self.workers = pool.workers if pool else workers or available_cpus()
         self._began = time.monotonic()
         self._on_event = on_event
         self._cancelled = False
@@ -62,7 +68,8 @@ class LocalEngine:
         self._failed: dict[int, TokenlakeError] = {}
         self._records: dict[int, UnitRecord] = {}
         self._result: BuildResult | None = None
-        self._pool = WorkerPool(self.workers)
+        self._pool = pool or WorkerPool(self.workers)
+        self._lent = pool is not None
         self._opening: Future[BuildSession] = Future()
         self.blocks = tuple(referenced_blocks(config.datasets))
         self._provided = threading.Event()
@@ -167,7 +174,8 @@ class LocalEngine:
     ) -> None:
         if error is not None:
             self.cancel()
-        self._pool.close()
+        if not self._lent:
+            self._pool.close()
 
     def _open(self, config: PipelineConfig) -> None:
         # The future may have been cancelled meanwhile: then nobody waits any more.

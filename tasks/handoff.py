@@ -1,7 +1,7 @@
-"""How ``flows.launch`` gives a flow the engine that it started while Prefect was still being imported.
+"""How a flow is given an engine that somebody else started: the launcher, or the flow that called it.
 
 Parameters of a flow must be JSON, so an engine cannot be one. A context variable holds it for the one
-call that the launcher makes; every other run finds none and starts its own.
+call that is made with it; every other run finds none and starts its own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from tasks.engine import LocalEngine
+from tasks.steps import LocalSteps
 
-_PREPARED: ContextVar[LocalEngine | None] = ContextVar("tokenlake_engine", default=None)
+_PREPARED: ContextVar[LocalEngine | LocalSteps | None] = ContextVar("tokenlake_engine", default=None)
 
 
 @contextmanager
-def prepared(engine: LocalEngine) -> Iterator[None]:
+def prepared(engine: LocalEngine | LocalSteps) -> Iterator[None]:
     """Flows called inside use ``engine``."""
     token = _PREPARED.set(engine)
     try:
@@ -25,6 +26,13 @@ def prepared(engine: LocalEngine) -> Iterator[None]:
         _PREPARED.reset(token)
 
 
-def take_prepared() -> LocalEngine | None:
-    """The engine given by :func:`prepared`, if any."""
-    return _PREPARED.get()
+def take_engine() -> LocalEngine | None:
+    """The engine of one build given by :func:`prepared`, if any."""
+    found = _PREPARED.get()
+    return found if isinstance(found, LocalEngine) else None
+
+
+def take_steps() -> LocalSteps | None:
+    """The engines of several builds given by :func:`prepared`, if any."""
+    found = _PREPARED.get()
+    return found if isinstance(found, LocalSteps) else None

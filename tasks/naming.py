@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from prefect import runtime
 
-from tasks.request import requested_name
+from tasks.request import DEFAULT, DEFAULT_MIXTURE, requested_name
 
 
 def flow_run_name() -> str:
     """The dataset being built; a run has its number and its time already."""
     parameters = runtime.flow_run.parameters or {}
-    return requested_name(parameters.get("config"), parameters.get("name"))
+    default = DEFAULT_MIXTURE if runtime.flow_run.flow_name == "mix" else DEFAULT
+    return requested_name(parameters.get("config"), parameters.get("name"), default)

@@ -32,8 +32,9 @@ from prefect import runtime
 
 from tokenlake.config import PipelineConfig
 from tokenlake.config.callables import callable_names
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import resolve, resolve_mix
 from tokenlake.config.resolved import ResolvedSource
+from tokenlake.config.steps import first_steps, is_text_build, last_step
 from tokenlake.errors import ConfigError
 from tokenlake.sources.local.patterns import is_url
 from tokenlake.sources.remote.urls import Url, parse_url
@@ -67,11 +68,14 @@ def require_allowed(config: PipelineConfig) -> None:
 
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check a configuration's inputs, store and functions against an environment; see :func:`require_allowed`."""
-    build = resolve(config)
-    for source in build.sources:
+    first = first_steps(config)
+    builds = [resolve(step) for step in ([config] if is_text_build(config) else first.values())]
+    for source in (source for build in builds for source in build.sources):
         _check_source(source, environment.get(INPUTS))
         _check_callables(source, environment.get(CALLABLES, ""))
-    _check(build.store, _entries(environment.get(OUTPUTS)), OUTPUTS, "the store")
+    # What is mixed is read from the store that it is written to, whatever the steps before.
+    last = builds[0] if is_text_build(config) else resolve_mix(last_step(config, dict.fromkeys(first, 1)))
+    _check(last.store, _entries(environment.get(OUTPUTS)), OUTPUTS, "the store")
 
 
 def _check_source(source: ResolvedSource, allowed: str | None) -> None:

@@ -12,8 +12,10 @@ from prefect.cache_policies import NO_CACHE
 from tasks.engine import LocalEngine
 from tokenlake.build.runner import BuildResult
 from tokenlake.report import numbers
-from tokenlake.report.account import account_table, remarks, sources_table
+from tokenlake.report.account import account_table, remarks
 from tokenlake.report.dataset import fill, headline, splits_table
+from tokenlake.report.mixture import mixture_table
+from tokenlake.report.sources import about_sources
 from tokenlake.report.table import facts, to_markdown
 
 Summary: TypeAlias = dict[str, Any]
@@ -38,7 +40,14 @@ def summarize(result: BuildResult) -> Summary:
         "units_reused": result.units_reused,
         "seconds": round(result.seconds, 3),
         "fingerprint": result.manifest.fingerprint,
+        **_mixture(result),
     }
+
+
+def _mixture(result: BuildResult) -> Summary:
+    """Of a mixture, what was asked and achieved."""
+    mixture = result.manifest.mixture
+    return {} if mixture is None else {"mixture": mixture_table(mixture).records()}
 
 
 def page(result: BuildResult, text_bytes: int) -> str:
@@ -51,8 +60,8 @@ def page(result: BuildResult, text_bytes: int) -> str:
     manifest = result.manifest
     tables = [
         headline(manifest),
-        account_table(manifest.account, manifest.seq_length),
-        sources_table(manifest.accounts),
+        account_table(manifest),
+        *about_sources(manifest),
         *([splits_table(manifest)] if len(manifest.splits) > 1 else []),
         facts(_run(result, text_bytes), "This run"),
     ]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tokenlake.config import PipelineConfig, load_config
 from tokenlake.config.near import did_you_mean
+from tokenlake.config.steps import is_text_build
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings
 from tokenlake.errors import ConfigError
@@ -17,8 +18,9 @@ from tokenlake.sources.local.hashcache import default_path
 #: Where configurations that are known by name lie.
 DEPLOYMENTS: Final = Path(__file__).resolve().parents[1] / "deployments"
 
-#: The configuration of a run that was asked for nothing.
+#: The configurations of runs that were asked for nothing: of `tokenize`, and of `mix`.
 DEFAULT: Final = "demo"
+DEFAULT_MIXTURE: Final = "pretrain-2048"
 
 
 def _ignore(line: str) -> None:
@@ -44,37 +46,89 @@ def resolve_request(
     Raises:
         ConfigError: anything is wrong, or a secret is spelled out.
     """
-    source, data = _base(config)
-    flat = [
+    source, data = _base(config or DEFAULT)
+    files = _datasets(data, data_files)
+    return _load(source, data, [*_flat(data, tokenizer, output, name), *files, *overrides], report)
+
+
+def resolve_mixture(
+    config: str | Mapping[str, Any] | None,
+    data_files: Mapping[str, str | Sequence[str]] | None = None,
+    weights: Mapping[str, float] | None = None,
+    tokenizer: str | None = None,
+    output: str | None = None,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    report: Callable[[str], None] = _ignore,
+) -> PipelineConfig:
+    """The same for the parameters of :func:`flows.mixing.mix`."""
+    source, data = _base(config or DEFAULT_MIXTURE)
+    flat = _flat(data, tokenizer, output, name)
+    sources = [*_sources(data, data_files), *_weights(weights)]
+    return _load(source, data, [*flat, *sources, *overrides], report)
+
+
+def require_text(config: PipelineConfig) -> None:
+    """Refuse what the flow `tokenize` does not build.
+
+    Raises:
+        ConfigError: the configuration mixes, or is about stored datasets.
+    """
+    if not is_text_build(config):
+        what = "mixes its datasets (section mix)" if config.mixes else "packs or mixes stored datasets"
+        raise ConfigError(
+            f"{config.name or 'the configuration'} {what}, and the flow `tokenize` builds one dataset from text; "
+            "run the flow `mix` with the same parameters, or `tokenlake run`, which chooses by itself"
+        )
+
+
+def require_mixture(config: PipelineConfig) -> None:
+    """Refuse what the flow `mix` does not build.
+
+    Raises:
+        ConfigError: the configuration is of text alone, and mixes nothing.
+    """
+    if is_text_build(config):
+        raise ConfigError(
+            f"{config.name or 'the configuration'} mixes nothing: it has no section mix and names no stored dataset; "
+            "run the flow `tokenize`, or write mix: {weights: ..., epochs: 1}"
+        )
+
+
+def requested_name(config: object, name: str | None, default: str = DEFAULT) -> str:
+    """A name for a run, before anything of it was read or checked."""
+    if name:
+        return name
+    if isinstance(config, Mapping):
+        return str(config.get("name") or ("mix" if default == DEFAULT_MIXTURE else "tokenize"))
+    return Path(str(config)).stem if config else default
+
+
+def _flat(data: Mapping[str, Any], tokenizer: str | None, output: str | None, name: str | None) -> list[str]:
+    return [
         *_set(_tokenizer_key(data), tokenizer),
         *_set("save.output_dir", output),
         *_set("name", name),
-        *_datasets(data, data_files),
-        *overrides,
     ]
+
+
+def _load(
+    source: str | None, data: Mapping[str, Any], flat: list[str], report: Callable[[str], None]
+) -> PipelineConfig:
     if not data.get("datasets") and not any(_is_about_data(override) for override in flat):
         flat = [*_demo(data, report), *flat]
-    if isinstance(source, str):
+    if source is not None:
         return load_config(source, flat)
     # As overrides, because those refuse literal secrets and mappings from Python code do not.
     given = [f"{key}={json.dumps(value)}" for key, value in data.items()]
     return load_config({}, [*given, *flat])
 
 
-def requested_name(config: object, name: str | None) -> str:
-    """A name for a run, before anything of it was read or checked."""
-    if name:
-        return name
-    if isinstance(config, Mapping):
-        return str(config.get("name") or "tokenize")
-    return Path(str(config)).stem if config else DEFAULT
-
-
-def _base(config: str | Mapping[str, Any] | None) -> tuple[str | None, Mapping[str, Any]]:
+def _base(config: str | Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
     """The path of the configuration's file, if it is one, and its content."""
     if isinstance(config, Mapping):
         return None, config
-    path = _find(config or DEFAULT)
+    path = _find(config)
     try:
         data = parse_yaml(path.read_text("utf-8-sig"), str(path)).data
     except (OSError, ValueError):
@@ -110,13 +164,37 @@ def _datasets(data: Mapping[str, Any], data_files: str | Sequence[str] | None) -
     )
 
 
+def _sources(data: Mapping[str, Any], data_files: Mapping[str, str | Sequence[str]] | None) -> list[str]:
+    """Files by the name of their source: as these where there are some, else as new ones, in the order given."""
+    if not data_files:
+        return []
+    datasets = data.get("datasets") or ()
+    if not datasets:
+        given = [{"name": name, "data_files": files} for name, files in data_files.items()]
+        return [f"datasets={json.dumps(given)}"]
+    known = [str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)]
+    if unknown := [name for name in data_files if name not in known]:
+        raise ConfigError(
+            f"data_files: {unknown[0]!r} is no dataset of the configuration{did_you_mean(unknown[0], known)}; "
+            f"it has {', '.join(known)}"
+        )
+    return [f"datasets.{name}.data_files={json.dumps(files)}" for name, files in data_files.items()]
+
+
+def _weights(weights: Mapping[str, float] | None) -> list[str]:
+    if not weights:
+        return []
+    # A schedule would go before them.
+    return ["mix.weight_schedule=null", f"mix.weights={json.dumps(dict(weights))}"]
+
+
 def _is_about_data(override: str) -> bool:
     return override.partition("=")[0].strip().partition(".")[0] == "datasets"
 
 
 def _demo(data: Mapping[str, Any], report: Callable[[str], None]) -> list[str]:
     """The demo's corpus, and its tokenizer unless there is one; both are made where they are missing."""
-    settings = demo_settings(default_path().parent / "demo", report)
+    settings = demo_settings(default_path().parent / "demo", report, parts=bool(data.get("mix")))
     missing = [key for key in ("datasets", "default_tokenizer") if not data.get(key)]
     return [f"{key}={json.dumps(settings[key])}" for key in missing]
 

@@ -26,7 +26,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """Stands in for the making of the demo's corpus and tokenizer; lists the folders it was asked for."""
     asked: list[Path] = []
 
-    def settings(folder: Path, report: object) -> dict[str, object]:
+    def settings(folder: Path, report: object, *, parts: bool) -> dict[str, object]:
         asked.append(folder)
         return {"datasets": [{"name": "code", "data_files": "corpus"}], "default_tokenizer": "trained"}
 

@@ -109,7 +109,8 @@ def test_decode_gives_text(store: Path) -> None:
 
 def test_every_relation_can_be_asked(store: Path) -> None:
     for name in relations(Catalog(open_store(store))):
-        assert query(store, f'from "{name}" limit 1').num_rows == 1, name
+        # Nothing in this store is a mixture.
+        assert query(store, f'from "{name}" limit 1').num_rows == (name != "mixture"), name
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,20 @@ from tokenlake.manifest import UnitRecord
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """The next of several builds begins, where a configuration is more than one.
+
+    Attributes:
+        number, of: which one, from 1.
+        what: ``tokens of code``, or ``the mixture``.
+    """
+
+    number: int
+    of: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Planning:
     """How far the plan is, a few times a second.
 
@@ -143,7 +157,8 @@ class Committed:
 
 
 Event: TypeAlias = (
-    Planning
+    Step
+    | Planning
     | Listed
     | Planned
     | EngineChosen

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Literal
 
-from tokenlake.build.events import UnitRetried, Watcher, ignore
+from tokenlake.build.events import Step, UnitRetried, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.projects import Configuration
 from tokenlake.build.session import BuildSession
@@ -72,10 +72,12 @@ def build_dataset(
     """
     whole = load_config(config)
     with WorkerPool(workers or available_cpus()) as pool:
-        versions = {
-            source: _build(step, pool, on_event, retries).version
-            for source, step in first_steps(whole).items()
-        }
+        steps, versions = first_steps(whole), dict[str, int]()
+        for source, step in steps.items():
+            on_event(Step(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
+            versions[source] = _build(step, pool, on_event, retries).version
+        if steps:
+            on_event(Step(len(steps) + 1, len(steps) + 1, "the mixture"))
         return _build(last_step(whole, versions), pool, on_event, retries)
 
 

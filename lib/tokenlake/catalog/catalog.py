@@ -129,6 +129,11 @@ class Catalog:
             "Other builds claim versions all the time; run again when they are done."
         )
 
+    def committed(self, dataset: str, fingerprint: str) -> int | None:
+        """Return the committed version that a build of this fingerprint would end on; None if there is none yet."""
+        found = self._find(dataset, fingerprint, self._infos(check_dataset_name(dataset)))
+        return found.version if found is not None and found.status == "committed" else None
+
     def ledger(self, dataset: str, version: int) -> dict[int, UnitRecord]:
         """Return the finished units by index; IntegrityError names a damaged or foreign file."""
         layout = Layout(dataset, version)

@@ -11,7 +11,8 @@ from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.manifest import Manifest
 from tokenlake.report import dataset, numbers
-from tokenlake.report.account import account_table, remarks, sources_table
+from tokenlake.report.account import account_table, remarks
+from tokenlake.report.sources import about_sources
 from tokenlake.report.table import Table, label, number
 from tokenlake.storage import open_store
 
@@ -92,12 +93,13 @@ def _sections(manifest: Manifest, files: bool) -> list[Table]:
     found = [
         dataset.headline(manifest),
         dataset.splits_table(manifest),
-        sources_table(manifest.accounts),
-        account_table(manifest.account, manifest.seq_length),
+        *about_sources(manifest),
+        account_table(manifest),
         dataset.tokenizers_table(manifest),
         dataset.inputs_table(manifest),
         dataset.lineage_table(manifest),
     ]
     if notes := remarks(manifest.account):
-        found.insert(4, Table((label("note", ""),), tuple((line,) for line in notes), "Notes"))
+        after = 1 + next(index for index, table in enumerate(found) if table.title == "Account")
+        found.insert(after, Table((label("note", ""),), tuple((line,) for line in notes), "Notes"))
     return [*found, dataset.files_table(manifest)] if files else found

@@ -13,9 +13,10 @@ from rich.text import Text
 from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import print_json, printable, stdout
-from tokenlake.query import Decoder, Segment, Sequence, read_sequences
+from tokenlake.manifest import Manifest
+from tokenlake.query import Decoder, Place, Segment, Sequence, mixed_as, read_sequences
 from tokenlake.report.numbers import count, plural
-from tokenlake.storage import open_store
+from tokenlake.storage import Store, open_store
 
 _HEAD, _TAIL = 360, 120
 
@@ -39,20 +40,31 @@ def peek(
     """
     catalog = Catalog(open_store(store_url(store)))
     manifest = catalog.manifest(*catalog.resolve(name))
-    decoders = {name: Decoder.of(catalog.store, manifest, name) for name in manifest.tokenizer}
+    decoders = decoders_of(catalog.store, manifest)
+    names = mixed_as(catalog, manifest)
     sequences = list(read_sequences(catalog.store, manifest, split, row, number))
     if json:
-        print_json([_as_json(sequence, decoders) for sequence in sequences])
+        print_json([_as_json(sequence, decoders, names) for sequence in sequences])
         return 0
     console = stdout()
     for index, sequence in enumerate(sequences):
         if index:
             console.print()
-        _print_sequence(console, sequence, decoders, full)
+        _print_sequence(console, sequence, decoders, names, full)
     return 0
 
 
-def _as_json(sequence: Sequence, decoders: dict[str, Decoder]) -> dict[str, Any]:
+def decoders_of(store: Store, manifest: Manifest) -> dict[str, Decoder]:
+    """A decoder for each source that rows name; the sources of a mixture have one tokenizer."""
+    found = {name: Decoder.of(store, manifest, name) for name in manifest.tokenizer}
+    if manifest.mixture is not None and found:
+        # Rows name the sources that their texts came from, whatever these were called in the mixture.
+        shared = next(iter(found.values()))
+        found |= {entry.source: shared for entry in manifest.inputs if entry.source not in found}
+    return found
+
+
+def _as_json(sequence: Sequence, decoders: dict[str, Decoder], names: dict[Place, str]) -> dict[str, Any]:
     found = asdict(sequence)
     if sequence.label is None:
         del found["label"]
@@ -60,12 +72,20 @@ def _as_json(sequence: Sequence, decoders: dict[str, Decoder]) -> dict[str, Any]
         for name in ("part", "learned"):
             if getattr(segment, name) is None:
                 del shown[name]
+        if (mixed := names.get((segment.source, segment.path))) is not None:
+            shown["mixed_as"] = mixed
         shown["ids"] = list(segment.ids)
         shown["text"] = decoders[segment.source].text(segment.ids)
     return found
 
 
-def _print_sequence(console: Console, sequence: Sequence, decoders: dict[str, Decoder], full: bool) -> None:
+def _print_sequence(
+    console: Console,
+    sequence: Sequence,
+    decoders: dict[str, Decoder],
+    names: dict[Place, str],
+    full: bool,
+) -> None:
     tokens = sum(len(segment.ids) for segment in sequence.segments)
     padding = f", {count(sequence.padding)} padding" if sequence.padding else ""
     judged = "" if sequence.label is None else f", judged {'good' if sequence.label else 'bad'}"
@@ -79,7 +99,7 @@ def _print_sequence(console: Console, sequence: Sequence, decoders: dict[str, De
     )
     begin = 0
     for segment in sequence.segments:
-        console.print(_part_heading(segment) if segment.part else _heading(segment, begin))
+        console.print(_part_heading(segment) if segment.part else _heading(segment, begin, names))
         for learned, run in segment.runs():
             body = _body(decoders[segment.source].text(run), full)
             console.print(body if segment.learned is None or not learned else _learned(body))
@@ -89,9 +109,12 @@ def _print_sequence(console: Console, sequence: Sequence, decoders: dict[str, De
         console.print(Text.assemble((f"   {printable(name)}: ", "dim"), _body(shown, full)))
 
 
-def _heading(segment: Segment, begin: int) -> Text:
+def _heading(segment: Segment, begin: int, names: dict[Place, str]) -> Text:
     """``-- code  asyncio/events.py:0  ids 0-511 of the row, 1024- of the document``."""
-    where = printable(f"{segment.source}  {segment.path}:{segment.position}")
+    source = names.get((segment.source, segment.path), segment.source)
+    # In a mixture that calls it otherwise both names are shown: the one of the mixture first.
+    source += "" if source == segment.source else f" ({segment.source})"
+    where = printable(f"{source}  {segment.path}:{segment.position}")
     place = f"ids {begin}-{begin + len(segment.ids) - 1}"
     if segment.start:
         place += f", from token {count(segment.start)} of its document"

@@ -24,12 +24,14 @@ from tokenlake.build.events import (
     Listed,
     Planned,
     Planning,
+    Step,
     UnitFinished,
     UnitProgress,
     UnitRetried,
 )
 from tokenlake.cli.output import near, printable, stderr
 from tokenlake.cli.tally import SourceTally, Tally
+from tokenlake.manifest import MIXED
 from tokenlake.report import numbers
 from tokenlake.report.planning import planning_line
 
@@ -41,7 +43,11 @@ _QUIET: Final = 0.5  # seconds before a counter shows itself
 
 @final
 class RunProgress:
-    """Watches a build: call it with every event, from any thread, inside its ``with`` block."""
+    """Watches a build, or several: call it with every event, from any thread, inside its ``with`` block.
+
+    Attributes:
+        tallies: of each build that began, in order.
+    """
 
     def __init__(self, first: str, console: Console | None = None) -> None:
         self._console = console or stderr()
@@ -51,7 +57,7 @@ class RunProgress:
         self._first = first
         self._engines: set[tuple[str, str]] = set()
         self._spinner = Spinner("line", Text(first))
-        self.tally = Tally()
+        self.tallies = [Tally()]
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, get_renderable=self._render, transient=True)
@@ -69,9 +75,17 @@ class RunProgress:
         if self._live:
             self._live.stop()
 
+    @property
+    def tally(self) -> Tally:
+        """Of the build that goes on, or was the last."""
+        return self.tallies[-1]
+
     def __call__(self, event: Event) -> None:
         """Count an event and show what a person should see of it."""
         with self._lock:
+            if isinstance(event, Step):
+                begun = [tally for tally in self.tallies if tally.dataset]
+                self.tallies = [*begun, Tally(event.what, event.number, event.of)]
             self.tally.add(event)
         self._tell(event)
 
@@ -81,6 +95,9 @@ class RunProgress:
 
     def _tell(self, event: Event) -> None:
         match event:
+            case Step():
+                self._spinner.update(text=Text(f"{_step(self.tally)}: planning"))
+                self._say(_step(self.tally))
             case Planning():
                 self._tell_planning(event)
             case Listed():
@@ -92,7 +109,7 @@ class RunProgress:
             case EngineChosen():
                 self._tell_engine(event)
             case UnitRetried():
-                self._say(f"unit {event.unit} ({event.source}) again, after: {event.error}")
+                self._say(f"unit {event.unit} ({_shown(event.source)}) again, after: {event.error}")
             case EngineCondemned():
                 self._say(f"engine {event.engine} is not exact; its units are built again: {event.reason}")
             case UnitFinished() | UnitProgress() if self._live is None:
@@ -135,11 +152,22 @@ class RunProgress:
         for _ in range(3):
             grid.add_column(no_wrap=True, justify="right")
         with self._lock:
-            room = self._console.width - _FIGURES - max(map(len, self.tally.sources), default=0)
+            heading = [Text(_step(self.tally), style="bold")] if self.tally.what else []
+            names = map(_shown, self.tally.sources)
+            room = self._console.width - _FIGURES - max(map(len, names), default=0)
             for name, source in self.tally.sources.items():
-                grid.add_row(*_bar(name, source, self.tally.seconds(), min(_BAR, max(room, 4))))
+                grid.add_row(*_bar(_shown(name), source, self.tally.seconds(), min(_BAR, max(room, 4))))
             status = Text(_status(self.tally), style="dim")
-        return Group(grid, status)
+        return Group(*heading, grid, status)
+
+
+def _step(tally: Tally) -> str:
+    """``step 2 of 4: tokens of code``."""
+    return f"step {tally.number} of {tally.of}: {tally.what}"
+
+
+def _shown(source: str) -> str:
+    return "all sources" if source == MIXED else source
 
 
 def _planned(event: Planned) -> str:

@@ -46,7 +46,8 @@ def run(
     """Build a dataset version.
 
     A finished version of the same inputs and settings is found and nothing is done; an interrupted one is
-    resumed. The flow `tokenize` starts a Prefect server of its own unless PREFECT_API_URL names one.
+    resumed. Where a configuration mixes text, the tokens of each source are built first, as datasets of the store.
+    The flow, `tokenize` or `mix`, starts a Prefect server of its own unless PREFECT_API_URL names one.
     """
     if engine != "local":
         raise NotAvailableError(
@@ -63,7 +64,7 @@ def run(
             result = builder(config, with_store(set_, store), workers, progress)
     except (KeyboardInterrupt, CancelledError):
         return _cancelled()
-    importlib.import_module("tokenlake.cli.summary").print_summary(result, progress.tally, json)
+    importlib.import_module("tokenlake.cli.summary").print_summary(result, progress.tallies, json)
     return 0
 
 

@@ -36,7 +36,7 @@ def sql(
     """Ask DuckDB about the datasets of a store.
 
     A dataset is a view of its newest version, "name@v1" is one version and "name/documents" its provenance;
-    the tables datasets, splits, shards, inputs and accounts are about the whole store, and
+    the tables datasets, splits, shards, inputs, accounts and mixture are about the whole store, and
     decode(input_ids, 'name') gives text. Files are hashed before they are read, and nothing can be written.
     """
     opened = open_store(store_url(store))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,20 @@ from tokenlake.cli.output import near, print_json, print_tables, stdout
 from tokenlake.cli.tally import Tally
 from tokenlake.report import dataset, numbers
 from tokenlake.report.account import account_table, remarks
-from tokenlake.report.table import Table, facts, label
+from tokenlake.report.mixture import mixture_table
+from tokenlake.report.table import Table, facts, label, number
 
 
-def print_summary(result: BuildResult, tally: Tally, json: bool) -> None:
-    """Print a finished run on stdout, for people or as JSON."""
+def print_summary(result: BuildResult, tallies: Sequence[Tally], json: bool) -> None:
+    """Print a finished run on stdout, for people or as JSON.
+
+    Args:
+        tallies: of each build that it was, the result's own last.
+    """
     if json:
-        print_json(_as_json(result, tally))
+        print_json(_as_json(result, tallies[-1]) | _steps_json(tallies))
     else:
-        _print(result, tally)
+        _print(result, tallies)
 
 
 def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
@@ -42,17 +48,52 @@ def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
         "totals": manifest.totals.to_json(),
         "account": manifest.account.to_json(),
         "fingerprint": manifest.fingerprint,
+        **({} if manifest.mixture is None else {"mixture": mixture_table(manifest.mixture).records()}),
     }
 
 
-def _print(result: BuildResult, tally: Tally) -> None:
-    manifest = result.manifest
+def _steps_json(tallies: Sequence[Tally]) -> dict[str, Any]:
+    """The builds that a mixture is made of; nothing where a run is one build."""
+    if len(tallies) < 2:
+        return {}
+    return {"steps": _steps(tallies).records()}
+
+
+def _steps(tallies: Sequence[Tally]) -> Table:
+    columns = [
+        label("what", "step"),
+        label("dataset"),
+        number("version", "version", lambda version: f"v{version}"),
+        number("units"),
+        number("built", "built now"),
+        number("tokens"),
+        number("seconds", "time", numbers.duration),
+    ]
+    records = [
+        {
+            **{name: getattr(tally, name) for name in ("what", "dataset", "version", "units", "tokens")},
+            "built": tally.pending,
+            "seconds": round(tally.seconds(), 3),
+        }
+        for tally in tallies
+    ]
+    return Table.of(columns, records, "Steps")
+
+
+def _print(result: BuildResult, tallies: Sequence[Tally]) -> None:
+    manifest, tally = result.manifest, tallies[-1]
     console = stdout()
     console.print(f"[bold]{result.dataset} v{result.version}[/] {_outcome(result)}\n")
     headline = dataset.headline(manifest)
     print_tables([facts([*headline.rows, ("work", _work(result, tally)), ("path", near(result.path))])])
     console.print()
-    print_tables([account_table(manifest.account, manifest.seq_length)])
+    if len(tallies) > 1:
+        print_tables([_steps(tallies)])
+        console.print()
+    if manifest.mixture is not None:
+        print_tables([mixture_table(manifest.mixture)])
+        console.print()
+    print_tables([account_table(manifest)])
     if notes := remarks(manifest.account):
         console.print()
         print_tables([Table((label("note", ""),), tuple((line,) for line in notes), "Notes")])

@@ -25,12 +25,21 @@ class Tally:
     """Running sums. ``built`` counts this run alone, so that a resumed run shows its true speed.
 
     Attributes:
+        what: of several builds, which one this is: ``tokens of code``; empty where there is one alone.
+        number, of: which one, and of how many.
+        dataset, version, pending: as planned.
         units, finished: of the plan, and those with a ledger record.
         documents, tokens: so far, those of resumed units included.
         sources: per source, in plan order.
         began: when the first unit started (monotonic clock), or None.
     """
 
+    what: str = ""
+    number: int = 1
+    of: int = 1
+    dataset: str = ""
+    version: int = 0
+    pending: int = 0
     units: int = 0
     finished: int = 0
     documents: int = 0
@@ -58,6 +67,7 @@ class Tally:
         """Count one event."""
         match event:
             case Planned():
+                self.dataset, self.version, self.pending = event.dataset, event.version, event.pending
                 self.units = event.units
                 self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
             case UnitStarted():

@@ -67,8 +67,14 @@ def demo_config(directory: str | os.PathLike[str], report: Report = _quiet) -> P
     return load_config(demo_settings(directory, report))
 
 
-def demo_settings(directory: str | os.PathLike[str], report: Report = _quiet) -> dict[str, Any]:
-    """Return what :func:`demo_config` loads, as a person would write it in YAML."""
+def demo_settings(
+    directory: str | os.PathLike[str], report: Report = _quiet, *, parts: bool = False
+) -> dict[str, Any]:
+    """Return what :func:`demo_config` loads, as a person would write it in YAML.
+
+    Args:
+        parts: name prose as the two sources that it is, `text` (docstrings) and `manuals`, for a mixture of three.
+    """
     root = Path(directory).resolve()
     corpus = ensure_corpus(root, report)
     tokenizer = ensure_tokenizer(root, corpus, report)
@@ -76,7 +82,7 @@ def demo_settings(directory: str | os.PathLike[str], report: Report = _quiet) ->
         "name": "demo",
         "datasets": [
             {"name": "code", "data_files": str(corpus["code"] / "**" / "*.py"), "type": "txt"},
-            {"name": "prose", "data_files": str(corpus["prose"])},
+            *(_parts(corpus["prose"]) if parts else [{"name": "prose", "data_files": str(corpus["prose"])}]),
         ],
         "default_tokenizer": str(tokenizer),
         # small units: the demo is small, and there should be something to watch and to resume
@@ -84,6 +90,13 @@ def demo_settings(directory: str | os.PathLike[str], report: Report = _quiet) ->
         "pack": {"enabled": True, "seq_length": 1024},
         "save": {"output_dir": str(root / "artifacts")},
     }
+
+
+def _parts(prose: Path) -> list[dict[str, str]]:
+    return [
+        {"name": "text", "data_files": str(prose / "docstrings.parquet")},
+        {"name": "manuals", "data_files": str(prose / "manuals.jsonl.zst")},
+    ]
 
 
 def _sample(corpus: Mapping[str, Path]) -> Iterator[str]:

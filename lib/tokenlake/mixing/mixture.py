@@ -143,15 +143,14 @@ class Mixture:
             ConfigError: there is no such lane, or it has no such places.
         """
         self._check_places(lane, start, stop)
-        parts = list(self._parts[lane].take(start, stop))
-        if not parts:
-            nothing = np.empty(0, np.int64)
-            return Draws(nothing, nothing, nothing)
-        source, number = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        if self._stop != "restart":
-            return Draws(source, np.zeros_like(source), number)
-        epoch, index = self._epochs(lane, source, number)
-        return Draws(source, epoch, index)
+        draws = Draws(*(np.empty(stop - start, np.int64) for _ in range(3)))
+        done = 0
+        for source, number in self._parts[lane].take(start, stop):
+            part = slice(done, done + len(source))
+            draws.source[part] = source
+            draws.epoch[part], draws.index[part] = self._epochs(lane, source, number)
+            done = part.stop
+        return draws
 
     def drawn(self, lane: int, place: int) -> Int64:
         """Return how many of the first `place` rows of a lane are of each source, int64[J]."""
@@ -230,8 +229,10 @@ class Mixture:
         rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None
         return Lane(self._slots, lane, rows, skipping=self._stop == "all_exhausted")
 
-    def _epochs(self, lane: int, source: Int64, number: Int64) -> tuple[Int64, Int64]:
+    def _epochs(self, lane: int, source: Int64, number: Int64) -> tuple[Int64 | int, Int64]:
         """The epoch and the index in it of each row, by its number in its source."""
+        if self._stop != "restart":
+            return 0, number
         rows = self._rows_of[lane]
         each = np.where(rows < 0, np.int64(1) << 62, rows)[source]
         epoch = number // each

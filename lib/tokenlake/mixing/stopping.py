@@ -36,6 +36,7 @@ class Lane:
         self._lane = lane
         self._rows = rows
         self._skipping = skipping
+        self._kept: tuple[int, Int64, Int64] | None = None
 
     @cached_property
     def length(self) -> int | None:
@@ -51,8 +52,8 @@ class Lane:
             if self._skips and block >= self._last_block:
                 yield self._of_last_source(start, stop)
                 return
-            blocks = self._chunk(block, stop - start)
-            begin = self._places_before(blocks.start)
+            begin = self._places_before(block)
+            blocks = self._chunk(block, stop - begin)
             source, number = self._unskipped(blocks)
             taken = slice(start - begin, stop - begin)
             yield source[taken], number[taken]
@@ -98,20 +99,28 @@ class Lane:
         return first_true(low, lambda block: self._places_before(block + 1) > place)
 
     def _chunk(self, block: int, places: int) -> range:
+        """Blocks from one on that may deliver so many places, but no more than fit into the cache."""
         most = max(1, _CHUNK // self._slots.block_size)
-        wanted = -(-places // self._slots.block_size) + 1
-        stop = block + min(most, wanted)
+        stop = block + min(most, -(-places // self._slots.block_size))
         return range(block, min(stop, self._last_block) if self._skips else stop)
 
     def _unskipped(self, blocks: range) -> tuple[Int64, Int64]:
-        """(source, number) of the slots of some blocks, without those that are skipped."""
+        """(source, number) of the slots of some blocks, without those that are skipped; the last single one is kept."""
+        kept = self._kept
+        if len(blocks) == 1 and kept is not None and kept[0] == blocks.start:
+            return kept[1:]
+        source, number = self._of_slots(blocks)
+        if self._rows is not None and self._skipping:
+            there = number < np.array(self._rows, np.int64)[source]
+            source, number = (source, number) if there.all() else (source[there], number[there])
+        if len(blocks) == 1:
+            self._kept = blocks.start, source, number
+        return source, number
+
+    def _of_slots(self, blocks: range) -> tuple[Int64, Int64]:
         runs = self._slots.runs(self._lane, blocks)
         source = runs.by_slot(runs.spread(np.arange(runs.counts.shape[1])))
-        number = runs.by_slot(runs.numbered(runs.first))
-        if self._rows is None or not self._skipping:
-            return source, number
-        kept = number < np.array(self._rows, np.int64)[source]
-        return (source, number) if kept.all() else (source[kept], number[kept])
+        return source, runs.by_slot(runs.numbered(runs.first))
 
     @cached_property
     def _last_block(self) -> int:

@@ -8,13 +8,25 @@
 What can be asked (:func:`relations` lists it): a view for each dataset (``demo``: its newest version) and
 version (``"demo@v1"``), with the columns of the shards and ``split, shard, row``; ``"demo/documents"``, the
 provenance with a row for each piece of a document; ``"demo/quarantine"``, bad records; and the tables
-``datasets``, ``splits``, ``shards``, ``inputs``, ``accounts`` (a row per unit) and ``documents`` (all datasets).
+``datasets``, ``splits``, ``shards``, ``inputs``, ``accounts`` (a row per unit and source), ``mixture`` (a row
+per source of a mixture) and ``documents`` (all datasets).
 ``decode(input_ids, 'demo')`` gives text.
 """
 
 from tokenlake.query.decoding import Decoder
+from tokenlake.query.mixed import Place, mixed_as
 from tokenlake.query.relations import Relation, relations
 from tokenlake.query.sequences import Segment, Sequence, read_sequences
 from tokenlake.query.session import query
 
-__all__ = ["Decoder", "Relation", "Segment", "Sequence", "query", "read_sequences", "relations"]
+__all__ = [
+    "Decoder",
+    "Place",
+    "Relation",
+    "Segment",
+    "Sequence",
+    "mixed_as",
+    "query",
+    "read_sequences",
+    "relations",
+]

@@ -18,7 +18,8 @@ TABLES: Final = {
     "splits": "rows, tokens and documents by split",
     "shards": "the Parquet files with their hashes",
     "inputs": "the input files with their version tokens",
-    "accounts": "the account of each unit",
+    "accounts": "the account of each unit, by source; source * is what belongs to rows of several",
+    "mixture": "what mixtures were asked for and came to, a row for each source",
     "documents": "provenance of every piece of a document, all datasets",
 }
 

@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from tokenlake.account import Account
 from tokenlake.catalog import Catalog
-from tokenlake.manifest import Manifest
+from tokenlake.manifest import MIXED, Manifest, MixedSource, UnitRecord
 
 Rows = Iterator[dict[str, Any]]
 
 _TEXT: Final = pa.string()
 _INT: Final = pa.int64()
+_SHARE: Final = pa.float64()
 _REASONS: Final = pa.map_(pa.string(), pa.int64())
 _ID: Final = [("dataset", _TEXT), ("version", _INT)]
 _TOTALS: Final = [("rows", _INT), ("tokens", _INT), ("documents", _INT), ("files", _INT), ("bytes", _INT)]
@@ -47,6 +48,15 @@ SCHEMAS: Final = {
         [
             *(*_ID, ("source", _TEXT), ("unit", _INT), ("engine", _TEXT)),
             *((name, _REASONS if name in _BY_REASON else _INT) for name in _COUNTS),
+        ]
+    ),
+    "mixture": pa.schema(
+        [
+            *(*_ID, ("source", _TEXT), ("parent", _TEXT), ("parent_version", _INT), ("split", _TEXT)),
+            *((name, _INT) for name in ("rows", "tokens", "drawn_rows", "drawn_tokens")),
+            *((name, _INT) for name in ("full_epochs", "partial_rows", "partial_tokens", "unread_rows")),
+            *((name, _SHARE) for name in ("asked", "asked_tokens", "achieved_rows", "achieved_tokens")),
+            ("level", _TEXT),
         ]
     ),
 }
@@ -102,9 +112,33 @@ def _inputs(catalog: Catalog) -> Rows:
 def _accounts(catalog: Catalog) -> Rows:
     for manifest in manifests(catalog):
         for unit, record in catalog.ledger(manifest.dataset, manifest.version).items():
-            counts = record.account.to_json()
-            counts |= {name: list(counts[name].items()) for name in _BY_REASON}
-            yield _id(manifest) | {"source": record.source, "unit": unit, "engine": record.engine} | counts
+            for source, account in _by_source(record).items():
+                counts = account.to_json()
+                counts |= {name: list(counts[name].items()) for name in _BY_REASON}
+                yield _id(manifest) | {"source": source, "unit": unit, "engine": record.engine} | counts
+
+
+def _by_source(record: UnitRecord) -> dict[str, Account]:
+    """The accounts of a unit, which add up to its whole: those of its sources, and of a mixed unit that of its rows."""
+    if record.source != MIXED:
+        return record.by_source()
+    whole = record.account
+    rows = Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad)
+    return record.by_source() | {MIXED: rows}
+
+
+def _mixture(catalog: Catalog) -> Rows:
+    for manifest in manifests(catalog):
+        if manifest.mixture is None:
+            continue
+        for name, source in manifest.mixture.sources.items():
+            parent = {"parent": source.dataset, "parent_version": source.version}
+            yield _id(manifest) | {"source": name, "level": manifest.mixture.level} | parent | _facts(source)
+
+
+def _facts(source: MixedSource) -> dict[str, Any]:
+    """All but its name and version, which are the parent's."""
+    return {key: value for key, value in source.to_json().items() if key not in ("dataset", "version")}
 
 
 def _id(manifest: Manifest) -> dict[str, Any]:
@@ -117,4 +151,5 @@ _ROWS: Final[dict[str, Callable[[Catalog], Rows]]] = {
     "shards": _shards,
     "inputs": _inputs,
     "accounts": _accounts,
+    "mixture": _mixture,
 }

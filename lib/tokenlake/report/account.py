@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tokenlake.account import Account
+from tokenlake.manifest import Manifest, MixedSource
 from tokenlake.report import lengths
 from tokenlake.report.numbers import count
 from tokenlake.report.table import Column, Table, label, number
@@ -47,9 +48,24 @@ def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]
     return found
 
 
-def account_table(account: Account, seq_length: int | None, title: str | None = "Account") -> Table:
+def draws(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return the law of every source of a mixture: ``("drawn of web", "1,250 = 2 x 500 of whole epochs + 250")``."""
+    sources = {} if manifest.mixture is None else manifest.mixture.sources
+    return [(f"drawn of {name}", _drawn(source)) for name, source in sources.items()]
+
+
+def _drawn(source: MixedSource) -> str:
+    if not source.full_epochs and source.drawn_tokens <= source.tokens:
+        return f"{count(source.drawn_tokens)} of {count(source.tokens)}, not a whole epoch"
+    rest = f" + {count(source.partial_tokens)}" if source.partial_tokens else ""
+    whole = f"{count(source.full_epochs)} x {count(source.tokens)} of whole epochs"
+    return f"{count(source.drawn_tokens)} = {whole}{rest}"
+
+
+def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
     """The equations as a table of two columns."""
-    return Table((label("quantity", ""), label("equation", "")), tuple(equations(account, seq_length)), title)
+    rows = equations(manifest.account, manifest.seq_length) + draws(manifest)
+    return Table((label("quantity", ""), label("equation", "")), tuple(rows), title)
 
 
 def remarks(account: Account) -> list[str]:
@@ -68,7 +84,7 @@ def remarks(account: Account) -> list[str]:
 
 
 def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources") -> Table:
-    """A line for each source, in the order given."""
+    """A line for each source of text, in the order given."""
     columns: Sequence[Column] = (
         label("source"),
         number("rows_read", "rows read"),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 
-from tokenlake.account import Account
-from tokenlake.manifest import Manifest
+from tokenlake.manifest import Manifest, MixtureRecord
 from tokenlake.preferences import IGNORED, TrainerColumn, columns_for
 from tokenlake.report import dataset, numbers
 from tokenlake.report.account import account_table, remarks, sources_table
+from tokenlake.report.mixture import mixture_table, order_table, recipe, sentence
 from tokenlake.report.table import Table, to_markdown
 
 _SIZES = (
@@ -42,10 +42,10 @@ def render_card(manifest: Manifest) -> str:
         _introduction(manifest),
         "## Splits\n\n" + _table(dataset.splits_table(manifest)),
         "## Columns\n\n" + _columns(manifest),
-        "## Sources\n\n" + _table(sources_table(manifest.accounts)),
+        _sources(manifest),
         "## Tokenizer\n\n" + _table(dataset.tokenizers_table(manifest)),
         "## Account\n\nNothing is lost silently; these equations were checked when the version was committed.\n\n"
-        + _account(manifest.account, manifest.seq_length),
+        + _account(manifest),
         "## Reading it\n\n" + _reading(manifest),
     ]
     return "\n".join(sections)
@@ -85,6 +85,8 @@ def _size(rows: int) -> str:
 def _introduction(manifest: Manifest) -> str:
     account = manifest.account
     text = f"{numbers.plural(account.documents, 'document')} with {numbers.plural(account.tokens, 'token')} of text"
+    if manifest.mixture is not None:
+        return _mixed(manifest, manifest.mixture)
     if manifest.preference is not None:
         method, trainer = manifest.preference
         names = {"trl": "TRL", "easydel": "EasyDeL"}
@@ -101,6 +103,18 @@ def _introduction(manifest: Manifest) -> str:
     return (
         f"Packed token sequences, written by tokenlake: {text} in {rows}, {dataset.fill(manifest)} full; "
         f"{dataset.stored(manifest)}.\n"
+    )
+
+
+def _mixed(manifest: Manifest, mixture: MixtureRecord) -> str:
+    rows = numbers.plural(manifest.totals.rows, "document" if manifest.seq_length is None else "sequence")
+    full = ""
+    if manifest.seq_length is not None:
+        rows += f" of {numbers.count(manifest.seq_length)} tokens"
+        full = f", {dataset.fill(manifest)} full"
+    return (
+        f"{'Tokenized documents' if manifest.seq_length is None else 'Packed token sequences'}, mixed by tokenlake of "
+        f"{sentence(mixture)}; {rows}{full}; {dataset.stored(manifest)}.\n"
     )
 
 
@@ -142,9 +156,19 @@ def _further(manifest: Manifest) -> str:
     return mask + (f"- {names}: kept from the input.\n" if names else "")
 
 
-def _account(account: Account, seq_length: int | None) -> str:
-    notes = "".join(f"- {remark}\n" for remark in remarks(account))
-    return _table(account_table(account, seq_length, None)) + (f"\n{notes}" if notes else "")
+def _account(manifest: Manifest) -> str:
+    notes = "".join(f"- {remark}\n" for remark in remarks(manifest.account))
+    return _table(account_table(manifest, None)) + (f"\n{notes}" if notes else "")
+
+
+def _sources(manifest: Manifest) -> str:
+    if manifest.mixture is None:
+        return "## Sources\n\n" + _table(sources_table(manifest.accounts))
+    return (
+        f"## Mixture\n\n{_table(mixture_table(manifest.mixture))}\n{_table(order_table(manifest.mixture))}\n"
+        "The order is a function of the position; nothing of it is stored. The same rows are made again, in the store "
+        f"that holds the versions above, by `tokenlake run` of\n\n```yaml\n{recipe(manifest, manifest.mixture)}```\n"
+    )
 
 
 def _reading(manifest: Manifest) -> str:

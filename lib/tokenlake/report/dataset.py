@@ -37,8 +37,10 @@ def stored(manifest: Manifest) -> str:
 def headline(manifest: Manifest) -> Table:
     """What a person wants to know first."""
     account = manifest.account
+    # Of packed rows that were passed on nobody counted documents again: the account's are the rows.
+    passed_on = manifest.mixture is not None and manifest.mixture.level == "sequences"
     pairs = [
-        ("documents", numbers.count(account.documents)),
+        *([] if passed_on else [("documents", numbers.count(account.documents))]),
         ("tokens", _tokens(manifest)),
         ("sequences" if manifest.seq_length else "rows", shape(manifest)),
         ("stored", stored(manifest)),
@@ -51,9 +53,9 @@ def _tokens(manifest: Manifest) -> str:
     account = manifest.account
     special = [f"{numbers.count(n)} {name}" for name, n in (("BOS", account.bos), ("EOS", account.eos)) if n]
     of_which = f" ({', '.join(special)})" if special else ""
-    return (
-        f"{numbers.count(manifest.totals.tokens)}{of_which} from {numbers.size(account.text_bytes)} of text"
-    )
+    # Of what was made from stored tokens the bytes of text are its parents' affair.
+    text = f" from {numbers.size(account.text_bytes)} of text" if account.text_bytes else ""
+    return f"{numbers.count(manifest.totals.tokens)}{of_which}{text}"
 
 
 def splits_table(manifest: Manifest) -> Table:
@@ -95,7 +97,8 @@ def inputs_table(manifest: Manifest) -> Table:
     columns = [label("source"), number("files"), number("bytes", "size", numbers.size), label("example")]
     files = Counter(entry.source for entry in manifest.inputs)
     records: list[dict[str, Any]] = []
-    for source in manifest.accounts:
+    # A mixture's inputs are those of its parents, by the names that the sources have there.
+    for source in manifest.accounts if manifest.mixture is None else files:
         mine = [entry for entry in manifest.inputs if entry.source == source]
         total = sum(entry.size for entry in mine)
         records.append(

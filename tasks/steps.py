@@ -1,0 +1,123 @@
+"""The builds that one configuration is where text is mixed: the tokens of each source, then the mixture.
+
+One engine each, one after the other, on one pool of workers. Like the engine, this module knows nothing of Prefect.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+from tasks.engine import LocalEngine
+from tokenlake.build.events import Step, Watcher, ignore
+from tokenlake.build.pool import WorkerPool
+from tokenlake.build.runner import BuildResult, available_cpus
+from tokenlake.config import PipelineConfig
+from tokenlake.config.resolve import resolve_mix
+from tokenlake.config.steps import first_steps, last_step
+from tokenlake.errors import CancelledError
+
+_CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """The build of one source's tokens.
+
+    Attributes:
+        engine: does it.
+        config: what it builds, as a parameter of the flow `tokenize`: JSON, secrets as references.
+    """
+
+    engine: LocalEngine
+    config: dict[str, Any]
+
+
+@final
+class LocalSteps:
+    """All builds of one configuration on this machine. The first of them starts with the object, in the background.
+
+    Args:
+        config: what to build.
+        workers: worker processes; None: one per core that this process may use.
+        on_event: told everything that happens, from several threads.
+
+    Raises:
+        ConfigError: a step is wrong, the last one too: hours of tokens must not come before that is known.
+    """
+
+    def __init__(
+        self, config: PipelineConfig, *, workers: int | None = None, on_event: Watcher = ignore
+    ) -> None:
+        self.config = config
+        self.workers = workers or available_cpus()
+        self._sources = first_steps(config)
+        resolve_mix(last_step(config, dict.fromkeys(self._sources, 1)))
+        self._on_event = on_event
+        self._versions: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._engine: LocalEngine | None = None
+        self._pool = WorkerPool(self.workers)
+        self._ahead: LocalEngine | None = self._open()
+
+    def first(self) -> Iterator[FirstStep]:
+        """Yield a step for each source that is text still; each must be committed before the next is asked for."""
+        for source, config in self._sources.items():
+            engine = self._take()
+            yield FirstStep(engine, config.model_dump(mode="json", exclude_unset=True))
+            self._versions[source] = engine.result().version
+
+    def last(self) -> LocalEngine:
+        """The build of the mixture, the first steps being done."""
+        return self._take()
+
+    def result(self) -> BuildResult:
+        """What the commit of the last step returned."""
+        assert self._engine is not None
+        return self._engine.result()
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers alive now."""
+        return self._pool.pids()
+
+    def cancel(self) -> None:
+        """Kill the workers at once, whatever step they are at. Finished units stay."""
+        with self._lock:
+            self._cancelled = True
+            engine = self._engine
+        if engine is not None:
+            engine.cancel()
+        self._pool.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.cancel()
+        self._pool.close()
+
+    def _take(self) -> LocalEngine:
+        engine, self._ahead = self._ahead or self._open(), None
+        return engine
+
+    def _open(self) -> LocalEngine:
+        """Start the next step."""
+        number, names = len(self._versions), list(self._sources)
+        source = names[number] if number < len(names) else None
+        if names:
+            what = "the mixture" if source is None else f"tokens of {source}"
+            self._on_event(Step(number + 1, len(names) + 1, what))
+        config = last_step(self.config, self._versions) if source is None else self._sources[source]
+        with self._lock:
+            if self._cancelled:
+                raise CancelledError(_CANCELLED)
+            self._engine = LocalEngine(config, on_event=self._on_event, pool=self._pool)
+            return self._engine
