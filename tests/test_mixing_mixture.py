@@ -410,8 +410,8 @@ class TestExtendedSchedules:
         new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 50)), data)])
         before, after = Mixture(**options), Mixture(**options | {"scheduler": new})
         rows = at * options["step_rows"]
-        positions = {rows - 1, *data.draw(st.lists(st.integers(0, max(0, rows - 1)), max_size=5))}
-        for position in positions - {-1}:
+        positions = {rows - 1, *data.draw(st.lists(st.integers(0, rows), max_size=5))} - {-1, rows}
+        for position in positions:
             assert after.at(position) == before.at(position)
         assert after.drawn_before(rows).tolist() == before.drawn_before(rows).tolist()
 
