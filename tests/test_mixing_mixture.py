@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice, pairwise
@@ -166,6 +167,15 @@ class TestPositions:
             assert number[draws.source == source].tolist() == list(
                 range(before, before + (draws.source == source).sum())
             )
+
+    @given(asked())
+    @settings(max_examples=20, deadline=None)
+    def test_another_process_gets_the_same_mixture(self, options):
+        mixture = Mixture(**options)
+        again = pickle.loads(pickle.dumps(mixture))
+        assert again.rows == mixture.rows
+        end = min(99, 99 if mixture.lane_rows(0) is None else mixture.lane_rows(0))
+        assert rows_of(again, 0, 0, end) == rows_of(mixture, 0, 0, end)
 
 
 class TestGolden:

@@ -105,8 +105,10 @@ class Counts:
             if high.time - low.time == 1:
                 break
             # Every third time the middle: it ends the search whatever the weights do in between.
-            guess = attempt % 3 < 2 and high.total - low.total < _FEW
-            time = _guess(low, high, position, attempt % 3) if guess else (low.time + high.time) // 2
+            time = (low.time + high.time) // 2
+            if attempt % 3 < 2 and high.total - low.total < _FEW:
+                margin = (high.time - low.time) >> 16 if attempt > 1 else 0
+                time = _guess(low, high, position, margin if attempt % 3 else -1 - margin)
             state = self._state(time)
             low, high = (state, high) if state.total <= position else (low, state)
         return _shared_out(low.counts, high.counts, position)
@@ -207,11 +209,11 @@ def _stretch(piece: Piece, step_rows: int, base: Tallies) -> _Stretch:
     )
 
 
-def _guess(low: _State, high: _State, position: int, late: int) -> int:
+def _guess(low: _State, high: _State, position: int, aside: int) -> int:
     """Return a time between the jump that reaches `position` and the next one, if integrals were lines.
 
-    Between two times so near to each other they almost are. Where the two jumps come together the time is a margin
-    before them, or after them (`late`), so that they are between the times that are left.
+    Between two times so near to each other they almost are. Where the two jumps come together it is a time to one side
+    of them: asked for both sides in turn, they are between the times that are left.
     """
     width = high.time - low.time
     jumps: list[int] = []
@@ -221,10 +223,7 @@ def _guess(low: _State, high: _State, position: int, late: int) -> int:
             jumps.append(-(-missing * width // (end - area)))
     jumps.sort()
     jump, following = jumps[position - low.total - 1 : position - low.total + 1]
-    margin = width >> 16
-    offset = (
-        (jump + following) // 2 if following - jump > 2 * margin else jump + (margin if late else -1 - margin)
-    )
+    offset = (jump + following) // 2 if following - jump > 2 * abs(aside) else jump + aside
     return low.time + min(max(offset, 1), width - 1)
 
 
