@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice, pairwise
@@ -166,6 +167,15 @@ class TestPositions:
             assert number[draws.source == source].tolist() == list(
                 range(before, before + (draws.source == source).sum())
             )
+
+    @given(asked())
+    @settings(max_examples=20, deadline=None)
+    def test_another_process_gets_the_same_mixture(self, options):
+        mixture = Mixture(**options)
+        again = pickle.loads(pickle.dumps(mixture))
+        assert again.rows == mixture.rows
+        end = min(99, 99 if mixture.lane_rows(0) is None else mixture.lane_rows(0))
+        assert rows_of(again, 0, 0, end) == rows_of(mixture, 0, 0, end)
 
 
 class TestGolden:
@@ -410,8 +420,8 @@ class TestExtendedSchedules:
         new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 50)), data)])
         before, after = Mixture(**options), Mixture(**options | {"scheduler": new})
         rows = at * options["step_rows"]
-        positions = {rows - 1, *data.draw(st.lists(st.integers(0, max(0, rows - 1)), max_size=5))}
-        for position in positions - {-1}:
+        positions = {rows - 1, *data.draw(st.lists(st.integers(0, rows), max_size=5))} - {-1, rows}
+        for position in positions:
             assert after.at(position) == before.at(position)
         assert after.drawn_before(rows).tolist() == before.drawn_before(rows).tolist()
 

@@ -181,7 +181,7 @@ def test_segment_ids_of_rows_with_padding() -> None:
     assert segment_ids(packed, 4).tolist() == [1, 2, 2, 0, 1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["pool", "best_fit"])
 def test_what_assistants_say_bears_loss_wherever_it_lies(tmp_path: Path, strategy: Strategy) -> None:
     tokenizer = write(speaking(CHATML), tmp_path / "tokenizer")
     talks = [conversation(seed, turns=1 + seed % 3) for seed in range(40)]

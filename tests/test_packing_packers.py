@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -123,7 +124,7 @@ def documents_of(packed: list[Packed]) -> list[list[int]]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams(), group_rows=st.integers(1, 4))
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_rows_hold_every_document_whole_and_padding_is_all_that_is_left(
     strategy: Strategy, stream: Stream, group_rows: int
 ) -> None:
@@ -141,7 +142,7 @@ def test_rows_hold_every_document_whole_and_padding_is_all_that_is_left(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams())
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_how_documents_come_changes_nothing(strategy: Strategy, stream: Stream) -> None:
     ways = [stream.packed(strategy, together) for together in (1, 4, 1000, 0)]
     rows = [[(part.rows, part.input_ids.tolist(), part.start.tolist()) for part in way] for way in ways]
@@ -157,7 +158,7 @@ def test_how_documents_come_changes_nothing(strategy: Strategy, stream: Stream) 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_pieces_that_end_a_document_end_with_eos(strategy: Strategy, stream: Stream) -> None:
     ending = 0
     for part in stream.packed(strategy, 4):
@@ -201,6 +202,28 @@ def test_a_long_document_comes_out_in_rows_while_it_still_comes_in(strategy: Str
     first = next(iter(packer.add_long(windows(), FILE, 0)))
     assert first.rows == 2
     assert len(drawn) < 10
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_memory_is_that_of_a_window_however_long_the_stream_is(strategy: Strategy) -> None:
+    window, length = 1 << 16, 100
+    offsets = np.arange(0, 4001, length)
+    ids, where = np.ones(4000, np.int32), np.zeros(len(offsets) - 1, np.int64)
+
+    def peak(tokens: int) -> int:
+        packer = open_packer(strategy, 512, group_rows=8, pad_id=PAD, window_tokens=window, shuffle_key=1)
+        tracemalloc.start()
+        for _ in range(tokens // len(ids)):
+            for _packed in packer.add(ids, offsets, where, where):
+                pass
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(window)  # what the first call alone needs
+    short, long = peak(4 * window), peak(20 * window)
+    assert long < 1.1 * short
+    assert short < 8 * 4 * window
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -9,6 +9,7 @@ follows for all at once: bins with one room are a queue, so the k-th bin that le
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -41,7 +42,7 @@ def best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | None = Non
         distinct = np.flatnonzero(counts)[::-1]
         moves = _moves(distinct.tolist(), counts[distinct].tolist(), capacity, max_items)
         order = np.argsort(small(capacity - sizes), kind="stable")
-        bins[order] = _resolved(np.array(list(moves), np.int64))
+        bins[order] = _resolved(np.fromiter(chain.from_iterable(moves), np.int64).reshape(-1, 4))
     return bins
 
 
