@@ -18,6 +18,8 @@ from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
 from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
+from benchmarks.mixing_positions import measure_positions
+from benchmarks.packing import measure_packing
 from benchmarks.planning import measure_planning
 from benchmarks.reading import measure_large, measure_reading, measure_seek
 from benchmarks.report import Results, to_json, to_markdown
@@ -26,7 +28,17 @@ from benchmarks.startup import measure_startup
 from benchmarks.texts import measure_texts
 from benchmarks.vocabularies import REAL, Vocabulary, obtain
 
-PARTS: Final = ("throughput", "startup", "reading", "texts", "determinism", "kill", "memory")
+PARTS: Final = (
+    "throughput",
+    "startup",
+    "reading",
+    "texts",
+    "packing",
+    "positions",
+    "determinism",
+    "kill",
+    "memory",
+)
 # MB of text: the input that shows start-up cost, the one for start-up and determinism, the one huge document
 SMALL, CHECKED, DOCUMENT = 4.0, 64.0, 200.0
 
@@ -103,7 +115,7 @@ def _options(given: argparse.Namespace) -> Options:
     megabytes = 12.0 if quick else given.megabytes
     return Options(
         work=work,
-        parts=frozenset(given.only or {"throughput", "startup", "reading", "texts", "determinism"}) | asked,
+        parts=frozenset(given.only or set(PARTS) - {"kill", "memory"}) | asked,
         systems=tuple(one for one in SYSTEMS if not given.system or one.name in given.system),
         tokenizers=tuple(given.tokenizer or REAL),
         megabytes=megabytes,
@@ -133,6 +145,8 @@ def run(options: Options) -> Results:
         "startup": _startup,
         "reading": _reading,
         "texts": _texts,
+        "packing": _packing,
+        "positions": _positions,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -186,6 +200,22 @@ def _texts(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabular
     llama2 = next((one for one in vocabularies if one.name == "llama2"), vocabularies[-1])
     size, part = (4.0, 1.0) if options.quick else (200.0, min(options.peer_megabytes, 40.0))
     results.texts = measure_texts(options.work, maker, llama2, size, part, options.repeats)
+
+
+def _packing(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    runs, goals, notes = measure_packing(options.work, vocabularies[0], options.repeats, quick=options.quick)
+    results.packing, results.figures = runs, results.figures + goals
+    results.notes += notes
+
+
+def _positions(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    goals, notes = measure_positions(options.repeats, 50_000 if options.quick else 2_000_000)
+    results.figures += goals
+    results.notes += notes
 
 
 def _planning(work: Path, files: int) -> list[Goal]:

@@ -12,6 +12,8 @@ from benchmarks.goals import FIRST_UNIT, WORKER_BYTES, Goal, throughput_goals
 from benchmarks.inputs import Input
 from benchmarks.measure import Measurement
 from benchmarks.memory import MemoryCase
+from benchmarks.packing import HEAD as PACKING_HEAD
+from benchmarks.packing import PackingRun
 from benchmarks.reading import SYSTEMS as READ_SYSTEMS
 from benchmarks.reading import ReadCase
 from benchmarks.rotation import Series, expected_tokens
@@ -41,6 +43,7 @@ class Results:
     startup: Startup | None = None
     reading: list[ReadCase] = field(default_factory=list)
     texts: list[TextsCase] = field(default_factory=list)
+    packing: list[PackingRun] = field(default_factory=list)
     figures: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -69,7 +72,14 @@ def to_json(results: Results) -> dict[str, Any]:
 
 def to_markdown(results: Results) -> str:
     """The whole report."""
-    parts = [_systems(results), _reading(results), _texts(results), _goals(results), _trials(results.trials)]
+    parts = [
+        _systems(results),
+        _reading(results),
+        _texts(results),
+        _packing(results),
+        _goals(results),
+        _trials(results.trials),
+    ]
     return "\n\n".join([_head(results), *filter(None, parts)]) + "\n"
 
 
@@ -156,6 +166,16 @@ def _texts_cells(case: TextsCase, system: str) -> list[str]:
         return [f"failed: {case.failures.get(system, 'not run')}".replace("|", "/"), "", ""]
     cpu = f"{case.cpu(system):.2f} ({_span(case.runs[system])})"
     return [cpu, f"{case.rate(system):.2f}", f"{case.beyond(system):.2f}"]
+
+
+def _packing(results: Results) -> str:
+    if not results.packing:
+        return ""
+    note = (
+        "CPU seconds of placing documents in rows, medians; TRL's time holds the copying of the tokens as well. Fill "
+        "and rows over the least are of the tokens that are kept."
+    )
+    return _table(PACKING_HEAD, [run.cells() for run in results.packing]) + "\n\n" + note
 
 
 def _span(runs: Sequence[Measurement]) -> str:

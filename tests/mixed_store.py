@@ -82,7 +82,11 @@ def _of_stored(chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:
         "name": "rows",
         "datasets": [{"name": name, "dataset": f"{name}-rows@v1"} for name in ("code", "web")],
         "mix": {
-            "weight_schedule": points, "weight_schedule_type": "linear", "total_rows": 24,
-            "lanes": 1, "batch_size": 4, "block_size": 4,
+            "weight_schedule": points,
+            "weight_schedule_type": "linear",
+            "total_rows": 24,
+            "lanes": 1,
+            "batch_size": 4,
+            "block_size": 4,
         },
     }

@@ -273,7 +273,8 @@ class TestOptions:
         monkeypatch.setenv("BENCH_DIR", str(tmp_path))
         options = cli.parse([])
         assert options.work == tmp_path
-        assert options.parts == {"throughput", "startup", "reading", "texts", "determinism"}
+        assert options.parts == set(cli.PARTS) - {"kill", "memory"}
+        assert {"throughput", "texts", "packing", "positions", "determinism"} <= options.parts
         assert options.megabytes >= 300
         assert options.repeats >= 3
         assert len(options.systems) == len(SYSTEMS)

@@ -13,7 +13,9 @@ from tokenlake.config.steps import first_steps, is_text_build, last_step
 
 ROOT = Path(__file__).parent.parent
 DATASET = "datasets:\n  - data_files: data/*.jsonl\n    tokenizer: some/tokenizer\n"
-MIXED = "datasets:\n" + "".join(f"  - {{name: {name}, data_files: {name}.jsonl}}\n" for name in ("code", "web"))
+MIXED = "datasets:\n" + "".join(
+    f"  - {{name: {name}, data_files: {name}.jsonl}}\n" for name in ("code", "web")
+)
 BLOCKS = [
     (page, number, block)
     for page in ("README.md", "docs/texts.md", "docs/mixing.md")

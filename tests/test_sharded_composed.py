@@ -40,7 +40,20 @@ def test_the_length_of_a_composite_is_known_if_every_ones_is():
         len(CompositeShardedSource([Known(counted(a=2)), Known(counted(b=2)).filter(bool)]))
 
 
-@pytest.mark.parametrize(("sources", "message"), [([], "at least one"), ([{"a": []}], "got a dict")])
+def test_sources_that_come_one_by_one_are_all_there():
+    source = CompositeShardedSource(Plain(counted(**{name: 1})) for name in "ab")
+    assert source.shard_names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ([], "at least one"),
+        ([{"a": []}], "got a dict"),
+        (Plain(counted(a=1)), "got a Plain, must be a list"),
+        (None, "got a NoneType, must be a list"),
+    ],
+)
 def test_a_composite_of_no_sources_is_refused(sources, message):
     with pytest.raises(ConfigError, match=message):
         CompositeShardedSource(sources)

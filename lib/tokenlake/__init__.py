@@ -11,19 +11,41 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenlake._version import __version__
 
 if TYPE_CHECKING:
-    from tokenlake.build.runner import BuildResult, build_dataset
+    from tokenlake.build.runner import BuildResult
     from tokenlake.catalog import Catalog
-    from tokenlake.config import PipelineConfig, TokenizerConfig, WeightSchedulePoint, load_config
+    from tokenlake.config import (
+        CacheStageConfig,
+        DatasetConfig,
+        LoadStageConfig,
+        MixStageConfig,
+        ObservabilityConfig,
+        PackStageConfig,
+        PipelineConfig,
+        RayConfig,
+        SaveStageConfig,
+        SourceStageConfig,
+        TokenizerConfig,
+        TokenizeStageConfig,
+        WeightSchedulePoint,
+        load_config,
+    )
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.flat.pretokenizing import pretokenize
     from tokenlake.flat.save import create_writer, save_dataset, save_iterator
     from tokenlake.flat.stats import WriteStats
     from tokenlake.flat.tokenizing import tokenize_and_save
+    from tokenlake.legacy.building import build_dataset
+    from tokenlake.legacy.informs import TextDatasetInform
+    from tokenlake.legacy.mixture import DatasetMixture
     from tokenlake.lengths.manager import LengthManager
     from tokenlake.manifest import Manifest
     from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
+    from tokenlake.pipeline.context import PipelineContext
+    from tokenlake.pipeline.loader import AsyncDataLoader
+    from tokenlake.pipeline.pipeline import Pipeline, create_pipeline
+    from tokenlake.pipeline.stage import BaseStage
     from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -34,15 +56,18 @@ if TYPE_CHECKING:
         HuggingFaceShardedSource,
         JsonShardedSource,
         LimitedShardedSource,
+        MixedShardedSource,
         ParquetShardedSource,
         ShardedDataSource,
         ShardInfo,
         TextShardedSource,
         TransformedShardedSource,
+        block_mixture_interleave,
         create_source,
         expand_data_files,
         wrap_hf_dataset,
     )
+    from tokenlake.sources.sharded.packed import PackedShardedSource
     from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, batched_tokenize_iterator
     from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
     from tokenlake.transforms import (
@@ -69,10 +94,12 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "BuildResult": "tokenlake.build.runner",
-    "build_dataset": "tokenlake.build.runner",
+    "build_dataset": "tokenlake.legacy.building",
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
     "DatasetIntrospector": "tokenlake.discovery",
+    "DatasetMixture": "tokenlake.legacy.mixture",
+    "TextDatasetInform": "tokenlake.legacy.informs",
     "Err": "tokenlake.result",
     "LengthManager": "tokenlake.lengths.manager",
     "Manifest": "tokenlake.manifest",
@@ -94,11 +121,13 @@ _HOME: Final = {
     "HuggingFaceShardedSource": "tokenlake.sources.sharded",
     "JsonShardedSource": "tokenlake.sources.sharded",
     "LimitedShardedSource": "tokenlake.sources.sharded",
+    "MixedShardedSource": "tokenlake.sources.sharded",
     "ParquetShardedSource": "tokenlake.sources.sharded",
     "ShardInfo": "tokenlake.sources.sharded",
     "ShardedDataSource": "tokenlake.sources.sharded",
     "TextShardedSource": "tokenlake.sources.sharded",
     "TransformedShardedSource": "tokenlake.sources.sharded",
+    "block_mixture_interleave": "tokenlake.sources.sharded",
     "create_source": "tokenlake.sources.sharded",
     "expand_data_files": "tokenlake.sources.sharded",
     "wrap_hf_dataset": "tokenlake.sources.sharded",
@@ -131,15 +160,34 @@ _HOME: Final = {
     "SelectFields": "tokenlake.transforms",
     "Transform": "tokenlake.transforms",
     "SupervisedRows": "tokenlake.transforms.supervised",
-    "WeightSchedulePoint": "tokenlake.config",
     "WeightScheduler": "tokenlake.mixing.schedule",
     "Where": "tokenlake.transforms",
+    "AsyncDataLoader": "tokenlake.pipeline.loader",
+    "BaseStage": "tokenlake.pipeline.stage",
+    "Pipeline": "tokenlake.pipeline.pipeline",
+    "PipelineContext": "tokenlake.pipeline.context",
+    "create_pipeline": "tokenlake.pipeline.pipeline",
+    "PackedShardedSource": "tokenlake.sources.sharded.packed",
+    "CacheStageConfig": "tokenlake.config",
+    "DatasetConfig": "tokenlake.config",
+    "LoadStageConfig": "tokenlake.config",
+    "MixStageConfig": "tokenlake.config",
+    "ObservabilityConfig": "tokenlake.config",
+    "PackStageConfig": "tokenlake.config",
+    "RayConfig": "tokenlake.config",
+    "SaveStageConfig": "tokenlake.config",
+    "SourceStageConfig": "tokenlake.config",
+    "TokenizeStageConfig": "tokenlake.config",
+    "WeightSchedulePoint": "tokenlake.config",
 }
 
 __all__ = [
     "AddField",
     "ArrowShardedSource",
+    "AsyncDataLoader",
+    "BaseStage",
     "BuildResult",
+    "CacheStageConfig",
     "Catalog",
     "ChainedTransform",
     "ChatTemplateTransform",
@@ -149,7 +197,9 @@ __all__ = [
     "ConvertInputOutputToChatML",
     "ConvertToChatML",
     "CsvShardedSource",
+    "DatasetConfig",
     "DatasetIntrospector",
+    "DatasetMixture",
     "DropFields",
     "Err",
     "ExpandTransform",
@@ -163,22 +213,35 @@ __all__ = [
     "JsonShardedSource",
     "LengthManager",
     "LimitedShardedSource",
+    "LoadStageConfig",
     "Manifest",
     "MapField",
     "MaybeApplyChatTemplate",
+    "MixStageConfig",
+    "MixedShardedSource",
+    "ObservabilityConfig",
     "Ok",
+    "PackStageConfig",
     "PackedRows",
+    "PackedShardedSource",
     "ParquetShardedSource",
+    "Pipeline",
     "PipelineConfig",
+    "PipelineContext",
     "PreferenceRows",
     "PromptEngine",
+    "RayConfig",
     "RenameFields",
     "Result",
+    "SaveStageConfig",
     "SelectFields",
     "ShardInfo",
     "ShardedDataSource",
+    "SourceStageConfig",
     "SupervisedRows",
+    "TextDatasetInform",
     "TextShardedSource",
+    "TokenizeStageConfig",
     "TokenizedShardedSource",
     "TokenizerConfig",
     "TokenizerManager",
@@ -191,8 +254,10 @@ __all__ = [
     "WriteStats",
     "__version__",
     "batched_tokenize_iterator",
+    "block_mixture_interleave",
     "build_dataset",
     "compute_tokenizer_hash",
+    "create_pipeline",
     "create_source",
     "create_writer",
     "expand_data_files",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.build.job import UnitJob
+from tokenlake.config.resolved_texts import ResolvedPrompt
 from tokenlake.packing.marks import learned, marked, plain
 from tokenlake.ragged import Ragged
 
@@ -50,17 +51,27 @@ class Finish:
     @classmethod
     def of(cls, job: UnitJob, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Finish:
         """Return what the documents of a job begin and end with, of what the post-processor puts around them."""
-        prompt = job.source.texts.prompt
+        return cls.around(job.source.texts.prompt, job.eos_id, prefix, suffix, packed=job.pack is not None)
+
+    @classmethod
+    def around(
+        cls,
+        prompt: ResolvedPrompt | None,
+        eos_id: int,
+        prefix: tuple[int, ...],
+        suffix: tuple[int, ...],
+        *,
+        packed: bool,
+    ) -> Finish:
+        """Return the same of documents that are prompts, or are not (None), and are `packed` or not."""
         if prompt is None:
-            return cls(prefix, suffix, job.eos_id if job.pack else None)
+            return cls(prefix, suffix, eos_id if packed else None)
         before = prefix if prompt.add_bos else ()
         if not prompt.add_eos:
             return cls(before, (), None, prompts=True)
         if prompt.format_type == "chat":  # its template says how an answer ends
-            return cls(before, suffix, job.eos_id if job.pack else None)
-        return cls(
-            before, suffix if suffix[-1:] == (job.eos_id,) else (*suffix, job.eos_id), None, prompts=True
-        )
+            return cls(before, suffix, eos_id if packed else None)
+        return cls(before, suffix if suffix[-1:] == (eos_id,) else (*suffix, eos_id), None, prompts=True)
 
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
         """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""

@@ -27,9 +27,9 @@ class PackStageConfig(Section):
     """Token in unfilled slots; null: the tokenizer's padding, else EOS."""
 
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "greedy"
-    """greedy: in order, documents cut at the end of a row; no padding. pool: each document goes to the open row that it
-    fills best, and is cut where it fits none. first_fit and best_fit: documents that fit a row are never cut, or hardly
-    any; longer ones are whole rows and a rest. No strategy loses a token."""
+    """greedy: in order, a document goes on in the next row; no padding. pool: each document goes to the open row that
+    it fills best, and is cut where it fits none. first_fit and best_fit never cut a document that fits a row; a longer
+    one is whole rows and a rest, and best_fit may cut a rest once more to fill gaps. No strategy loses a token."""
 
     num_packers: Count = 4
     """Open rows of the strategy `pool`."""

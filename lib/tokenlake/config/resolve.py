@@ -51,6 +51,7 @@ __all__ = [
     "identity",
     "resolve",
     "resolve_dataset",
+    "resolve_source",
     "source_identity",
 ]
 
@@ -139,6 +140,11 @@ def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
         unavailable("datasets", named, f"datasets.{named.name}") + only_in_builds(named) + _stored(named),
     )
     return _source(pipeline, named)
+
+
+def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
+    """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
+    return _source(config, dataset)
 
 
 def _raise(kind: type[ConfigError], problems: list[str]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, Literal, get_args
 
 from tokenlake.errors import ConfigError
+from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.order.random import Int64
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 STOPS: Final[tuple[str, ...]] = get_args(Stop)
@@ -44,3 +46,33 @@ def check_stop(stop: str) -> None:
             expected=list(STOPS),
             got=stop,
         )
+
+
+def check_ends(
+    names: Sequence[str], lengths: Sequence[int | None], rows_of: Int64, stop: str, counts: Counts
+) -> None:
+    """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end.
+
+    Args:
+        names: of the sources.
+        lengths: rows of each; None: unknown.
+        rows_of: rows of each source in each lane, int64[lanes, J].
+        stop: the stop strategy.
+        counts: of one lane.
+    """
+    lanes = len(rows_of)
+    for at, (name, rows) in enumerate(zip(names, lengths, strict=True)):
+        if rows is None:
+            continue
+        if stop != "all_exhausted" and rows < lanes:
+            raise ConfigError(
+                f"source {name!r} has {rows} rows for {lanes} lanes, so that a lane has none; expected at least a row "
+                f"for each lane with stop {stop!r} (fewer lanes, or no such source)"
+            )
+        most = counts.ceiling(at)
+        if stop == "all_exhausted" and most is not None and most < int(rows_of[:, at].max()):
+            raise ConfigError(
+                f"source {name!r} can never be exhausted: of its {rows} rows in {lanes} lanes the schedule takes "
+                f"{most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
+                "schedule, another stop strategy, or no such source"
+            )

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import final
+from functools import cached_property, partial
+from typing import Any, final
 
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.arguments import check_names, check_sizes, check_stop
+from tokenlake.mixing.arguments import check_ends, check_names, check_sizes, check_stop
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.slots import Slots
@@ -82,6 +82,17 @@ class Mixture:
         stop: str = "restart",
         rows: int | None = None,
     ) -> None:
+        self._asked = {
+            "lengths": dict(lengths),
+            "scheduler": scheduler,
+            "lanes": lanes,
+            "batch_size": batch_size,
+            "block_size": block_size,
+            "step_rows": step_rows,
+            "seed": seed,
+            "stop": stop,
+            "rows": rows,
+        }
         check_names(lengths, scheduler)
         check_sizes(lanes=lanes, block_size=block_size, step_rows=step_rows)
         check_stop(stop)
@@ -102,10 +113,13 @@ class Mixture:
             batch_rows=batch_size // lanes,
         )
         self._slots = Slots(self._counts, seed=seed or 0, block_size=block_size)
-        self._check_ends()
+        check_ends(self.names, self._lengths, self._rows_of, stop, self._counts)
         self._parts = tuple(self._part(lane) for lane in range(lanes))
         self._rows = rows
         self._check_rows(rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Mixture, **self._asked), ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -143,15 +157,14 @@ class Mixture:
             ConfigError: there is no such lane, or it has no such places.
         """
         self._check_places(lane, start, stop)
-        parts = list(self._parts[lane].take(start, stop))
-        if not parts:
-            nothing = np.empty(0, np.int64)
-            return Draws(nothing, nothing, nothing)
-        source, number = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        if self._stop != "restart":
-            return Draws(source, np.zeros_like(source), number)
-        epoch, index = self._epochs(lane, source, number)
-        return Draws(source, epoch, index)
+        draws = Draws(*(np.empty(stop - start, np.int64) for _ in range(3)))
+        done = 0
+        for source, number in self._parts[lane].take(start, stop):
+            part = slice(done, done + len(source))
+            draws.source[part] = source
+            draws.epoch[part], draws.index[part] = self._epochs(lane, source, number)
+            done = part.stop
+        return draws
 
     def drawn(self, lane: int, place: int) -> Int64:
         """Return how many of the first `place` rows of a lane are of each source, int64[J]."""
@@ -230,30 +243,14 @@ class Mixture:
         rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None
         return Lane(self._slots, lane, rows, skipping=self._stop == "all_exhausted")
 
-    def _epochs(self, lane: int, source: Int64, number: Int64) -> tuple[Int64, Int64]:
+    def _epochs(self, lane: int, source: Int64, number: Int64) -> tuple[Int64 | int, Int64]:
         """The epoch and the index in it of each row, by its number in its source."""
+        if self._stop != "restart":
+            return 0, number
         rows = self._rows_of[lane]
         each = np.where(rows < 0, np.int64(1) << 62, rows)[source]
         epoch = number // each
         return epoch, number - epoch * each
-
-    def _check_ends(self) -> None:
-        """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end."""
-        for at, (name, rows) in enumerate(zip(self.names, self._lengths, strict=True)):
-            if rows is None:
-                continue
-            if self._stop != "all_exhausted" and rows < self._lanes:
-                raise ConfigError(
-                    f"source {name!r} has {rows} rows for {self._lanes} lanes, so that a lane has none; expected "
-                    f"at least a row for each lane with stop {self._stop!r} (fewer lanes, or no such source)"
-                )
-            most = self._counts.ceiling(at)
-            if self._stop == "all_exhausted" and most is not None and most < int(self._rows_of[:, at].max()):
-                raise ConfigError(
-                    f"source {name!r} can never be exhausted: of its {rows} rows in {self._lanes} lanes the schedule "
-                    f"takes {most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
-                    "schedule, another stop strategy, or no such source"
-                )
 
     def _check_rows(self, rows: int | None) -> None:
         if rows is None:

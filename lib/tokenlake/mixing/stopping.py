@@ -34,25 +34,29 @@ class Lane:
     def __init__(self, slots: Slots, lane: int, rows: tuple[int, ...] | None, *, skipping: bool) -> None:
         self._slots = slots
         self._lane = lane
-        self._rows = rows
-        self._skipping = skipping
+        self._rows = rows or ()
+        self._endless = rows is None
+        self._skips = skipping and rows is not None
+        self._kept: tuple[int, Int64, Int64] | None = None
 
     @cached_property
     def length(self) -> int | None:
         """How many places there are; None: no end."""
-        if self._rows is None:
+        if self._endless:
             return None
-        return sum(self._rows) if self._skipping else self._first_exhausted()
+        return sum(self._rows) if self._skips else self._first_exhausted()
 
     def take(self, start: int, stop: int) -> Iterator[tuple[Int64, Int64]]:
         """Yield (source, number of the row in that source) of places ``start .. stop``, int64[n] both, in parts."""
-        block = self._block_of(start) if start < stop else 0
+        if start >= stop:
+            return
+        block = self._last_block if self._without_choice(start) else self._block_of(start)
         while start < stop:
             if self._skips and block >= self._last_block:
                 yield self._of_last_source(start, stop)
                 return
-            blocks = self._chunk(block, stop - start)
-            begin = self._places_before(blocks.start)
+            begin = self._places_before(block)
+            blocks = self._chunk(block, stop - begin)
             source, number = self._unskipped(blocks)
             taken = slice(start - begin, stop - begin)
             yield source[taken], number[taken]
@@ -63,7 +67,7 @@ class Lane:
 
     def drawn(self, place: int) -> Int64:
         """Return how many of the first `place` places are of each source, int64[J]."""
-        if self._skips and place >= self._places_before(self._last_block):
+        if self._without_choice(place):
             return self._drawn_of_last_source(place)
         block = self._block_of(place)
         counts = np.array(self._drawn_before(block), np.int64)
@@ -79,13 +83,13 @@ class Lane:
             return self._last_block * self._slots.block_size
         return (self._block_of(place - 1) + 1) * self._slots.block_size
 
-    @property
-    def _skips(self) -> bool:
-        return self._rows is not None and self._skipping
+    def _without_choice(self, place: int) -> bool:
+        """Whether all sources but one are exhausted at a place."""
+        return self._skips and place >= self._places_before(self._last_block)
 
     def _drawn_before(self, block: int) -> tuple[int, ...]:
         counts = self._slots.before(block)
-        return tuple(map(min, counts, self._rows)) if self._rows is not None and self._skipping else counts
+        return tuple(map(min, counts, self._rows)) if self._skips else counts
 
     def _places_before(self, block: int) -> int:
         return sum(self._drawn_before(block)) if self._skips else block * self._slots.block_size
@@ -98,20 +102,28 @@ class Lane:
         return first_true(low, lambda block: self._places_before(block + 1) > place)
 
     def _chunk(self, block: int, places: int) -> range:
+        """Blocks from one on that may deliver so many places, but no more than fit into the cache."""
         most = max(1, _CHUNK // self._slots.block_size)
-        wanted = -(-places // self._slots.block_size) + 1
-        stop = block + min(most, wanted)
+        stop = block + min(most, -(-places // self._slots.block_size))
         return range(block, min(stop, self._last_block) if self._skips else stop)
 
     def _unskipped(self, blocks: range) -> tuple[Int64, Int64]:
-        """(source, number) of the slots of some blocks, without those that are skipped."""
+        """(source, number) of the slots of some blocks, without those that are skipped; the last single one is kept."""
+        kept = self._kept
+        if len(blocks) == 1 and kept is not None and kept[0] == blocks.start:
+            return kept[1:]
+        source, number = self._of_slots(blocks)
+        if self._skips:
+            there = number < np.array(self._rows, np.int64)[source]
+            source, number = (source, number) if there.all() else (source[there], number[there])
+        if len(blocks) == 1:
+            self._kept = blocks.start, source, number
+        return source, number
+
+    def _of_slots(self, blocks: range) -> tuple[Int64, Int64]:
         runs = self._slots.runs(self._lane, blocks)
         source = runs.by_slot(runs.spread(np.arange(runs.counts.shape[1])))
-        number = runs.by_slot(runs.numbered(runs.first))
-        if self._rows is None or not self._skipping:
-            return source, number
-        kept = number < np.array(self._rows, np.int64)[source]
-        return (source, number) if kept.all() else (source[kept], number[kept])
+        return source, runs.by_slot(runs.numbered(runs.first))
 
     @cached_property
     def _last_block(self) -> int:
@@ -120,8 +132,7 @@ class Lane:
 
     def _left(self, block: int) -> list[int]:
         """The sources that are not exhausted before a block."""
-        rows = self._rows or ()
-        return [at for at, count in enumerate(self._slots.before(block)) if count < rows[at]]
+        return [at for at, count in enumerate(self._slots.before(block)) if count < self._rows[at]]
 
     def _of_last_source(self, start: int, stop: int) -> tuple[Int64, Int64]:
         (source,) = self._left(self._last_block)
@@ -145,7 +156,9 @@ class Lane:
 
         block = first_true(0, overflows)
         source, number = self._unskipped(range(block, block + 1))
-        return block * self._slots.block_size + int(np.argmax(number >= rows[source]))
+        return block * self._slots.block_size + int(
+            np.argmax(number >= np.array(self._rows, np.int64)[source])
+        )
 
 
 def first_true(low: int, holds: Callable[[int], bool]) -> int:

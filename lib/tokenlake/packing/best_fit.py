@@ -1,30 +1,26 @@
-"""Best-fit decreasing: the longest document first, each into the row that it fills best.
+"""Best fit: as few rows as can be without cutting a document that fits one.
 
-A document longer than a row is whole rows and a rest; the rests, longest first, go each to the row with the least
-room that is enough, or to a new one. Documents of one length are alike, and so are rows with the same room: what is
-counted, in the order of falling lengths, is how many documents of a length go to how many rows of a room
-(:class:`_Moves`). There are few such moves, and which document and which row each is about follows for all at once:
-rows with one room are a queue, so the k-th row that leaves it is the k-th that came.
+A document longer than a row is whole rows and a rest. The rests are placed by best-fit decreasing, which is fast and
+mostly as good as it gets. Where its rows are not full enough, the rests of documents that are cut anyway fill gaps,
+and where that is not enough either, rows are made anew by exact fit, which comes first where all documents are short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.packing.segments import Segments, from_bins, small
-from tokenlake.ragged import offsets_of, places
+from tokenlake.packing.decreasing import best_fit_decreasing
+from tokenlake.packing.exact import exact_fit
+from tokenlake.packing.segments import Rests, Segments, from_rests
+from tokenlake.packing.spill import spilled
 
 Int64 = npt.NDArray[np.int64]
 
-_NEW: Final = -1
-"""Where a row comes from that was empty."""
-
-Move = tuple[int, int, int, int]
-"""Queue that rows leave (or _NEW), queue they join, how many rows, how many documents each is given."""
+_PADDING: Final = 1000
+"""One slot in so many may be padding before something else is tried."""
 
 
 def best_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None = None) -> Segments:
@@ -34,121 +30,25 @@ def best_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None 
         max_segments: at most so many pieces in a row; None: any number.
 
     Returns:
-        Rows in the order of their first tokens in the input; equal lengths keep the documents' order.
+        Rows in the order of their first tokens in the input. A document that fits a row is never cut. A longer one is
+        whole rows and a rest, which is mostly one piece.
     """
-    rests = lengths % seq_length
-    return from_bins(lengths, seq_length, best_fit(rests[rests > 0], seq_length, max_segments))
+    goal = _enough(int(lengths.sum()), seq_length) - int((lengths // seq_length).sum())
+    methods = (best_fit_decreasing, exact_fit)
+    if 2 * int(lengths.max(initial=0)) <= seq_length:  # nothing large: exact fit will do, and at once
+        methods = (exact_fit, best_fit_decreasing)
+    best: Rests | None = None
+    for method in methods:
+        rests = Rests.of(lengths, seq_length, lambda sizes, fit=method: fit(sizes, seq_length, max_segments))
+        if rests.bins > goal:
+            rests = spilled(rests, seq_length, rests.bins - goal, max_segments)
+        best = rests if best is None or rests.bins < best.bins else best
+        if best.bins <= goal:
+            break
+    assert best is not None
+    return from_rests(lengths, seq_length, best)
 
 
-def best_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which they are opened: int64[n].
-
-    Args:
-        sizes: int64[n], each from 1 to `capacity`.
-        max_items: at most so many items in a bin.
-    """
-    bins = np.empty(len(sizes), np.int64)
-    if len(sizes):
-        counts = np.bincount(sizes)
-        distinct = np.flatnonzero(counts)[::-1]
-        moves = _moves(distinct.tolist(), counts[distinct].tolist(), capacity, max_items)
-        order = np.argsort(small(capacity - sizes), kind="stable")
-        bins[order] = _resolved(np.array(list(moves), np.int64))
-    return bins
-
-
-def _moves(sizes: list[int], counts: list[int], capacity: int, max_items: int | None) -> Iterator[Move]:
-    """Yield what becomes of items of falling `sizes`, `counts` of each."""
-    if max_items is None:
-        return _free_moves(sizes, counts, capacity)
-    return _bounded_moves(sizes, counts, capacity, max_items)
-
-
-def _free_moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]:
-    """Queues are named by their room; bit r of `rooms` says that some bin has room r."""
-    waiting = [0] * (capacity + 1)
-    rooms = 0
-    for size, count in zip(sizes, counts, strict=True):
-        while count:
-            if enough := rooms >> size:
-                room = source = size + (enough & -enough).bit_length() - 1
-                each = room // size
-                bins = min(waiting[room], count // each)
-                left = waiting[room] = waiting[room] - (bins or 1)
-                if not left:
-                    rooms ^= 1 << room
-            else:
-                room, source, each = capacity, _NEW, capacity // size
-                bins = count // each
-            # A bin that takes one item has the least room that is enough for the next one too, until it has too little.
-            if not bins:
-                bins, each = 1, count
-            target = room - each * size
-            if target:
-                if not waiting[target]:
-                    rooms |= 1 << target
-                waiting[target] += bins
-            count -= bins * each
-            yield source, target, bins, each
-
-
-def _bounded_moves(sizes: list[int], counts: list[int], capacity: int, most: int) -> Iterator[Move]:
-    """Queues are named by ``room * most + items``; of bins with one room those that hold most items come first."""
-    waiting: dict[int, int] = {}
-    held = [0] * (capacity + 1)  # bit i of held[r]: some bin has room r and i items
-    rooms = 0
-    for size, count in zip(sizes, counts, strict=True):
-        while count:
-            if enough := rooms >> size:
-                room = size + (enough & -enough).bit_length() - 1
-                items = held[room].bit_length() - 1
-                source = room * most + items
-                each = min(room // size, most - items)
-                bins = min(waiting[source], count // each)
-                left = waiting[source] = waiting[source] - (bins or 1)
-                if not left:
-                    held[room] ^= 1 << items
-                    if not held[room]:
-                        rooms ^= 1 << room
-            else:
-                room, items, source, each = capacity, 0, _NEW, min(capacity // size, most)
-                bins = count // each
-            if not bins:
-                bins, each = 1, count
-            room, items = room - each * size, items + each
-            target = room * most + items
-            if room and items < most:
-                waiting[target] = waiting.get(target, 0) + bins
-                held[room] |= 1 << items
-                rooms |= 1 << room
-            else:
-                target = 0  # full: nobody asks for it again
-            count -= bins * each
-            yield source, target, bins, each
-
-
-def _resolved(moves: Int64) -> Int64:
-    """Return the bin of each item, in the order of the moves; `moves` is int64[m, 4], see :data:`Move`."""
-    source, target, bins, each = moves.T
-    visits = offsets_of(bins)  # a visit is one bin in one move
-    joined, left = _queued(target, visits, target > 0), _queued(source, visits, source != _NEW)
-    before = np.arange(visits[-1])  # the visit of the same bin before, or itself
-    before[left[1]] = joined[1][_kth(left[0], joined[0])]
-    while not np.array_equal(before, earlier := before[before]):
-        before = earlier
-    opened = np.cumsum(np.repeat(source == _NEW, bins)) - 1
-    return np.repeat(opened[before], np.repeat(each, bins))
-
-
-def _queued(queue: Int64, visits: Int64, mask: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
-    """Return queue and visit of all bins in the moves of `mask`, by queue and then by move."""
-    moves = np.flatnonzero(mask)
-    moves = moves[np.argsort(queue[moves], kind="stable")]
-    counts = np.diff(visits)[moves]
-    return np.repeat(queue[moves], counts), places(visits[moves], counts)
-
-
-def _kth(left: Int64, joined: Int64) -> Int64:
-    """Return, for the k-th bin that left each queue, the place of the k-th that joined it; both ascend by queue."""
-    rank = np.arange(len(left)) - np.searchsorted(left, left)
-    return np.searchsorted(joined, left) + rank
+def _enough(tokens: int, seq_length: int) -> int:
+    """Return how many rows are few enough: one more than is possible, or where hardly a slot is padding."""
+    return max(-(-tokens // seq_length) + 1, tokens * _PADDING // (seq_length * (_PADDING - 1)))

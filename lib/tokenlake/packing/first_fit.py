@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.packing.segments import Segments, from_bins
+from tokenlake.packing.segments import Rests, Segments, from_rests
 
 Int64 = npt.NDArray[np.int64]
 
@@ -24,8 +24,8 @@ def first_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None
     Returns:
         Rows in the order of their first tokens in the input.
     """
-    rests = lengths % seq_length
-    return from_bins(lengths, seq_length, first_fit(rests[rests > 0], seq_length, max_segments))
+    rests = Rests.of(lengths, seq_length, lambda sizes: first_fit(sizes, seq_length, max_segments))
+    return from_rests(lengths, seq_length, rests)
 
 
 def first_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:

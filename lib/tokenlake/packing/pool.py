@@ -6,8 +6,6 @@ that rows have no padding but the last ones.
 
 from __future__ import annotations
 
-from typing import final
-
 import numpy as np
 import numpy.typing as npt
 
@@ -27,49 +25,40 @@ def pool_segments(lengths: Int64, seq_length: int, packers: int, max_segments: i
     Returns:
         Rows in the order in which they were opened, the pieces of a row in the order in which they came.
     """
-    pool = _Pool(seq_length, packers, max_segments or seq_length)
+    most = max_segments or seq_length
+    room = [seq_length] * packers
+    pieces = [0] * packers
+    row = list(range(packers))  # numbers for the time being: who opens a row first is seen at the end
+    opened = packers
+    placed: list[tuple[int, int, int, int]] = []
     for document, length in enumerate(lengths.tolist()):
-        pool.add(document, length)
-    return pool.segments()
-
-
-@final
-class _Pool:
-    """The open rows: of each its room, its number and how many pieces it has."""
-
-    def __init__(self, seq_length: int, packers: int, most: int) -> None:
-        self._seq_length, self._most = seq_length, most
-        self._room = [seq_length] * packers
-        self._row = [-1] * packers  # a row is numbered when its first piece comes
-        self._pieces = [0] * packers
-        self._opened = 0
-        self._placed: tuple[list[int], ...] = ([], [], [], [])  # row, document, start, length
-
-    def add(self, document: int, length: int) -> None:
-        """Place one document."""
+        # The least room that is enough, or else the least: of equals the first packer's.
+        best = least = 0
+        enough = seq_length + 1
+        for packer, left in enumerate(room):
+            if length <= left < enough:
+                best, enough = packer, left
+            if left < room[least]:
+                least = packer
+        packer = least if enough > seq_length else best
         start = 0
-        room = self._room
-        least = min((left for left in room if left >= length), default=None)
-        # The fullest one, where none has room enough; of equals the first.
-        packer = room.index(min(room) if least is None else least)
         while start < length:
             piece = min(length - start, room[packer])
-            self._place(packer, document, start, piece)
+            placed.append((row[packer], document, start, piece))
             start += piece
+            room[packer] -= piece
+            pieces[packer] += 1
+            if not room[packer] or pieces[packer] == most:
+                room[packer], pieces[packer], row[packer] = seq_length, 0, opened
+                opened += 1
+    return _by_row(np.array(placed, np.int64).reshape(-1, 4))
 
-    def _place(self, packer: int, document: int, start: int, length: int) -> None:
-        if self._row[packer] < 0:
-            self._row[packer], self._opened = self._opened, self._opened + 1
-        for column, value in zip(self._placed, (self._row[packer], document, start, length), strict=True):
-            column.append(value)
-        self._room[packer] -= length
-        self._pieces[packer] += 1
-        if not self._room[packer] or self._pieces[packer] == self._most:
-            self._room[packer], self._row[packer], self._pieces[packer] = self._seq_length, -1, 0
 
-    def segments(self) -> Segments:
-        """Return what was placed, row by row."""
-        row, document, start, length = (np.array(column, np.int64) for column in self._placed)
-        order = np.argsort(row, kind="stable")
-        counts = np.bincount(row, minlength=self._opened)
-        return Segments(document[order], start[order], length[order], offsets_of(counts))
+def _by_row(placed: Int64) -> Segments:
+    """Return pieces (row, document, start, length: int64[S, 4]) as rows, in the order of their first pieces."""
+    row, document, start, length = placed.T
+    first = np.unique(row, return_index=True)[1]
+    rank = np.empty(int(row.max(initial=-1)) + 1, np.int64)
+    rank[row[np.sort(first)]] = np.arange(len(first))
+    order = np.argsort(rank[row], kind="stable")
+    return Segments(document[order], start[order], length[order], offsets_of(np.bincount(rank[row])))

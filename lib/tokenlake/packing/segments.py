@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,34 +43,60 @@ class Segments:
         return Segments(self.document[pieces], self.start[pieces], self.length[pieces], offsets_of(counts))
 
 
-def from_bins(lengths: Int64, seq_length: int, bins: Int64) -> Segments:
-    """Return the rows of documents whose rests share rows, and whose other pieces are rows by themselves.
+@final
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """What whole rows leave of documents, and which row it shares with others.
 
-    A document is ``length // seq_length`` whole rows and a rest of ``length % seq_length`` tokens, which may be none.
-    Rows come in the order of their first tokens in the input, and the rests of a row in the order of the documents.
+    Attributes:
+        document, start, length: int64[m], by document and then by start.
+        bin: int64[m], number of the shared row, from 0 without gaps.
+    """
+
+    document: Int64
+    start: Int64
+    length: Int64
+    bin: Int64
+
+    @classmethod
+    def of(cls, lengths: Int64, seq_length: int, bins: Callable[[Int64], Int64]) -> Self:
+        """Return the rests of documents of `lengths` (int64[n], each at least 1), placed by `bins`.
+
+        A document is ``length // seq_length`` whole rows, and a rest of ``length % seq_length`` tokens, if any.
+        """
+        whole, rests = np.divmod(lengths, seq_length)
+        document = np.flatnonzero(rests)
+        return cls(document, whole[document] * seq_length, rests[document], bins(rests[document]))
+
+    @property
+    def bins(self) -> int:
+        """How many rows are shared."""
+        return int(self.bin.max()) + 1 if len(self.bin) else 0
+
+
+def from_rests(lengths: Int64, seq_length: int, rests: Rests) -> Segments:
+    """Return the whole rows of documents and the rows that their rests share.
+
+    Rows come in the order of their first tokens in the input, and the pieces of a row in the order of the documents.
 
     Args:
         lengths: int64[n], tokens per document, each at least 1.
         seq_length: tokens per row.
-        bins: int64[m], for the m documents with a rest, in order: the number of the row, from 0 without gaps.
+        rests: of these documents.
     """
-    whole, rests = np.divmod(lengths, seq_length)
-    begins = np.cumsum(lengths) - lengths
+    whole = lengths // seq_length
     full = np.repeat(np.arange(len(lengths)), whole)
     full_start = (np.arange(len(full)) - np.repeat(np.cumsum(whole) - whole, whole)) * seq_length
-    rest = np.flatnonzero(rests)[_by_bin(bins)]
-    counts = np.concatenate([np.ones(len(full), np.int64), np.bincount(bins)])
-    document = np.concatenate([full, rest])
-    start = np.concatenate([full_start, whole[rest] * seq_length])
-    length = np.concatenate([np.full(len(full), seq_length), rests[rest]])
+    order = np.argsort(small(rests.bin), kind="stable")
+    counts = np.concatenate([np.ones(len(full), np.int64), np.bincount(rests.bin)])
+    document = np.concatenate([full, rests.document[order]])
+    start = np.concatenate([full_start, rests.start[order]])
+    length = np.concatenate([np.full(len(full), seq_length), rests.length[order]])
     rows = Segments(document, start, length, offsets_of(counts))
     first = rows.row_offsets[:-1]
-    return rows.taken(np.argsort(begins[document[first]] + start[first]))
-
-
-def _by_bin(bins: Int64) -> Int64:
-    """int64[m]: the order by bin, and inside a bin as it was."""
-    return np.argsort(small(bins), kind="stable")
+    begins = np.cumsum(lengths) - lengths
+    # Whole rows are in order already, which a stable sort makes use of.
+    return rows.taken(np.argsort(begins[document[first]] + start[first], kind="stable"))
 
 
 def small(values: Int64) -> npt.NDArray[Any]:

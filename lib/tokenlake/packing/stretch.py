@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ import numpy.typing as npt
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+_NO_IDS: Final = np.empty(0, np.int32)
 
 
 @final
@@ -44,25 +46,6 @@ class Stretch:
             np.array([value], np.int64) for value in (len(ids), start, file, position)
         )
         return cls(ids, length, begin, where, at, np.array([ends]))
-
-    @classmethod
-    def joined(cls, parts: list[Stretch]) -> Stretch:
-        """Return all parts as one; a document that goes on in the next part is one document."""
-        length, start, file, position, ends = (
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("length", "start", "file", "position", "ends")
-        )
-        # What follows a document that does not end is the rest of it.
-        first = np.flatnonzero(np.append(True, ends[:-1])) if len(ends) else np.empty(0, np.int64)
-        last = np.append(first[1:], len(ends))[: len(first)] - 1
-        return cls(
-            np.concatenate([part.ids for part in parts]),
-            np.add.reduceat(length, first) if len(first) else length,
-            start[first],
-            file[first],
-            position[first],
-            ends[last],
-        )
 
     def split(self, tokens: int, step: int) -> tuple[Stretch, Stretch]:
         """Cut after at least `tokens` tokens, at a document's end or a multiple of `step` from its beginning here."""
@@ -98,4 +81,49 @@ class Stretch:
             self.file[own].copy(),
             self.position[own].copy(),
             self.ends[own].copy(),
+        )
+
+
+@final
+class Growing:
+    """A stretch that grows, in memory that is used again for the next one.
+
+    Args:
+        tokens: it will hold at most.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self._most = tokens
+        self._ids = np.empty(0, np.int32)
+        self._parts: list[Stretch] = []
+        self.tokens = 0
+
+    def append(self, part: Stretch) -> None:
+        """Append what follows; its ids are copied."""
+        end = self.tokens + len(part.ids)
+        if end > len(self._ids):
+            # Doubled, so that what is small stays small, and all is copied twice at most.
+            larger = np.empty(max(end, min(2 * end, self._most)), np.int32)
+            larger[: self.tokens] = self._ids[: self.tokens]
+            self._ids = larger
+        self._ids[self.tokens : end] = part.ids
+        self._parts.append(replace(part, ids=_NO_IDS))  # a view of them would keep them all
+        self.tokens = end
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._parts, self.tokens = [], 0
+
+    def joined(self) -> Stretch:
+        """Return all of it, good until the next change; a document that goes on in the next part is one document."""
+        length, start, file, position, ends = (
+            np.concatenate([getattr(part, name) for part in self._parts])
+            for name in ("length", "start", "file", "position", "ends")
+        )
+        # What follows a document that does not end is the rest of it.
+        first = np.flatnonzero(np.append(True, ends[:-1]))
+        last = np.append(first[1:], len(ends)) - 1
+        tokens = np.add.reduceat(length, first)
+        return Stretch(
+            self._ids[: self.tokens], tokens, start[first], file[first], position[first], ends[last]
         )

@@ -20,7 +20,7 @@ from tokenlake.packing.greedy import starts_of
 from tokenlake.packing.joining import join_documents
 from tokenlake.packing.packed import Packed
 from tokenlake.packing.segments import Segments
-from tokenlake.packing.stretch import Stretch
+from tokenlake.packing.stretch import Growing, Stretch
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -66,9 +66,8 @@ class WindowPacker:
         self._pad_id = pad_id
         self._window_tokens, self._windows = max(window_tokens, seq_length), 0
         self._shuffle_key, self._carries = shuffle_key, carries
-        self._held = Stretch.nothing()
-        self._more: list[Stretch] = []
-        self._tokens = 0
+        # A window ends less than a row past its tokens.
+        self._held = Growing(self._window_tokens + seq_length)
         self._rows: list[Packed] = []  # that do not make a row group yet
 
     def add(
@@ -94,7 +93,7 @@ class WindowPacker:
 
     def finish(self) -> Iterator[Packed]:
         """Yield what is left, rows padded; the packer is empty afterwards."""
-        if self._tokens:
+        if self._held.tokens:
             yield from self._close(final=True)
         rows, self._rows = self._rows, []
         if rows:
@@ -103,10 +102,9 @@ class WindowPacker:
     def _feed(self, stretch: Stretch) -> Iterator[Packed]:
         """Append a stretch, whose first document begins, or goes on at a whole number of rows from its beginning."""
         while True:
-            head, stretch = stretch.split(self._window_tokens - self._tokens, self._seq_length)
-            self._more.append(head)
-            self._tokens += len(head.ids)
-            if self._tokens < self._window_tokens:
+            head, stretch = stretch.split(self._window_tokens - self._held.tokens, self._seq_length)
+            self._held.append(head)
+            if self._held.tokens < self._window_tokens:
                 return
             yield from self._close(final=False)
             if not len(stretch.ids):
@@ -114,23 +112,19 @@ class WindowPacker:
 
     def _close(self, *, final: bool) -> Iterator[Packed]:
         """Plan the window and yield its row groups."""
-        window = Stretch.joined([self._held, *self._more])
-        self._held, self._more = Stretch.nothing(), []
+        window = self._held.joined()
+        carried = Stretch.nothing()
         cut = self._plan(window.length)
         if self._carries and not final and int(cut.length[cut.row_offsets[-2] :].sum()) < self._seq_length:
-            window, cut = self._carry(window, cut)
-        self._tokens = len(self._held.ids)
+            # The last row is the end of the window.
+            cut = cut.taken(np.arange(cut.rows - 1))
+            window, carried = window.cut(int(cut.length.sum()))
         number, self._windows = self._windows, self._windows + 1
         if self._shuffle_key is not None:
             cut = cut.taken(shuffled(cut.rows, key_of(self._shuffle_key, number)))
         yield from self._groups(window, cut)
-
-    def _carry(self, window: Stretch, cut: Segments) -> tuple[Stretch, Segments]:
-        """Hold back the last row, which is the end of the window."""
-        last = slice(None, int(cut.row_offsets[-2]))
-        kept = Segments(cut.document[last], cut.start[last], cut.length[last], cut.row_offsets[:-1])
-        window, self._held = window.cut(int(kept.length.sum()))
-        return window, kept
+        self._held.clear()
+        self._held.append(carried)
 
     def _groups(self, window: Stretch, cut: Segments) -> Iterator[Packed]:
         pieces = Gather(window, cut)

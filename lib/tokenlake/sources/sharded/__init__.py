@@ -20,7 +20,9 @@ from tokenlake.sources.sharded.filebacked import (
 )
 from tokenlake.sources.sharded.info import ShardInfo
 from tokenlake.sources.sharded.inmemory import HFDatasetShardedSource, wrap_hf_dataset
+from tokenlake.sources.sharded.interleave import block_mixture_interleave
 from tokenlake.sources.sharded.limited import LimitedShardedSource
+from tokenlake.sources.sharded.mixed import MixedShardedSource
 
 __all__ = [
     "ArrowShardedSource",
@@ -31,11 +33,13 @@ __all__ = [
     "HuggingFaceShardedSource",
     "JsonShardedSource",
     "LimitedShardedSource",
+    "MixedShardedSource",
     "ParquetShardedSource",
     "ShardInfo",
     "ShardedDataSource",
     "TextShardedSource",
     "TransformedShardedSource",
+    "block_mixture_interleave",
     "create_source",
     "expand_data_files",
     "wrap_hf_dataset",

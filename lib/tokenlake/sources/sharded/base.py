@@ -49,6 +49,16 @@ class ShardedDataSource(ABC):
         """Whether every row comes out, so that numbers have no gaps."""
         return True
 
+    @property
+    def endless(self) -> bool:
+        """Whether rows never end."""
+        return False
+
+    @property
+    def versions(self) -> Sequence[tuple[str, int, str]]:
+        """Path or URL, bytes and version token of every file, as they were listed; empty where there are none."""
+        return ()
+
     def num_shards(self) -> int:
         """Return how many shards there are."""
         return len(self.shard_names)
@@ -188,6 +198,14 @@ class TransformedShardedSource(ShardedDataSource):
     @property
     def every_row(self) -> bool:
         return self._source.every_row and self._applied.every_row
+
+    @property
+    def endless(self) -> bool:
+        return self._source.endless
+
+    @property
+    def versions(self) -> Sequence[tuple[str, int, str]]:
+        return self._source.versions
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return without_numbers(self.open_shard_numbered(shard_name))

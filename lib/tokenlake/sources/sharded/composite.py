@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -20,21 +20,21 @@ class CompositeShardedSource(ShardedDataSource):
     source: ``0/a.parquet``, ``1/a.parquet``.
     """
 
-    def __init__(self, sources: Sequence[ShardedDataSource]) -> None:
+    def __init__(self, sources: Iterable[ShardedDataSource]) -> None:
         """Join `sources`.
 
         Raises:
             ConfigError: there is none, or one of them is no source.
         """
-        if not sources:
+        self._sources = _listed(sources)
+        if not self._sources:
             raise ConfigError("CompositeShardedSource: got no sources, needs at least one")
-        for source in sources:
+        for source in self._sources:
             if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(
                     f"CompositeShardedSource: got a {type(source).__name__}, must be a list of sources"
                 )
-        self._sources = tuple(sources)
-        self._homes = [(source, name) for source in sources for name in source.shard_names]
+        self._homes = [(source, name) for source in self._sources for name in source.shard_names]
         self._names = _distinct_names(self._sources)
         self._places = {name: place for place, name in enumerate(self._names)}
 
@@ -45,6 +45,10 @@ class CompositeShardedSource(ShardedDataSource):
     @property
     def every_row(self) -> bool:
         return all(source.every_row for source in self._sources)
+
+    @property
+    def endless(self) -> bool:
+        return any(source.endless for source in self._sources)
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         source, name = self._home(shard_name)
@@ -61,6 +65,14 @@ class CompositeShardedSource(ShardedDataSource):
     def _home(self, shard_name: str) -> tuple[ShardedDataSource, str]:
         place = self._places.get(shard_name)
         return self._homes[index_of(shard_name, self._names) if place is None else place]
+
+
+def _listed(sources: Iterable[ShardedDataSource]) -> tuple[ShardedDataSource, ...]:
+    if isinstance(sources, ShardedDataSource) or not isinstance(sources, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(
+            f"CompositeShardedSource: got a {type(sources).__name__}, must be a list of sources"
+        )
+    return tuple(sources)
 
 
 def _distinct_names(sources: Sequence[ShardedDataSource]) -> tuple[str, ...]:

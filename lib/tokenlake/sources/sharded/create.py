@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tokenlake import config as configuration
@@ -20,6 +21,7 @@ from tokenlake.sources.sharded.filebacked import (
     JsonShardedSource,
     ParquetShardedSource,
     TextShardedSource,
+    downloaded_first,
 )
 from tokenlake.sources.sharded.files import FileShards
 from tokenlake.transforms.base import ChainedTransform
@@ -27,6 +29,7 @@ from tokenlake.transforms.configured import open_chain
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.source_stage import SourceStageConfig
 
 _CLASSES: Final[dict[str, type[FileBacked]]] = {
     "jsonl": JsonShardedSource,
@@ -64,14 +67,30 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
         NotAvailableError: an option that rows do not follow in this release.
         SourceNotFoundError: an entry of `data_files` matches nothing.
     """
-    dataset = _checked(config)
+    return open_dataset(_checked(config))
+
+
+def open_dataset(
+    dataset: DatasetConfig, stage: SourceStageConfig | None = None, *, streaming: bool = True
+) -> ShardedDataSource:
+    """Return the rows of a checked dataset; raises as :func:`create_source`.
+
+    Args:
+        stage: limits on records, and the policy of datasets that have none of their own; None: the defaults.
+        streaming: read over the network; else files of the Hub are downloaded first.
+    """
+    if stage is not None:
+        dataset = dataset.model_copy(update={"on_bad_record": dataset.on_bad_record or stage.on_bad_record})
     # A function that no other process could find is fine here.
     callback = None if isinstance(dataset.format_callback, str) else dataset.format_callback
     source = resolve_dataset(
         dataset if callback is None else dataset.model_copy(update={"format_callback": None})
     )
+    if stage is not None:
+        source = replace(source, max_record_bytes=stage.max_record_bytes, max_expansion=stage.max_expansion)
     steps = open_chain(source.texts).steps
     files = list_inputs(source, hashed=False)
+    files = files if streaming or source.type != "hub" else downloaded_first(files)
     kind = HuggingFaceShardedSource if source.type == "hub" else _class_of(files)
     rows = kind.over(FileShards(source, files))
     if callback is None and not steps:

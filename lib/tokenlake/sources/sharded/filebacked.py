@@ -41,6 +41,10 @@ class FileBacked(ShardedDataSource):
     def every_row(self) -> bool:
         return self._shards.every_row
 
+    @property
+    def versions(self) -> Sequence[tuple[str, int, str]]:
+        return [(file.url, file.size, file.token) for file in self._shards.files]
+
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return without_numbers(self._shards.rows(shard_name, 0))
 
@@ -178,7 +182,7 @@ class HuggingFaceShardedSource(FileBacked):
         source = wanted_source("hub", dataset_name, None, **options)
         source = replace(source, split=split, subset=subset)
         files = list_inputs(source, hashed=False)
-        self._shards = FileShards(source, files if streaming else _downloaded(files, cache_dir))
+        self._shards = FileShards(source, files if streaming else downloaded_first(files, cache_dir))
 
 
 @final
@@ -201,7 +205,8 @@ def _by_name(file: InputFile) -> InputFile:
     return replace(file, format="jsonl") if lines else file
 
 
-def _downloaded(files: list[InputFile], cache_dir: str | None) -> list[InputFile]:
+def downloaded_first(files: list[InputFile], cache_dir: str | None = None) -> list[InputFile]:
+    """Return files of the Hub as files of this machine."""
     from tokenlake.sources.hub.cache import downloaded  # other sources start without the Hub's parts
 
     return downloaded(files, None, cache_dir)

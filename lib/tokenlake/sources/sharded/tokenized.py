@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self, final
 
 from tokenlake.config.tokenizer import TokenizerConfig
 from tokenlake.errors import ConfigError
@@ -11,7 +11,35 @@ from tokenlake.sources.sharded.base import Numbered, ShardedDataSource, without_
 from tokenlake.sources.sharded.fields import Row
 from tokenlake.sources.sharded.info import ShardInfo, check_row
 from tokenlake.sources.sharded.tokenrows import Callback, TokenRows
-from tokenlake.tokenizers.manager import TokenizerManager
+from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
+
+
+class Tokenizing(Protocol):
+    """How rows become tokens; see :class:`tokenlake.sources.sharded.tokenrows.TokenRows`."""
+
+    @property
+    def aligned(self) -> bool:
+        """Whether a row's tokens depend on the rows beside it."""
+        ...
+
+    @property
+    def every_row(self) -> bool:
+        """Whether exactly one row comes out of each."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Rows that are tokenized together, at most."""
+        ...
+
+    @property
+    def tokenizer(self) -> LoadedTokenizer:
+        """What tokenizes."""
+        ...
+
+    def tokenized(self, rows: Numbered, shard: str) -> Numbered:
+        """Yield every row that was not left out, with its number."""
+        ...
 
 
 @final
@@ -58,7 +86,7 @@ class TokenizedShardedSource(ShardedDataSource):
             SourceNotFoundError, TokenizerError: the tokenizer cannot be had.
         """
         self._source = source
-        self._how = how_to_tokenize(
+        how = how_to_tokenize(
             tokenizer,
             tokenizer_config,
             content_field=content_field,
@@ -69,6 +97,18 @@ class TokenizedShardedSource(ShardedDataSource):
             batch_size=batch_size,
             arrays=arrays,
         )
+        self._decide: Callable[[], Tokenizing] = lambda: how
+
+    @classmethod
+    def deciding(cls, source: ShardedDataSource, decide: Callable[[], Tokenizing]) -> Self:
+        """Return a source that asks how to tokenize whenever a shard is opened."""
+        made = cls.__new__(cls)
+        made._source, made._decide = source, decide
+        return made
+
+    @property
+    def _how(self) -> Tokenizing:
+        return self._decide()
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -76,25 +116,30 @@ class TokenizedShardedSource(ShardedDataSource):
 
     @property
     def every_row(self) -> bool:
-        return self._source.every_row and self._how.callback is None
+        return self._source.every_row and self._how.every_row
+
+    @property
+    def endless(self) -> bool:
+        return self._source.endless
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return without_numbers(self.open_shard_numbered(shard_name))
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         check_row(row)
-        if not self._how.aligned or not row % self._how.batch_size:
-            return self._how.tokenized(self._source.open_shard_numbered(shard_name, row), shard_name)
-        return self._from_border(shard_name, row)
+        how = self._how
+        if not how.aligned or not row % how.batch_size:
+            return how.tokenized(self._source.open_shard_numbered(shard_name, row), shard_name)
+        return self._from_border(how, shard_name, row)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         return self._source.get_shard_info(shard_name)
 
-    def _from_border(self, name: str, row: int) -> Numbered:
+    def _from_border(self, how: Tokenizing, name: str, row: int) -> Numbered:
         """Read from the first row of the batch that `row` is in: it is as long as the longest of them all."""
         next(self._source.open_shard_numbered(name, row), None)  # an error, if `row` is beyond the end
-        border = row - row % self._how.batch_size
-        rows = self._how.tokenized(self._source.open_shard_numbered(name, border), name)
+        border = row - row % how.batch_size
+        rows = how.tokenized(self._source.open_shard_numbered(name, border), name)
         return ((number, tokens) for number, tokens in rows if number >= row)
 
     def __repr__(self) -> str:

@@ -81,6 +81,11 @@ class TokenRows:
         """Whether a row's tokens depend on the rows beside it, so that batches must lie where they always do."""
         return self.config.padding == "longest"
 
+    @property
+    def every_row(self) -> bool:
+        """Whether exactly one row comes out of each."""
+        return self.callback is None
+
     def tokenized(self, rows: Numbered, shard: str) -> Numbered:
         """Yield every row that was not left out, with its number.
 

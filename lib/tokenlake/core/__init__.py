@@ -1,0 +1,1 @@
+"""Names under the paths that the seed documents import them from."""
