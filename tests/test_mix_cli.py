@@ -134,9 +134,10 @@ def test_the_plan_of_stored_datasets_alone(capsys: Output, store: Path, tmp_path
 
 
 def test_what_is_wrong_with_the_mixture_is_said_before_anything_is_read(capsys: Output, config: Path) -> None:
-    arguments = ["plan", str(config), "--set", "mix.epochs=null", "--set", "datasets.code.data_files=/none"]
-    assert main(arguments) == 2
-    assert "restart never ends" in capsys.readouterr().err
+    wrong = [str(config), "--set", "mix.epochs=null", "--set", "datasets.code.data_files=/none"]
+    for command in (["plan"], ["run", "--no-prefect"]):
+        assert main([*command, *wrong]) == 2
+        assert "restart never ends" in capsys.readouterr().err
 
 
 # -- what is stored

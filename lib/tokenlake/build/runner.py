@@ -14,6 +14,7 @@ from tokenlake.build.pool import WorkerPool
 from tokenlake.build.projects import Configuration
 from tokenlake.build.session import BuildSession
 from tokenlake.config import PipelineConfig, load_config
+from tokenlake.config.resolve import resolve_mix
 from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import (
     CancelledError,
@@ -71,8 +72,11 @@ def build_dataset(
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     whole = load_config(config)
+    steps, versions = first_steps(whole), dict[str, int]()
+    if steps:
+        # What is wrong with the mixture must not be said after hours of tokens.
+        resolve_mix(last_step(whole, dict.fromkeys(steps, 1)))
     with WorkerPool(workers or available_cpus()) as pool:
-        steps, versions = first_steps(whole), dict[str, int]()
         for source, step in steps.items():
             on_event(Step(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
             versions[source] = _build(step, pool, on_event, retries).version

@@ -61,7 +61,7 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
     order = record.order
     packed = " and then packed" if record.level == "documents" and record.rows.sequences else ""
     weights = weights_in_words(_points(record), order.interpolation, order.step_rows, record.level)
-    by = ", so that tokens have the shares asked for" if record.weights_by == "tokens" else ""
+    by = ", by the mean tokens of a row of each" if record.weights_by == "tokens" else ""
     pairs = [
         ("mixed", f"{record.level}{packed}"),
         ("weights", f"{weights}{by}"),
