@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.order import EpochOrder, LaneLayout, Permutation, key_of, lane_bounds
+from tokenlake.order import EpochOrder, LaneLayout, Permutation, epochs, key_of, lane_bounds
 from tokenlake.order.random import Int64
 
 Row = tuple[int, int]
@@ -77,6 +77,24 @@ def test_places_of_many_epochs_and_lanes_are_found_together_as_alone(
     epoch, lane, place = np.array(wanted, np.int64).reshape(-1, 3).T
     alone = [_rows(*found.at(a, b, np.array([c])))[0] for a, b, c in wanted]
     assert _rows(*found.at(epoch, lane, place)) == alone
+
+
+@pytest.mark.parametrize("cells", [1, 10, 70])
+def test_many_epochs_of_few_row_groups_are_laid_out_together(
+    cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small dataset goes through thousands of epochs while a large one goes through one."""
+    order = _order([3, 0, 4, 2, 1], 2, 5, None)
+    epoch = np.arange(1000) // 5
+    expected = [_lane(order, each, 0) for each in range(200)]
+    monkeypatch.setattr(epochs, "_CELLS", cells)
+    assert _rows(*order.at(epoch, 0, np.arange(1000) % 5)) == [row for rows in expected for row in rows]
+    far = np.array([10**12, 3, 10**12, 0])
+    assert _rows(*order.at(far, 0, np.full(4, 2)))[1:] == [
+        expected[3][2],
+        _lane(order, 10**12, 0)[2],
+        expected[0][2],
+    ]
 
 
 @given(orders, st.integers(0, 10**9))
@@ -222,6 +240,8 @@ def test_what_is_not_there_is_refused() -> None:
         order.at(0, 0, np.array([-1]))
     with pytest.raises(ConfigError, match="there is no lane 2; expected 0 to 1"):
         order.at(0, 2, np.array([0]))
+    with pytest.raises(ConfigError, match="there is no lane -1"):
+        order.lane_rows(-1)
     with pytest.raises(ConfigError, match="epoch -1; expected 0 or more"):
         order.at(-1, 0, np.array([0]))
     with pytest.raises(ConfigError, match="row group 1 has no row 0: it has 0 rows"):
