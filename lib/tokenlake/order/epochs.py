@@ -153,7 +153,6 @@ class EpochOrder:
             )
         laid, begin = self._one(epoch), int(self._bounds[lane])
         low, high = -(-start // self._window) * self._window, stop // self._window * self._window
-        high = stop if stop == self.lane_rows(lane) else high
         if low >= high:
             low = high = stop
         cut = np.concatenate([np.arange(start, low), np.arange(high, stop)])
