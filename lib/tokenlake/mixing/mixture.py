@@ -211,8 +211,8 @@ class Mixture:
             return -(-position // self._step_rows)
         places = self.layout.places_before(position)
         lengths = self.layout.lengths
-        if lengths is not None and position > int(lengths.min()) * self._lanes:
-            places = lengths
+        if self._stop == "first_exhausted" and lengths is not None and (places > lengths.min()).any():
+            places = lengths + 1  # behind the shortest lane's end it matters where the others end
         slots = max(part.slots_until(int(place)) for part, place in zip(self._parts, places, strict=True))
         return -(-slots * self._lanes // self._step_rows)
 
