@@ -100,10 +100,7 @@ class StoredRows:
         return group, rows - self._first_rows[group]
 
     def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the row groups that rows ``start .. stop`` of the split lie in, with the rows of each: (group, low, high).
-
-        The end of the split ends them too.
-        """
+        """Yield (row group, first row in it, last row + 1) for rows ``start .. stop``, fewer where the split ends."""
         end = min(stop, self.rows)
         while start < end:
             group = int(np.searchsorted(self._first_rows, start, side="right")) - 1

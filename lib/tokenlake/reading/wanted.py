@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import final
 
 import numpy as np
@@ -64,7 +65,7 @@ def wanted_parts(
     places = np.argsort(number, kind="stable")
     ascending = number[places]
     begins = np.flatnonzero(np.diff(ascending, prepend=-1))
-    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(places)], strict=True):
+    for begin, end in pairwise([*begins.tolist(), len(places)]):
         there = places[begin:end]
         rows = sources[int(source[there[0]])]
         yield Part(rows, cache.read(rows, int(group[there[0]])), row[there], there)
