@@ -7,11 +7,12 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing import Counts, WeightScheduler, constant
+from tokenlake.mixing.weights import in_units, normalized
 
 HALF = Fraction(1, 2)
 
@@ -45,18 +46,18 @@ def schedules(
 def walked(integrals: list[Callable[[Fraction], Fraction]], rows: int) -> list[tuple[int, ...]]:
     """Counts before each row, by the rule itself: at each jump of a count, in order of time, that source gives a row.
 
-    The time of a jump is found by halving to 2^-60 row, which tells jumps apart that the library takes for
-    simultaneous; where two really are, the first source comes first.
+    Time is looked at once in each tick of 2^-32 row; where counts jump in the same tick, the first source comes first.
     """
-    events = []
-    limit = Fraction(rows + len(integrals) + 1)
+    events: list[tuple[int, int]] = []
+    limit = rows + len(integrals) + 1
     for source, integral in enumerate(integrals):
-        for jump in range(int(integral(limit) + HALF)):
-            low, high = Fraction(0), limit
-            while high - low > Fraction(1, 1 << 60):
-                middle = (low + high) / 2
-                low, high = (low, middle) if integral(middle) >= jump + HALF else (middle, high)
-            events.append((round(high * (1 << 50)), source))
+        for jump in range(int(integral(Fraction(limit)) + HALF)):
+            low, high = 0, limit << 32
+            while high - low > 1:
+                middle = (low + high) // 2
+                reached = integral(Fraction(middle, 1 << 32)) >= jump + HALF
+                low, high = (low, middle) if reached else (middle, high)
+            events.append((high, source))
     counts = [0] * len(integrals)
     result = [tuple(counts)]
     for _, source in sorted(events)[:rows]:
@@ -83,20 +84,40 @@ def exact(weights: list[float]) -> list[Fraction]:
     return [Fraction(weight) / total for weight in weights]
 
 
+def counted(weights: list[float]) -> list[Fraction]:
+    """The same in units of 2^-96, as they are counted."""
+    return [Fraction(units, 1 << 96) for units in in_units(normalized(weights))]
+
+
+class TestUnits:
+    @given(st.integers(1, 9).flatmap(shares))
+    def test_weights_are_whole_numbers_of_units_that_sum_to_one(self, weights):
+        units = counted(weights)
+        assert sum(units) == 1
+        for unit, weight in zip(units, exact(weights), strict=True):
+            assert abs(unit - weight) < Fraction(1, 1 << 96)
+            assert weight or not unit
+
+    def test_what_is_left_over_goes_to_the_first_of_the_largest_remainders(self):
+        thirds = in_units(normalized([1 / 3] * 3))
+        assert [unit - (1 << 96) // 3 for unit in thirds] == [1, 0, 0]
+
+
 class TestRule:
     @given(shares(3), st.integers(1, 40))
     @settings(max_examples=30)
     def test_constant_weights_give_rows_as_their_counts_jump(self, weights, rows):
         counts = Counts(constant(named(weights)))
-        integrals = lines(exact(weights), exact(weights), 1)
+        integrals = lines(counted(weights), counted(weights), 1)
         assert [counts.draws_before(n) for n in range(rows + 1)] == walked(integrals, rows)
 
     @given(shares(3), shares(3), st.integers(1, 9), st.integers(1, 5))
+    @example([0.0, 0.0, 1.0], [0.0, 1.0, 0.0], 1, 1)  # a tie at the moment at which a weight comes to nothing
     @settings(max_examples=30)
     def test_weights_in_a_line_give_rows_as_their_counts_jump(self, first, last, steps, step_rows):
         counts = Counts(schedule("linear", (0, first), (steps, last)), step_rows=step_rows)
         rows = steps * step_rows + 5
-        want = walked(lines(exact(first), exact(last), steps * step_rows), rows)
+        want = walked(lines(counted(first), counted(last), steps * step_rows), rows)
         assert [counts.draws_before(n) for n in range(rows + 1)] == want
 
     def test_at_a_tie_the_first_source_comes_first(self):
@@ -243,6 +264,11 @@ class TestExtending:
         for position in (10**4, 10**12):
             asked = counts.shares(position)
             assert all(abs(a - b) <= HALF for a, b in zip(counts.draws_before(position), asked, strict=True))
+
+    def test_the_ceiling_counts_what_was_given_before_the_extension_took_effect(self):
+        points = [{"step": 502, "weights": named([0.0, 1.0])}]
+        counts = Counts(schedule("step", (0, [0.9, 0.1])).extend(at=501, points=points), block_size=1000)
+        assert counts.ceiling(0) == counts.draws_before(10**9)[0] == 900
 
     def test_an_extension_can_be_extended_before_it_ever_took_effect(self):
         old = schedule("linear", (0, [0.5, 0.5]), (100, [0.9, 0.1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice, pairwise
@@ -166,6 +167,15 @@ class TestPositions:
             assert number[draws.source == source].tolist() == list(
                 range(before, before + (draws.source == source).sum())
             )
+
+    @given(asked())
+    @settings(max_examples=20, deadline=None)
+    def test_another_process_gets_the_same_mixture(self, options):
+        mixture = Mixture(**options)
+        again = pickle.loads(pickle.dumps(mixture))
+        assert again.rows == mixture.rows
+        end = min(99, 99 if mixture.lane_rows(0) is None else mixture.lane_rows(0))
+        assert rows_of(again, 0, 0, end) == rows_of(mixture, 0, 0, end)
 
 
 class TestGolden:
@@ -410,8 +420,8 @@ class TestExtendedSchedules:
         new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 50)), data)])
         before, after = Mixture(**options), Mixture(**options | {"scheduler": new})
         rows = at * options["step_rows"]
-        positions = {rows - 1, *data.draw(st.lists(st.integers(0, max(0, rows - 1)), max_size=5))}
-        for position in positions - {-1}:
+        positions = {rows - 1, *data.draw(st.lists(st.integers(0, rows), max_size=5))} - {-1, rows}
+        for position in positions:
             assert after.at(position) == before.at(position)
         assert after.drawn_before(rows).tolist() == before.drawn_before(rows).tolist()
 
@@ -420,12 +430,25 @@ class TestExtendedSchedules:
     def test_streams_that_end_say_at_which_step_they_may_be_extended(self, options, data):
         before = Mixture(**options)
         assert before.rows is not None
-        position = data.draw(st.integers(0, before.rows))
+        position = data.draw(st.integers(0, before.rows) | st.just(before.rows))
         at = before.step_after(position)
         old = options["scheduler"]
         new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 9)), data)])
         after = Mixture(**options | {"scheduler": new})
         assert [after.at(one) for one in range(position)] == [before.at(one) for one in range(position)]
+
+    def test_behind_the_end_of_the_shortest_lane_the_ends_of_all_of_them_count(self):
+        """The last rows come lane by lane, so that a lane that grew would move the next one's."""
+        sizes = {"lanes": 3, "batch_size": 3, "block_size": 3, "step_rows": 3, "stop": "first_exhausted"}
+        lengths, old = {"a": 14, "b": 18}, constant({"a": 0.87, "b": 0.13})
+        for seed in range(12):
+            before = Mixture(lengths, old, seed=seed, **sizes)
+            at = before.step_after(before.rows or 0)
+            new = old.extend(at=at, points=[{"step": at + 1, "weights": {"a": 0.1, "b": 0.9}}])
+            after = Mixture(lengths, new, seed=seed, **sizes)
+            assert [after.at(one) for one in range(before.rows or 0)] == [
+                before.at(one) for one in range(before.rows or 0)
+            ]
 
     def test_an_endless_stream_may_be_extended_at_the_step_of_a_position(self):
         mixture = Mixture({"a": 99, "b": 99}, even("a", "b"), lanes=2, batch_size=4, step_rows=4)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.config import WeightSchedulePoint
+import tokenlake
+from tokenlake import WeightSchedulePoint, WeightScheduler
 from tokenlake.errors import ConfigError
-from tokenlake.mixing import INTERPOLATIONS, WeightScheduler, constant, row_weights
+from tokenlake.mixing import INTERPOLATIONS, constant, row_weights
 
 SEED = [
     WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),
@@ -204,3 +209,14 @@ class TestWeightsPerToken:
     def test_a_source_without_tokens_has_no_weight_per_token(self, means):
         with pytest.raises(ConfigError, match=r"source 'a' has .* tokens per row; expected a mean above 0"):
             row_weights({"a": 1.0}, means)
+
+
+def test_mixing_imports_nothing_but_numpy():
+    script = (
+        "import sys, tokenlake.mixing\n"
+        "heavy = {'pyarrow', 'pydantic', 'yaml', 'prefect', 'transformers', 'tokenizers', 'polars', 'duckdb', 'jax'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    assert out.stdout.strip() == "[]"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, Literal, get_args
 
+import numpy as np
+
 from tokenlake.errors import ConfigError
+from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.order import lane_bounds
+from tokenlake.order.random import Int64
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 STOPS: Final[tuple[str, ...]] = get_args(Stop)
@@ -44,3 +49,63 @@ def check_stop(stop: str) -> None:
             expected=list(STOPS),
             got=stop,
         )
+
+
+def check_ends(
+    names: Sequence[str], lengths: Sequence[int | None], rows_of: Int64, stop: str, counts: Counts
+) -> None:
+    """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end.
+
+    Args:
+        names: of the sources.
+        lengths: rows of each; None: unknown.
+        rows_of: rows of each source in each lane, int64[lanes, J].
+        stop: the stop strategy.
+        counts: of one lane.
+    """
+    lanes = len(rows_of)
+    for at, (name, rows) in enumerate(zip(names, lengths, strict=True)):
+        if rows is None:
+            continue
+        if stop != "all_exhausted" and rows < lanes:
+            raise ConfigError(
+                f"source {name!r} has {rows} rows for {lanes} lanes, so that a lane has none; expected at least a row "
+                f"for each lane with stop {stop!r} (fewer lanes, or no such source)"
+            )
+        most = counts.ceiling(at)
+        if stop == "all_exhausted" and most is not None and most < int(rows_of[:, at].max()):
+            raise ConfigError(
+                f"source {name!r} can never be exhausted: of its {rows} rows in {lanes} lanes the schedule takes "
+                f"{most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
+                "schedule, another stop strategy, or no such source"
+            )
+
+
+def check_cut(rows: int | None, there: int | None, stop: str) -> None:
+    """Raise ConfigError where a stream of `there` rows (None: endless) cannot be cut after `rows` (None: it is not)."""
+    if rows is None:
+        return
+    if rows < 0:
+        raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
+    if there is not None and there < rows:
+        raise ConfigError(
+            f"a mixture of {rows} rows was asked for; its sources end after {there} rows with stop {stop!r}: "
+            f"expected at most {there}, or stop 'restart'",
+            expected=there,
+            got=rows,
+        )
+
+
+def rows_by_lane(names: Sequence[str], lengths: Sequence[int | None], lanes: int) -> Int64:
+    """Return the rows of each source in each lane, int64[lanes, J]; -1 where they are unknown.
+
+    Raises:
+        ConfigError: they are unknown and there are several lanes.
+    """
+    if lanes > 1 and None in lengths:
+        raise ConfigError(
+            f"source {names[lengths.index(None)]!r} has an unknown number of rows and cannot be cut into {lanes} "
+            "lanes; expected lanes=1, or the length of every source"
+        )
+    columns = [np.full(lanes, -1) if rows is None else np.diff(lane_bounds(rows, lanes)) for rows in lengths]
+    return np.stack(columns, axis=1).astype(np.int64)

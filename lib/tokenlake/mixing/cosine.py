@@ -17,21 +17,22 @@ _ERROR: Final = 2  # of the last guard bit, by which `_sine_part` is off at most
 _MARGIN: Final = 8
 
 
-def eased_area(done: int, span: int) -> int:
-    """Return the area under the eased step, rounded down: the integral of ``(1 - cos(pi x / span)) / 2`` from 0.
+def eased_area(done: int, span: int, bits: int) -> int:
+    """Return the area under the eased step, the integral of ``(1 - cos(pi x / span)) / 2`` from 0 to `done`.
 
-    It is ``done / 2 - span / (2 pi) sin(pi done / span)``. Since the step lies between 0 and 1, the area grows by 0 to
-    1 from one whole number to the next; so its rounded value grows by 0 or by 1.
+    It is ``done / 2 - span / (2 pi) sin(pi done / span)``, in units of ``2**-bits``, rounded down exactly. Since the
+    step lies between 0 and 1, the area grows by 0 to 1 when `done` grows by 1, and so does its rounded value.
 
     Args:
         done: 0 to `span`.
         span: an even number above 0.
+        bits: of the answer behind the point.
     """
     if done in (0, span):
-        return done // 2
+        return done << bits >> 1
     guard = _GUARD
     while True:
-        area = (done << (guard - 1)) - _sine_part(done, span, guard)
+        area = (done << (bits + guard - 1)) - _sine_part(done, span, bits + guard)
         low, high = (area - _ERROR) >> guard, (area + _ERROR) >> guard
         if low == high:
             return low

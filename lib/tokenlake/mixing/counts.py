@@ -6,9 +6,9 @@ time at which the c_j sum to n. No count ever falls, none is negative, and every
 
 Where several counts jump at one time, the first sources jump first. Time is told in ticks of 2^-32 row; jumps within
 one tick are taken for simultaneous. The integral over a piece of a schedule is ``first_j x + (last_j - first_j) G(x)``
-with G the same for all sources: 0, ``x^2 / 2 span``, or the area under the eased step. G is rounded down to ticks. As
-it grows by 0 to 1 tick in a tick, so does its rounded value; so every W_j grows by ``first_j`` or by ``last_j`` in each
-tick, exactly, and all of them together by 1.
+with G the same for all sources: 0, ``x^2 / 2 span``, or the area under the eased step. G is rounded down, to 2^-40
+tick. As it grows by 0 to 1 tick in a tick, so does its rounded value; so every W_j grows by something between
+``first_j`` and ``last_j`` in each tick, without any error, and all of them together by 1.
 
 **The bound.** With J > 1 sources the count at n differs from W_j(n) by at most ``1/2 + w (J - 2) / 2``. There w is the
 mean of weight j between n and the time of the count, which is less than J / 2 rows away: each count is within 1/2 of
@@ -26,6 +26,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 from typing import Final, final
 
 from tokenlake.errors import ConfigError
@@ -37,9 +38,12 @@ from tokenlake.mixing.weights import UNIT_BITS, in_units
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""
 
-_SHIFT: Final = UNIT_BITS + TICK_BITS
+_FINE: Final = (
+    40  # bits of an area behind the tick: also where a weight comes to nothing, its jumps keep to their tick
+)
+_SHIFT: Final = UNIT_BITS + TICK_BITS + _FINE
 _HALF: Final = 1 << (_SHIFT - 1)
-_HALVINGS: Final = 4
+_FEW: Final = 64  # jumps between two times, of which the right one is worth a guess
 
 Tallies = tuple[int, ...]
 
@@ -55,16 +59,15 @@ class Counts:
         batch_rows: rows of the lane in a batch of the whole stream; an extension waits for the end of the batch, too.
     """
 
-    __slots__ = ("_base", "_before", "_integral", "_names", "_start", "_zero")
+    __slots__ = ("_base", "_before", "_integral", "_start")
 
     def __init__(
         self, scheduler: WeightScheduler, *, step_rows: int = 1, block_size: int = 1, batch_rows: int = 1
     ) -> None:
-        self._names = scheduler.names
         self._integral = _Integral(scheduler.pieces, step_rows)
-        self._zero: Tallies = (0,) * len(self._names)
         self._before: Counts | None = None
-        self._start, self._base = 0, self._zero
+        self._start = 0
+        self._base: Tallies = (0,) * len(scheduler.names)
         if scheduler.before is not None:
             self._before = Counts(
                 scheduler.before, step_rows=step_rows, block_size=block_size, batch_rows=batch_rows
@@ -95,40 +98,35 @@ class Counts:
     def _search(self, position: int) -> Tallies:
         """Find the time at which the counts sum to `position`; where none does, share out the jump over it."""
         low, high = self._bracket(position)
-        if low.total == position:
-            return low.counts
-        for attempt in range(1 << 20):
-            if high.total == position:
-                return high.counts
+        for attempt in count():
+            for state in (low, high):
+                if state.total == position:
+                    return state.counts
             if high.time - low.time == 1:
                 break
-            halve = attempt < _HALVINGS or attempt % 3 == 0
-            time = (low.time + high.time) // 2 if halve else _guess(low, high, position, attempt % 3 == 1)
-            found = self._state(time)
-            if found.total == position:
-                return found.counts
-            low, high = (found, high) if found.total < position else (low, found)
+            # Every third time the middle: it ends the search whatever the weights do in between.
+            time = (low.time + high.time) // 2
+            if attempt % 3 < 2 and high.total - low.total < _FEW:
+                margin = (high.time - low.time) >> 16 if attempt > 1 else 0
+                time = _guess(low, high, position, margin if attempt % 3 else -1 - margin)
+            state = self._state(time)
+            low, high = (state, high) if state.total <= position else (low, state)
         return _shared_out(low.counts, high.counts, position)
 
     def _bracket(self, position: int) -> tuple[_State, _State]:
-        """Return two times between which the counts reach `position`; the first may be it.
+        """Return two times between which the counts reach `position`.
 
         The counts are never further from the time than half a row for each source, but for what a source gave too
         much before an extension: then time is left behind, by twice the distance at each attempt.
         """
-        reach = (len(self._zero) + 1) // 2 << TICK_BITS
-        middle = position << TICK_BITS
-        state = self._state(middle)
-        if state.total == position:
-            return state, state
-        if state.total < position:
-            return state, self._state(middle + reach)
-        high = state
-        while True:
-            low = self._state(max(0, high.time - reach))
-            if low.total <= position:
-                return low, high
-            high, reach = low, reach * 2
+        reach = (len(self._base) + 1) // 2
+        high = low = self._state(position << TICK_BITS)
+        if low.total < position:
+            high = self._state(low.time + (reach << TICK_BITS))
+        while low.total > position:
+            reach = 2 * max(reach, low.total - position)
+            high, low = low, self._state(max(0, low.time - (reach << TICK_BITS)))
+        return low, high
 
     def _state(self, time: int) -> _State:
         areas = self._integral.areas(time)
@@ -141,7 +139,7 @@ class Counts:
 @final
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What holds at a time (in ticks): the integrals in units of 2^-128 row, the counts and their sum."""
+    """What holds at a time (in ticks): the integrals, the counts and their sum."""
 
     time: int
     areas: Tallies
@@ -152,7 +150,12 @@ class _State:
 @final
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """A piece of the schedule in ticks, with what the integrals are where it starts."""
+    """A piece of the schedule in ticks, with what the integrals are where it starts.
+
+    Attributes:
+        first: how much each integral grows in a tick, in units of ``2**-_SHIFT`` row.
+        rise: how much it grows for each 2^-40 tick of the area.
+    """
 
     start: int
     span: int
@@ -165,14 +168,17 @@ class _Stretch:
         done = time - self.start
         if self.curve == "step":
             return tuple([base + first * done for base, first in zip(self.base, self.first, strict=True)])
-        area = eased_area(done, self.span) if self.curve == "cosine" else done * done // (2 * self.span)
+        if self.curve == "cosine":
+            area = eased_area(done, self.span, _FINE)
+        else:
+            area = (done * done << _FINE) // (2 * self.span)
         each = zip(self.base, self.first, self.rise, strict=True)
         return tuple([base + first * done + rise * area for base, first, rise in each])
 
 
 @final
 class _Integral:
-    """The integrals W_j over all pieces of a schedule, in units of 2^-128 row, exact by construction."""
+    """The integrals W_j over all pieces of a schedule, in units of ``2**-_SHIFT`` row."""
 
     __slots__ = ("_starts", "_stretches")
 
@@ -198,27 +204,26 @@ def _stretch(piece: Piece, step_rows: int, base: Tallies) -> _Stretch:
     first, last = in_units(piece.first.weights), in_units(piece.last.weights)
     rise = tuple(b - a for a, b in zip(first, last, strict=True))
     span = (piece.last.step - piece.start) * ticks
-    return _Stretch(piece.start * ticks, span, piece.curve, first, rise, base)
+    return _Stretch(
+        piece.start * ticks, span, piece.curve, tuple(weight << _FINE for weight in first), rise, base
+    )
 
 
-def _guess(low: _State, high: _State, position: int, early: bool) -> int:
-    """Return a time shortly before (`early`) or at the jump that reaches `position`, if integrals were lines.
+def _guess(low: _State, high: _State, position: int, aside: int) -> int:
+    """Return a time between the jump that reaches `position` and the next one, if integrals were lines.
 
-    Between two times so near to each other they almost are; a margin on either side leaves the jump in between.
+    Between two times so near to each other they almost are. Where the two jumps come together it is a time to one side
+    of them: asked for both sides in turn, they are between the times that are left.
     """
     width = high.time - low.time
     jumps: list[int] = []
-    for area, later, count, more in zip(low.areas, high.areas, low.counts, high.counts, strict=True):
-        for jump in range(count, more):
-            missing = ((jump + 1) << _SHIFT) - _HALF - area
-            jumps.append(-(-missing * width // (later - area)))
+    for area, end, first, last in zip(low.areas, high.areas, low.counts, high.counts, strict=True):
+        for number in range(first, last):
+            missing = (number << _SHIFT) + _HALF - area
+            jumps.append(-(-missing * width // (end - area)))
     jumps.sort()
-    needed = position - low.total
-    margin = width >> 12
-    at = jumps[needed - 1]
-    if jumps[needed - 1] < jumps[needed]:
-        at, margin = (jumps[needed - 1] + jumps[needed]) // 2, 0
-    offset = at - 1 - margin if early else at + margin
+    jump, following = jumps[position - low.total - 1 : position - low.total + 1]
+    offset = (jump + following) // 2 if following - jump > 2 * abs(aside) else jump + aside
     return low.time + min(max(offset, 1), width - 1)
 
 

@@ -17,18 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import final
+from functools import cached_property, partial
+from typing import Any, final
 
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.arguments import check_names, check_sizes, check_stop
+from tokenlake.mixing.arguments import (
+    check_cut,
+    check_ends,
+    check_names,
+    check_sizes,
+    check_stop,
+    rows_by_lane,
+)
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.slots import Slots
 from tokenlake.mixing.stopping import Lane
-from tokenlake.order import LaneLayout, lane_bounds
+from tokenlake.order import LaneLayout
 from tokenlake.order.random import Int64
 
 
@@ -82,6 +89,17 @@ class Mixture:
         stop: str = "restart",
         rows: int | None = None,
     ) -> None:
+        self._asked = {
+            "lengths": dict(lengths),
+            "scheduler": scheduler,
+            "lanes": lanes,
+            "batch_size": batch_size,
+            "block_size": block_size,
+            "step_rows": step_rows,
+            "seed": seed,
+            "stop": stop,
+            "rows": rows,
+        }
         check_names(lengths, scheduler)
         check_sizes(lanes=lanes, block_size=block_size, step_rows=step_rows)
         check_stop(stop)
@@ -94,7 +112,7 @@ class Mixture:
         self._lanes, self._stop, self._step_rows = lanes, stop, step_rows
         self._endless = LaneLayout(None, lanes, batch_size)
         self._lengths = tuple(lengths[name] for name in scheduler.names)
-        self._rows_of = self._split()
+        self._rows_of = rows_by_lane(self.names, self._lengths, lanes)
         self._counts = Counts(
             scheduler,
             step_rows=max(1, step_rows // lanes),
@@ -102,10 +120,13 @@ class Mixture:
             batch_rows=batch_size // lanes,
         )
         self._slots = Slots(self._counts, seed=seed or 0, block_size=block_size)
-        self._check_ends()
+        check_ends(self.names, self._lengths, self._rows_of, stop, self._counts)
         self._parts = tuple(self._part(lane) for lane in range(lanes))
         self._rows = rows
-        self._check_rows(rows)
+        check_cut(rows, self.layout.rows, stop)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Mixture, **self._asked), ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -197,8 +218,8 @@ class Mixture:
             return -(-position // self._step_rows)
         places = self.layout.places_before(position)
         lengths = self.layout.lengths
-        if lengths is not None and position > int(lengths.min()) * self._lanes:
-            places = lengths
+        if self._stop == "first_exhausted" and lengths is not None and (places > lengths.min()).any():
+            places = lengths + 1  # behind the shortest lane's end it matters where the others end
         slots = max(part.slots_until(int(place)) for part, place in zip(self._parts, places, strict=True))
         return -(-slots * self._lanes // self._step_rows)
 
@@ -210,20 +231,6 @@ class Mixture:
     @cached_property
     def _cut(self) -> Int64:
         return self.layout.places_before(self._rows or 0)
-
-    def _split(self) -> Int64:
-        """Rows of each source in each lane, int64[lanes, J]; -1 where they are unknown."""
-        if self._lanes > 1 and None in self._lengths:
-            unknown = self._scheduler.names[self._lengths.index(None)]
-            raise ConfigError(
-                f"source {unknown!r} has an unknown number of rows and cannot be cut into {self._lanes} lanes; "
-                "expected lanes=1, or the length of every source"
-            )
-        columns = [
-            np.full(self._lanes, -1) if rows is None else np.diff(lane_bounds(rows, self._lanes))
-            for rows in self._lengths
-        ]
-        return np.stack(columns, axis=1).astype(np.int64)
 
     def _part(self, lane: int) -> Lane:
         rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None
@@ -237,37 +244,6 @@ class Mixture:
         each = np.where(rows < 0, np.int64(1) << 62, rows)[source]
         epoch = number // each
         return epoch, number - epoch * each
-
-    def _check_ends(self) -> None:
-        """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end."""
-        for at, (name, rows) in enumerate(zip(self.names, self._lengths, strict=True)):
-            if rows is None:
-                continue
-            if self._stop != "all_exhausted" and rows < self._lanes:
-                raise ConfigError(
-                    f"source {name!r} has {rows} rows for {self._lanes} lanes, so that a lane has none; expected "
-                    f"at least a row for each lane with stop {self._stop!r} (fewer lanes, or no such source)"
-                )
-            most = self._counts.ceiling(at)
-            if self._stop == "all_exhausted" and most is not None and most < int(self._rows_of[:, at].max()):
-                raise ConfigError(
-                    f"source {name!r} can never be exhausted: of its {rows} rows in {self._lanes} lanes the schedule "
-                    f"takes {most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
-                    "schedule, another stop strategy, or no such source"
-                )
-
-    def _check_rows(self, rows: int | None) -> None:
-        if rows is None:
-            return
-        if rows < 0:
-            raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
-        if self._ends and (there := self.layout.rows or 0) < rows:
-            raise ConfigError(
-                f"a mixture of {rows} rows was asked for; its sources end after {there} rows with stop {self._stop!r}: "
-                f"expected at most {there}, or stop 'restart'",
-                expected=there,
-                got=rows,
-            )
 
     def _check_lane(self, lane: int) -> None:
         if not 0 <= lane < self._lanes:

@@ -7,10 +7,9 @@ source's, the next ones the second's and so on; each source then gives its rows 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
-from threading import Lock
 from typing import Final, final
 
 import numpy as np
@@ -71,25 +70,15 @@ class Slots:
         self._counts = counts
         self._seed = seed
         self._block_size = block_size
-        self._kept: OrderedDict[int, Tallies] = OrderedDict()
-        self._lock = Lock()
+        self.before = lru_cache(_KEPT)(self._before)
 
     @property
     def block_size(self) -> int:
         return self._block_size
 
-    def before(self, block: int) -> Tallies:
-        """Return how many slots before a block are of each source."""
-        with self._lock:
-            if block in self._kept:
-                self._kept.move_to_end(block)
-                return self._kept[block]
-        tallies = self._counts.draws_before(block * self._block_size)
-        with self._lock:
-            self._kept[block] = tallies
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return tallies
+    def _before(self, block: int) -> Tallies:
+        """Return how many slots before a block are of each source (as :attr:`before`, which remembers)."""
+        return self._counts.draws_before(block * self._block_size)
 
     def runs(self, lane: int, blocks: range) -> Runs:
         """Return the slots of neighbouring blocks of a lane, by run."""

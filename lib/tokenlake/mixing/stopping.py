@@ -34,20 +34,23 @@ class Lane:
     def __init__(self, slots: Slots, lane: int, rows: tuple[int, ...] | None, *, skipping: bool) -> None:
         self._slots = slots
         self._lane = lane
-        self._rows = rows
-        self._skipping = skipping
+        self._rows = rows or ()
+        self._endless = rows is None
+        self._skips = skipping and rows is not None
         self._kept: tuple[int, Int64, Int64] | None = None
 
     @cached_property
     def length(self) -> int | None:
         """How many places there are; None: no end."""
-        if self._rows is None:
+        if self._endless:
             return None
-        return sum(self._rows) if self._skipping else self._first_exhausted()
+        return sum(self._rows) if self._skips else self._first_exhausted()
 
     def take(self, start: int, stop: int) -> Iterator[tuple[Int64, Int64]]:
         """Yield (source, number of the row in that source) of places ``start .. stop``, int64[n] both, in parts."""
-        block = self._block_of(start) if start < stop else 0
+        if start >= stop:
+            return
+        block = self._last_block if self._without_choice(start) else self._block_of(start)
         while start < stop:
             if self._skips and block >= self._last_block:
                 yield self._of_last_source(start, stop)
@@ -64,7 +67,7 @@ class Lane:
 
     def drawn(self, place: int) -> Int64:
         """Return how many of the first `place` places are of each source, int64[J]."""
-        if self._skips and place >= self._places_before(self._last_block):
+        if self._without_choice(place):
             return self._drawn_of_last_source(place)
         block = self._block_of(place)
         counts = np.array(self._drawn_before(block), np.int64)
@@ -80,13 +83,13 @@ class Lane:
             return self._last_block * self._slots.block_size
         return (self._block_of(place - 1) + 1) * self._slots.block_size
 
-    @property
-    def _skips(self) -> bool:
-        return self._rows is not None and self._skipping
+    def _without_choice(self, place: int) -> bool:
+        """Whether all sources but one are exhausted at a place."""
+        return self._skips and place >= self._places_before(self._last_block)
 
     def _drawn_before(self, block: int) -> tuple[int, ...]:
         counts = self._slots.before(block)
-        return tuple(map(min, counts, self._rows)) if self._rows is not None and self._skipping else counts
+        return tuple(map(min, counts, self._rows)) if self._skips else counts
 
     def _places_before(self, block: int) -> int:
         return sum(self._drawn_before(block)) if self._skips else block * self._slots.block_size
@@ -110,7 +113,7 @@ class Lane:
         if len(blocks) == 1 and kept is not None and kept[0] == blocks.start:
             return kept[1:]
         source, number = self._of_slots(blocks)
-        if self._rows is not None and self._skipping:
+        if self._skips:
             there = number < np.array(self._rows, np.int64)[source]
             source, number = (source, number) if there.all() else (source[there], number[there])
         if len(blocks) == 1:
@@ -129,8 +132,7 @@ class Lane:
 
     def _left(self, block: int) -> list[int]:
         """The sources that are not exhausted before a block."""
-        rows = self._rows or ()
-        return [at for at, count in enumerate(self._slots.before(block)) if count < rows[at]]
+        return [at for at, count in enumerate(self._slots.before(block)) if count < self._rows[at]]
 
     def _of_last_source(self, start: int, stop: int) -> tuple[Int64, Int64]:
         (source,) = self._left(self._last_block)
@@ -154,7 +156,9 @@ class Lane:
 
         block = first_true(0, overflows)
         source, number = self._unskipped(range(block, block + 1))
-        return block * self._slots.block_size + int(np.argmax(number >= rows[source]))
+        return block * self._slots.block_size + int(
+            np.argmax(number >= np.array(self._rows, np.int64)[source])
+        )
 
 
 def first_true(low: int, holds: Callable[[int], bool]) -> int:
