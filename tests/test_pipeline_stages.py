@@ -683,7 +683,9 @@ def test_a_stage_of_ones_own_is_applied(one: dict[str, Any]):
 
 def test_a_stage_of_ones_own_may_make_tokens_and_names(one: dict[str, Any]):
     class Letters(BaseStage):
-        name = "letters"
+        @property
+        def name(self) -> str:
+            return "letters"
 
         def process(self, data: Any, context: PipelineContext) -> Any:
             return {
@@ -697,7 +699,9 @@ def test_a_stage_of_ones_own_may_make_tokens_and_names(one: dict[str, Any]):
 @pytest.mark.parametrize("made", [None, {}, {"a": 3}, []])
 def test_what_a_stage_returns_is_checked(one: dict[str, Any], made: Any):
     class Odd(BaseStage):
-        name = "odd"
+        @property
+        def name(self) -> str:
+            return "odd"
 
         def process(self, data: Any, context: PipelineContext) -> Any:
             return made
