@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.mix_support import (
+from tests.mix_units_support import (
     mix_job,
     mixture,
     opened,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.chat_samples import CHATML, LLAMA2, conversation, speaking, write
-from tests.mix_support import packing, parent, rows_out, run, written
+from tests.mix_units_support import packing, parent, rows_out, run, written
 from tests.outputs_support import Built, build_here, notes, settings, write_jsonl
 from tests.tokenizer_samples import byte_level, changed, sentencepiece, template
 from tokenlake.build.mixing.job import RepackJob

@@ -36,9 +36,9 @@ def verify(
 ) -> VerifyReport:
     """Check a committed version; damage is reported, never raised.
 
-    Always: manifest (seal, shape, account, and of a mixture its order), parents that are there, ledger, claim, missing
-    and unlisted files, size and sha256 of every file, Parquet footers. With ``deep`` also: page checksums, nulls, counts of rows, tokens and
-    documents, segment lengths, provenance, logical hashes.
+    Always: manifest (seal, shape, account, and of a mixture its order), parents that are there, ledger, claim,
+    missing and unlisted files, size and sha256 of every file, Parquet footers. With ``deep`` also: page checksums,
+    nulls, counts of rows, tokens and documents, segment lengths, provenance, logical hashes.
 
     Args:
         workers: threads; hashing and decoding release the GIL.

@@ -4,13 +4,15 @@ Versions are what they hold: numbers of versions, names of datasets, clocks and 
 that were built again, to the same rows, mix to the same version.
 
 A unit is its rows: where a mixture that begins anew for ever is only made longer, or its schedule goes on to further
-points, the units before that keep their fingerprints, and a new version takes them over as they are.
+points, perhaps with further sources, the units before that keep their fingerprints, and a new version takes them over
+as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from dataclasses import replace
+from typing import Any, Final, final
 
 from tokenlake.build.mixing.job import Level, RowsOut
 from tokenlake.build.mixing.parents import FoundParent
@@ -22,23 +24,22 @@ from tokenlake.mixing import Mixture
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
-_OF_ITS_PLACE = ("folder", "append_eos")
+_LATER: Final = 16
+"""Rows of a lane by which the time of a count may be later, for up to 28 sources."""
+
+_OF_ITS_PLACE: Final = ("folder", "append_eos")
 """What a manifest says of a tokenizer that is not about what its ids mean."""
 
 
-def content_identity(parents: Sequence[FoundParent]) -> str:
-    """Return the hash of all rows of the mixed splits, in their order, and of the tokenizers that made them."""
+def content_identity(parent: FoundParent) -> str:
+    """Return the hash of all rows of a parent's mixed split, in their order, and of the tokenizers that made them."""
     return fingerprint(
-        [
-            {
-                "name": parent.name,
-                "split": parent.split,
-                "seq_length": parent.manifest.seq_length,
-                "shards": [[shard.path, *_rows(shard)] for shard in parent.shards],
-                "tokenizers": tokenizers_identity(parent),
-            }
-            for parent in parents
-        ]
+        {
+            "split": parent.split,
+            "seq_length": parent.manifest.seq_length,
+            "shards": [[shard.path, *_rows(shard)] for shard in parent.shards],
+            "tokenizers": tokenizers_identity(parent),
+        }
     )
 
 
@@ -95,44 +96,62 @@ def order_identity(spec: MixtureSpec) -> dict[str, Any]:
 
 @final
 class UnitIdentity:
-    """Fingerprints of the units of one mixture."""
+    """Fingerprints of the units of one mixture.
 
-    def __init__(self, level: Level, content: str, spec: MixtureSpec, mixture: Mixture, out: RowsOut) -> None:
-        self._spec, self._mixture = spec, mixture
-        self._base: Mapping[str, Any] = {
-            "format_version": FORMAT_VERSION,
-            "level": level,
-            "content": content,
-            "out": rows_identity(out),
-        }
+    Args:
+        content: source -> :func:`content_identity` of its parent.
+    """
+
+    def __init__(
+        self, level: Level, content: Mapping[str, str], spec: MixtureSpec, mixture: Mixture, out: RowsOut
+    ) -> None:
+        self._spec, self._mixture, self._content, self._out = spec, mixture, content, out
+        self._base = {"format_version": FORMAT_VERSION, "level": level}
 
     def of(self, start: int, stop: int) -> str:
         """Return the fingerprint of the rows at positions ``start .. stop``."""
-        order = order_identity(self._spec) | self._schedule(stop)
-        return fingerprint({**self._base, "order": order, "start": start, "stop": stop})
+        spec = self._until(stop)
+        out = replace(self._out, whole=tuple(name for name in self._out.whole if name in spec.lengths))
+        return fingerprint(
+            {
+                **self._base,
+                "content": [self._content[name] for name in spec.lengths],
+                "order": order_identity(spec),
+                "out": rows_identity(out),
+                "start": start,
+                "stop": stop,
+            }
+        )
 
-    def _schedule(self, stop: int) -> dict[str, Any]:
-        """The part of the schedule that positions before `stop` depend on.
+    def _until(self, stop: int) -> MixtureSpec:
+        """The mixture as far as positions before `stop` depend on it: the schedule up to there, and its sources.
 
-        Only where sources begin anew does a lane's end not depend on all that comes.
+        A source without weight takes no slot from the others. Only where sources begin anew does a lane's end not
+        depend on all that comes.
         """
-        if self._spec.stop != "restart":
-            return {}
-        found = points_until(self._spec, self._last_step(stop))
-        names = list(self._spec.lengths)
-        points = [[step, [weights[name] for name in names]] for step, weights in found]
-        return {"points": points, **({"interpolation": None} if len(points) == 1 else {})}
+        spec = self._spec
+        if spec.stop != "restart":
+            return spec
+        points = points_until(spec, self._last_step(stop))
+        names = [name for name in spec.lengths if any(weights[name] for _, weights in points)]
+        return replace(
+            spec,
+            lengths={name: spec.lengths[name] for name in names},
+            points=tuple((step, {name: weights[name] for name in names}) for step, weights in points),
+            interpolation=spec.interpolation if len(points) > 1 else "step",
+        )
 
     def _last_step(self, stop: int) -> int:
         """A step whose weights, and those of later ones, put no row before position `stop`.
 
         In a lane, the blocks that hold the places before it are decided by counts at their ends. A count of n rows is
-        that of a time at most half a row for each source later than n (see :mod:`tokenlake.mixing.counts`).
+        that of a time at most half a row for each source later than n (see :mod:`tokenlake.mixing.counts`); rounded up,
+        so that a source more changes nothing here.
         """
         spec = self._spec
         places = int(self._mixture.layout.places_before(stop).max())
         slots = -(-places // spec.block_size) * spec.block_size
-        rows = (slots + len(spec.lengths) // 2 + 2) * spec.lanes
+        rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * spec.lanes
         return -(-rows // spec.step_rows)
 
 

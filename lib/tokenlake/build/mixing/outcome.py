@@ -15,11 +15,15 @@ from tokenlake.manifest.mixturelaw import drawn_ids
 
 
 def accounts_of(records: Iterable[UnitRecord], names: Iterable[str] = ()) -> dict[str, Account]:
-    """Return source -> account, those of `names` first, also those of which nothing came."""
+    """Return source -> account: those of `names` first, also where nothing came of them, then others of which did.
+
+    A unit that was taken over from another version may name a source that had no weight there, and is not here.
+    """
     found = {name: list[Account]() for name in names}
     for record in records:
         for source, account in record.by_source().items():
-            found.setdefault(source, []).append(account)
+            if source in found or account.rows_read:
+                found.setdefault(source, []).append(account)
     return {source: Account.total(accounts) for source, accounts in found.items()}
 
 

@@ -91,7 +91,7 @@ def plan_mix(build: ResolvedMix, on_event: Watcher = ignore) -> MixPlan:
     """
     store = open_store(build.store)
     catalog = Catalog(store)
-    everyone = find_parents(catalog, build.parents)
+    everyone = find_parents(catalog, build.parents, build.name)
     parents = everyone if build.mixture is None else weighed(everyone, build.mixture)
     level = level_of(parents, build.pack)
     facts = require_one_tokenizer(parents, level)
@@ -142,8 +142,15 @@ def _mixed(
     unit_rows = asked.unit_rows or choose_unit_rows(
         parents, [weights for _, weights in spec.points], lanes=spec.lanes, batch_size=spec.batch_size
     )
-    of_unit = UnitIdentity(level, content_identity(parents), spec, mixture, out)
-    units = range_units(spec.rows or 0, unit_rows, mean_row_bytes(parents, drawn), of_unit)
+    content = {parent.name: content_identity(parent) for parent in parents}
+    of_unit = UnitIdentity(level, content, spec, mixture, out)
+    units = range_units(
+        spec.rows or 0,
+        unit_rows,
+        mean_row_bytes(parents, drawn),
+        of_unit,
+        join_rest=asked.unit_rows is None,
+    )
     forecast = forecast_of(
         level,
         parents,
@@ -155,7 +162,12 @@ def _mixed(
         units=len(units),
         unit_rows=unit_rows,
     )
-    identity = {"order": order_identity(spec), "rows": spec.rows, "out": rows_identity(out)}
+    identity = {
+        "content": [content[name] for name in spec.lengths],
+        "order": order_identity(spec),
+        "rows": spec.rows,
+        "out": rows_identity(out),
+    }
     return MixPlan(
         build=build,
         parents=parents,
