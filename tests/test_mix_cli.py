@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.mixed_store import SEQ_LENGTH, build_mixtures, settings
+from tests.store_support import copy_store
 from tokenlake.catalog import Catalog
 from tokenlake.cli.app import main
 from tokenlake.manifest import Manifest
@@ -184,6 +185,21 @@ def test_peek_names_a_source_as_the_mixture_does(capsys: Output) -> None:
     assert "── docs (web)  web.jsonl:" in out
     assert main(["peek", "rows", "-n", "1"]) == 0
     assert capsys.readouterr().out.startswith(f"train row 0  {SEQ_LENGTH} tokens in ")
+
+
+@pytest.mark.parametrize("dataset", ["pile", "loose", "rows"])
+def test_the_recipe_on_a_card_makes_the_same_rows(
+    capsys: Output, store: Path, tmp_path: Path, dataset: str
+) -> None:
+    card = (store / dataset / "v1" / "README.md").read_text()
+    path = tmp_path / "recipe.yaml"
+    path.write_text(card.split("```yaml\n")[1].split("```")[0])
+    copy = copy_store(store, tmp_path / "copy")
+    arguments = ["run", str(path), "--no-prefect", "--workers=1", "--set=name=again", f"--store={copy}"]
+    assert _json(capsys, *arguments)["status"] == "built"
+    manifest, made = _manifest(store, dataset), _manifest(copy, "again")
+    assert [shard.sha256 for shard in made.files] == [shard.sha256 for shard in manifest.files]
+    assert made.totals == manifest.totals
 
 
 def test_sql_has_a_row_for_each_source_of_a_mixture(store: Path) -> None:
