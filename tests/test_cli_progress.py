@@ -17,6 +17,7 @@ from tokenlake.build.events import (
     Event,
     Planned,
     Planning,
+    Step,
     UnitFinished,
     UnitProgress,
     UnitRetried,
@@ -137,6 +138,67 @@ def test_bars_fit_the_terminal(width: int) -> None:
     assert lines[0].startswith("web")
     assert "19.1 MiB of 28.6 MiB" in lines[0] or width < 80
     assert lines[2].startswith("3 of 4 units")
+
+
+def _steps() -> Iterator[Event]:
+    """Two builds: the tokens of a source, there already, and a mixture."""
+    yield Step(1, 2, "tokens of web")
+    yield Planned(
+        dataset="pile.web.tokens",
+        version=1,
+        units=1,
+        input_bytes=5 * MB,
+        pending=0,
+        source_bytes={"web": 5 * MB},
+    )
+    yield UnitFinished(0, "web", 5 * MB, _record(0, 700, 7), "resumed")
+    yield Step(2, 2, "the mixture")
+    yield Planned(
+        dataset="pile", version=3, units=2, input_bytes=8 * MB, pending=2, source_bytes={"*": 8 * MB}
+    )
+    yield UnitStarted(0, "*", 4 * MB)
+    yield UnitProgress(0, "*", 4 * MB, 5, 900)
+
+
+def test_several_builds_are_told_and_counted_one_after_another() -> None:
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        for event in _steps():
+            progress(event)
+        progress(UnitRetried(0, "*", "worker died", 4 * MB))
+    assert out.getvalue().splitlines() == [
+        "planning",
+        "step 1 of 2: tokens of web",
+        "pile.web.tokens v1: 1 unit, 4.77 MiB; 0 to build, 1 already there",
+        "step 2 of 2: the mixture",
+        "pile v3: 2 units, 7.63 MiB",
+        "unit 0 (all sources) again, after: worker died",
+    ]
+    web, pile = progress.tallies
+    assert (web.what, web.dataset, web.pending, web.tokens) == ("tokens of web", "pile.web.tokens", 0, 700)
+    assert (pile.number, pile.of, pile.total, pile.tokens) == (2, 2, 8 * MB, 900)
+    assert progress.tally is pile
+
+
+def test_a_build_alone_has_one_tally_and_no_step() -> None:
+    progress = RunProgress("planning", Console(file=io.StringIO()))
+    for event in _run():
+        progress(event)
+    assert [tally.what for tally in progress.tallies] == [""]
+
+
+def test_bars_of_a_mixture_stand_below_its_step() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system=None, legacy_windows=False)
+    progress = RunProgress("planning", console)
+    for event in _steps():
+        progress(event)
+    out.truncate(0)
+    console.print(progress._render())
+    lines = out.getvalue().replace("\0", "").splitlines()
+    assert lines[0].rstrip() == "step 2 of 2: the mixture"
+    assert lines[1].startswith("all sources")
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_events_may_come_from_any_thread() -> None:

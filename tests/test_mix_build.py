@@ -158,13 +158,8 @@ def test_documents_are_mixed_and_packed_with_every_token_in_the_account(root: Pa
     assert mixture is not None
     assert account.documents == sum(one.drawn_rows for one in mixture.sources.values()) == 600
     assert account.slots == account.content_packed + account.bos + account.eos + account.pad
-    rows = table(root, manifest)
-    found = Counter(
-        (piece["file"], piece["position"])
-        for row in rows["documents"].to_pylist()
-        for piece in row
-        if not piece["start"]
-    )
+    rows: list[Any] = table(root, manifest)["documents"].to_pylist()
+    found = Counter((piece["file"], piece["position"]) for row in rows for piece in row if not piece["start"])
     assert found == Counter(expected_documents(root, config))
 
 

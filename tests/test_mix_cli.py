@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.mix_support import SEQ_LENGTH, build_mixtures, settings
+from tests.mixed_store import SEQ_LENGTH, build_mixtures, settings
 from tokenlake.catalog import Catalog
 from tokenlake.cli.app import main
 from tokenlake.manifest import Manifest

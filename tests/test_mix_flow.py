@@ -22,7 +22,7 @@ from tasks.request import (
     resolve_request,
 )
 from tasks.steps import LocalSteps
-from tests.mix_support import settings
+from tests.mixed_store import settings
 from tokenlake.build.events import Event, Planned, Step
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve

@@ -142,6 +142,14 @@ def test_a_dataset_that_is_not_there_is_named_with_those_that_are(lake: Lake) ->
         lake.plan(["alpha", "alfa"], mix={"epochs": 1})
 
 
+def test_a_build_of_its_own_newest_version_would_never_end(lake: Lake) -> None:
+    lake.put("mixed")
+    lake.put("b")
+    with pytest.raises(ConfigError, match=r"'mixed' is the name of this build too.*mixed@v1"):
+        lake.plan(["mixed", "b"], mix={"epochs": 1})
+    assert len(lake.plan(["mixed@v1", "b"], mix={"epochs": 1}).parents) == 2
+
+
 def test_equal_files_of_two_parents_are_one_input(lake: Lake) -> None:
     for name in "ab":
         lake.put(name, source="s")
@@ -238,6 +246,7 @@ def test_a_mixture_ends_where_it_is_asked_to(lake: Lake, mix: dict[str, Any], ro
         ({"total_rows": 71}, "its sources end after 70 rows"),
         ({"total_tokens": 2000}, r"2,000, but the sources end after 70 rows with about 1,400 tokens"),
         ({"epochs": 0.001}, "comes to 0 rows"),
+        ({"block_size": 1 << 40}, "mix.block_size: 1099511627776; expected at most"),
     ],
 )
 def test_more_than_there_is_or_nothing_at_all_is_refused(
@@ -486,9 +495,9 @@ def test_units_of_equal_fingerprints_hold_the_same_rows_whatever_the_schedule_do
         if one == two:
             rows, same = (_rows(mixture, start, start + 60) for mixture in mixtures)
             assert rows == same
-        else:  # nothing is built again before the schedules part, but for a block and the sources' rounding
+        else:  # nothing is built again before the schedules part, but for a block and some rows
             parted = points[keep - 1][0] + (interpolation == "step")
-            assert start + 60 + lanes * (block + 5) + lanes * step_lanes >= parted * lanes * step_lanes
+            assert start + 60 + lanes * (block + 17) + lanes * step_lanes >= parted * lanes * step_lanes
 
 
 def _rows(mixture: Mixture, start: int, stop: int) -> list[tuple[str, int, int]]:

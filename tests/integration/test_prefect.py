@@ -91,7 +91,7 @@ def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def worker(server: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Both deployments, and a worker of their pool."""
+    """The deployments, and a worker of their pool."""
     prefect(server, "work-pool", "create", "tokenlake", "--type", "process")
     prefect(server, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
     with started(server, "worker", "start", "--pool", "tokenlake", "--limit", "1"):
@@ -115,9 +115,86 @@ def test_a_deployment_runs_to_a_committed_version(
     assert run["name"] == "llama2-2048"
     names = {task["name"] for task in tasks_of(worker, run["id"])}
     assert names == {"plan", "unit 00000", "commit", "report"}
-    page = post(worker, "artifacts/filter")[0]
-    assert page["key"] == "tokens-llama2-2048"
+    [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["tokens-llama2-2048"]}})
     assert f"{manifest.account.tokens:,}" in page["data"]
+
+
+def test_a_mixture_is_deployed_as_runs_of_tokenize_and_a_mixture_of_what_they_made(
+    worker: dict[str, str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    sources = two_sources(tmp_path)
+    store = tmp_path / "store"
+    shown = prefect(
+        worker,
+        *("deployment", "run", "mix/pretrain-2048", "--watch"),
+        *("--param", f"data_files={json.dumps(sources)}"),
+        *("--param", f"weights={json.dumps({'code': 0.25, 'web': 0.75})}"),
+        *("--param", f"tokenizer={tokenizer_dir}"),
+        *("--param", f"output={store}"),
+        *("--param", "name=pile"),
+    )
+    assert "Completed" in shown
+    manifest = Catalog(open_store(str(store))).manifest("pile", 1)
+    assert manifest.mixture is not None
+    assert list(manifest.mixture.sources) == ["code", "web"]
+    run = post(worker, "flow_runs/filter", sort="START_TIME_DESC", flows={"name": {"any_": ["mix"]}})[0]
+    children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run["id"]]}})
+    assert {child["name"]: child["state_type"] for child in children} == {
+        "pile.code.tokens": "COMPLETED",
+        "pile.web.tokens": "COMPLETED",
+    }
+    names = [task["name"] for task in tasks_of(worker, run["id"]) if "/" not in task["task_key"]]
+    assert {"plan", "unit 00000", "commit", "report"} <= set(names)
+    [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["tokens-pile"]}})
+    for told in ("### Mixture", "| code | pile.code.tokens@v1 | 25.00% |", "### Order"):
+        assert told in page["data"]
+
+
+def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
+    worker: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    short = two_sources(tmp_path)["web"]
+    config = {
+        **asked(data, tokenizer_dir, tmp_path / "store"),
+        "name": "pile",
+        "datasets": [{"name": "web", "data_files": short}, {"name": "slow", "data_files": str(data)}],
+        "mix": {"weights": {"web": 0.5, "slow": 0.5}, "total_rows": 200, "lanes": 1, "seed": 0},
+    }
+    deployment = get(worker, "deployments/name/mix/pretrain-2048")["id"]
+    path = f"deployments/{deployment}/create_flow_run"
+    run = post(worker, path, parameters={"config": config})["id"]
+    ledger = tmp_path / "store" / "pile.slow.tokens" / "v1" / "ledger"
+    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2, "two units are finished")
+    builders = build_workers()
+
+    prefect(worker, "flow-run", "cancel", run)
+    until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone", 10)
+    until(lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED", "the run is cancelled")
+    children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run]}})
+    assert {child["name"]: child["state_type"] for child in children} == {
+        "pile.web.tokens": "COMPLETED",
+        "pile.slow.tokens": "CANCELLED",
+    }
+    assert not (ledger.parent / "manifest.json").exists()
+
+    (tmp_path / "pile.yaml").write_text(json.dumps(config))
+    with launched(worker, tmp_path / "pile.yaml") as again:
+        assert again.wait() == 0
+    assert again.told[-1] == ["result", ["built", 1, 0]]
+    told = [event for event, _ in again.told]
+    assert told.count("Step") == 3
+    assert told.count("Planned") == 3
+    assert told.count("EngineCondemned") == 0
+
+
+def test_a_flow_that_is_given_what_the_other_builds_names_it(worker: dict[str, str]) -> None:
+    text: dict[str, Any] = {"name": "one", "datasets": [{"name": "a", "data_files": "/none"}]}
+    mixed = text | {"mix": {"weights": {"a": 1.0}, "epochs": 1}}
+    for flow, config, other in (("tokenize/demo", mixed, "mix"), ("mix/pretrain-2048", text, "tokenize")):
+        deployment = get(worker, f"deployments/name/{flow}")["id"]
+        run = post(worker, f"deployments/{deployment}/create_flow_run", parameters={"config": config})["id"]
+        until(lambda run=run: get(worker, f"flow_runs/{run}")["state_type"] == "FAILED", "the run failed")
+        assert f"the flow `{other}`" in get(worker, f"flow_runs/{run}")["state"]["message"]
 
 
 def test_a_cancelled_run_stops_and_can_be_resumed(
@@ -212,6 +289,16 @@ def test_a_bad_record_ends_the_run_at_once(
     recorded = post(server, "flow_runs/filter", sort="START_TIME_DESC")[0]
     assert recorded["state_type"] == "FAILED"
     assert "bad.jsonl:2" in recorded["state"]["message"]
+
+
+def two_sources(folder: Path) -> dict[str, str]:
+    """Some documents of code and of web; their files by source."""
+    found: dict[str, str] = {}
+    for name, many in (("code", 40), ("web", 200)):
+        texts = [{"text": f"{name} {i} " + "flows to the sea. " * (i % 50 + 1)} for i in range(many)]
+        found[name] = str(folder / f"{name}.jsonl")
+        Path(found[name]).write_text("".join(json.dumps(text) + "\n" for text in texts))
+    return found
 
 
 class Launched:

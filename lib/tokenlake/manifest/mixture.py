@@ -23,6 +23,10 @@ _INTERPOLATION: Final = re.compile("step|linear|cosine")
 _STOP: Final = re.compile("restart|first_exhausted|all_exhausted")
 _WEIGHTS_BY: Final = re.compile("rows|tokens")
 
+#: More would cost a reader memory for nothing; a manifest that says so is damaged or hostile.
+MOST_LANES: Final = 1 << 16
+MOST_BLOCK: Final = 1 << 24
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,9 @@ class MixtureOrder:
     @classmethod
     def read(cls, source: Fields) -> Self:
         found = cls(
-            lanes=source.count("lanes", low=1),
+            lanes=source.count("lanes", low=1, high=MOST_LANES),
             batch_size=source.count("batch_size", low=1),
-            block_size=source.count("block_size", low=1),
+            block_size=source.count("block_size", low=1, high=MOST_BLOCK),
             step_rows=source.count("step_rows", low=1),
             seed=source.signed("seed"),
             stop=cast("Stop", source.text("stop", _STOP)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, Final, final
 
 from tokenlake.build.mixing.job import Level, RowsOut
 from tokenlake.build.mixing.parents import FoundParent
@@ -24,7 +24,10 @@ from tokenlake.mixing import Mixture
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
-_OF_ITS_PLACE = ("folder", "append_eos")
+_LATER: Final = 16
+"""Rows of a lane by which the time of a count may be later, for up to 28 sources."""
+
+_OF_ITS_PLACE: Final = ("folder", "append_eos")
 """What a manifest says of a tokenizer that is not about what its ids mean."""
 
 
@@ -142,12 +145,13 @@ class UnitIdentity:
         """A step whose weights, and those of later ones, put no row before position `stop`.
 
         In a lane, the blocks that hold the places before it are decided by counts at their ends. A count of n rows is
-        that of a time at most half a row for each source later than n (see :mod:`tokenlake.mixing.counts`).
+        that of a time at most half a row for each source later than n (see :mod:`tokenlake.mixing.counts`); rounded up,
+        so that a source more changes nothing here.
         """
         spec = self._spec
         places = int(self._mixture.layout.places_before(stop).max())
         slots = -(-places // spec.block_size) * spec.block_size
-        rows = (slots + len(spec.lengths) // 2 + 2) * spec.lanes
+        rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * spec.lanes
         return -(-rows // spec.step_rows)
 
 

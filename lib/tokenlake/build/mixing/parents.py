@@ -102,16 +102,24 @@ class FoundParent:
         return self.manifest.sha256
 
 
-def find_parents(catalog: Catalog, parents: tuple[ResolvedParent, ...]) -> tuple[FoundParent, ...]:
+def find_parents(catalog: Catalog, parents: tuple[ResolvedParent, ...], name: str) -> tuple[FoundParent, ...]:
     """Return the parents, the newest committed versions where none is named; each manifest is read once.
 
+    Args:
+        name: of the dataset that is made of them.
+
     Raises:
-        ConfigError: there is no such dataset or no such committed version.
+        ConfigError: there is no such dataset or no such committed version, or the newest one is what is to be made.
         IntegrityError: a manifest is damaged.
     """
     read: dict[tuple[str, int], Manifest] = {}
     found: list[FoundParent] = []
     for parent in parents:
+        if parent.dataset == name and parent.version is None:
+            raise ConfigError(
+                f"datasets.{parent.name}.dataset: {name!r} is the name of this build too, so that every run would be "
+                f"made of the one before; name the version that is meant, {name}@v1, or set another `name`"
+            )
         reference = parent.dataset if parent.version is None else f"{parent.dataset}@v{parent.version}"
         try:
             key = catalog.resolve(reference)

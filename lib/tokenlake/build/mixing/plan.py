@@ -91,7 +91,7 @@ def plan_mix(build: ResolvedMix, on_event: Watcher = ignore) -> MixPlan:
     """
     store = open_store(build.store)
     catalog = Catalog(store)
-    everyone = find_parents(catalog, build.parents)
+    everyone = find_parents(catalog, build.parents, build.name)
     parents = everyone if build.mixture is None else weighed(everyone, build.mixture)
     level = level_of(parents, build.pack)
     facts = require_one_tokenizer(parents, level)

@@ -14,6 +14,7 @@ from tokenlake.build.mixing.parents import FoundParent
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.config.resolved_mix import ResolvedMixture
 from tokenlake.errors import ConfigError
+from tokenlake.manifest.mixture import MOST_BLOCK, MOST_LANES
 from tokenlake.mixing import Mixture, row_weights
 
 
@@ -35,6 +36,7 @@ def settled(
     Raises:
         ConfigError: there is no such mixture.
     """
+    _require_bounds(asked)
     spec = MixtureSpec(
         lengths={parent.name: parent.rows for parent in parents},
         points=_points(asked, parents),
@@ -62,6 +64,15 @@ def settled(
     whole = single if asked.stop == "restart" else open_mixture(spec)
     spec = replace(spec, rows=_rows(asked, whole, parents, out))
     return spec, open_mixture(spec)
+
+
+def _require_bounds(asked: ResolvedMixture) -> None:
+    for name, value, most in (
+        ("lanes", asked.lanes or 1, MOST_LANES),
+        ("block_size", asked.block_size, MOST_BLOCK),
+    ):
+        if value > most:
+            raise ConfigError(f"mix.{name}: {value}; expected at most {most}", expected=most, got=value)
 
 
 def _points(
