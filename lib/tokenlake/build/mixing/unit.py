@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.account import Account
+from tokenlake.build.mixing.accounts import check_written
 from tokenlake.build.mixing.agenda import Agenda, Step
 from tokenlake.build.mixing.documents import DocumentsOut
 from tokenlake.build.mixing.job import MixJob
@@ -80,7 +81,7 @@ class MixUnit:
             raise
         shares = self._out.shares.accounts()
         account = Account.total([*shares.values(), self._out.rows_of_all])
-        account.check(job.out.seq_length, where=f"unit {job.unit}")
+        check_written(account, parts, job.out.seq_length, where=f"unit {job.unit}")
         return UnitRecord(
             unit=job.unit,
             fingerprint=job.fingerprint,
