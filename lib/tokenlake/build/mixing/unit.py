@@ -34,9 +34,7 @@ SPLIT: Final = "train"
 NO_ENGINE: Final = "none"
 """What a record says of the tokenizer engine where nothing was tokenized."""
 
-_STEP_TOKENS: Final = (
-    1 << 23
-)  # ids that are gathered at a time: 32 MiB, and as much again on the way to the file
+_STEP_TOKENS: Final = 1 << 23  # gathered at a time: 32 MiB, and as much again on the way to the file
 _LEAST_ROWS: Final = 64
 _MOST_ROWS: Final = 1 << 18
 _UNBOUNDED: Final = 1 << 62  # the agenda says when a row group is let go
