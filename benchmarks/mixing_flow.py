@@ -136,7 +136,8 @@ def _config(store: Path, level: str) -> dict[str, Any]:
     return {
         "name": builds.NAME,
         "datasets": [{"name": name, "dataset": f"{name}-{level}"} for name in WEIGHTS],
-        "mix": {"weights": WEIGHTS, "epochs": 1, "seed": 0},
+        # The same lanes for both sizes: what a worker holds are the windows of the lanes.
+        "mix": {"weights": WEIGHTS, "epochs": 1, "seed": 0, "lanes": 8},
         "pack": {"enabled": True, "seq_length": SEQ_LENGTH} if level == "documents" else {},
         "save": {"output_dir": str(store)},
     }
