@@ -265,6 +265,11 @@ class TestExtending:
             asked = counts.shares(position)
             assert all(abs(a - b) <= HALF for a, b in zip(counts.draws_before(position), asked, strict=True))
 
+    def test_the_ceiling_counts_what_was_given_before_the_extension_took_effect(self):
+        points = [{"step": 502, "weights": named([0.0, 1.0])}]
+        counts = Counts(schedule("step", (0, [0.9, 0.1])).extend(at=501, points=points), block_size=1000)
+        assert counts.ceiling(0) == counts.draws_before(10**9)[0] == 900
+
     def test_an_extension_can_be_extended_before_it_ever_took_effect(self):
         old = schedule("linear", (0, [0.5, 0.5]), (100, [0.9, 0.1]))
         twice = old.extend(at=80, points=[{"step": 90, "weights": named([0.0, 1.0])}]).extend(

@@ -430,12 +430,25 @@ class TestExtendedSchedules:
     def test_streams_that_end_say_at_which_step_they_may_be_extended(self, options, data):
         before = Mixture(**options)
         assert before.rows is not None
-        position = data.draw(st.integers(0, before.rows))
+        position = data.draw(st.integers(0, before.rows) | st.just(before.rows))
         at = before.step_after(position)
         old = options["scheduler"]
         new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 9)), data)])
         after = Mixture(**options | {"scheduler": new})
         assert [after.at(one) for one in range(position)] == [before.at(one) for one in range(position)]
+
+    def test_behind_the_end_of_the_shortest_lane_the_ends_of_all_of_them_count(self):
+        """The last rows come lane by lane, so that a lane that grew would move the next one's."""
+        sizes = {"lanes": 3, "batch_size": 3, "block_size": 3, "step_rows": 3, "stop": "first_exhausted"}
+        lengths, old = {"a": 14, "b": 18}, constant({"a": 0.87, "b": 0.13})
+        for seed in range(12):
+            before = Mixture(lengths, old, seed=seed, **sizes)
+            at = before.step_after(before.rows or 0)
+            new = old.extend(at=at, points=[{"step": at + 1, "weights": {"a": 0.1, "b": 0.9}}])
+            after = Mixture(lengths, new, seed=seed, **sizes)
+            assert [after.at(one) for one in range(before.rows or 0)] == [
+                before.at(one) for one in range(before.rows or 0)
+            ]
 
     def test_an_endless_stream_may_be_extended_at_the_step_of_a_position(self):
         mixture = Mixture({"a": 99, "b": 99}, even("a", "b"), lanes=2, batch_size=4, step_rows=4)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.order import EpochOrder, LaneLayout, Permutation, key_of, lane_bounds
+from tokenlake.order import EpochOrder, LaneLayout, Permutation, epochs, key_of, lane_bounds
 from tokenlake.order.random import Int64
 
 Row = tuple[int, int]
 
-sizes = st.lists(st.integers(0, 9), max_size=12)
+sizes = st.lists(st.sampled_from([0, 0, 1, 2, 3, 9]), max_size=12)
 orders = st.tuples(sizes, st.integers(1, 7), st.integers(-5, 2**64), st.none() | st.integers(1, 40))
 
 
@@ -79,6 +79,24 @@ def test_places_of_many_epochs_and_lanes_are_found_together_as_alone(
     assert _rows(*found.at(epoch, lane, place)) == alone
 
 
+@pytest.mark.parametrize("cells", [1, 10, 70])
+def test_many_epochs_of_few_row_groups_are_laid_out_together(
+    cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small dataset goes through thousands of epochs while a large one goes through one."""
+    order = _order([3, 0, 4, 2, 1], 2, 5, None)
+    epoch = np.arange(1000) // 5
+    expected = [_lane(order, each, 0) for each in range(200)]
+    monkeypatch.setattr(epochs, "_CELLS", cells)
+    assert _rows(*order.at(epoch, 0, np.arange(1000) % 5)) == [row for rows in expected for row in rows]
+    far = np.array([10**12, 3, 10**12, 0])
+    assert _rows(*order.at(far, 0, np.full(4, 2)))[1:] == [
+        expected[3][2],
+        _lane(order, 10**12, 0)[2],
+        expected[0][2],
+    ]
+
+
 @given(orders, st.integers(0, 10**9))
 def test_place_of_is_the_inverse(order: tuple[list[int], int, int, int | None], epoch: int) -> None:
     found = _order(*order)
@@ -96,10 +114,11 @@ def test_the_groups_of_a_range_are_those_of_its_places(
     lane = data.draw(st.integers(0, found.lanes - 1))
     stop = data.draw(st.integers(0, found.lane_rows(lane)))
     start = data.draw(st.integers(0, stop))
-    group, _ = found.at(epoch, lane, np.arange(start, stop))
     laid = Permutation(len(order[0]), key_of(order[2], 1, epoch)).at(np.arange(len(order[0])))
-    expected = [int(one) for one in laid if one in group]
-    assert found.groups(epoch, lane, start, stop).tolist() == expected
+    for first, last in ((start, stop), (0, found.lane_rows(lane)), (start, found.lane_rows(lane))):
+        group, _ = found.at(epoch, lane, np.arange(first, last))
+        expected = [int(one) for one in laid if one in group]
+        assert found.groups(epoch, lane, first, last).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 30), min_size=3, max_size=9), st.integers(0, 99))
@@ -222,6 +241,8 @@ def test_what_is_not_there_is_refused() -> None:
         order.at(0, 0, np.array([-1]))
     with pytest.raises(ConfigError, match="there is no lane 2; expected 0 to 1"):
         order.at(0, 2, np.array([0]))
+    with pytest.raises(ConfigError, match="there is no lane -1"):
+        order.lane_rows(-1)
     with pytest.raises(ConfigError, match="epoch -1; expected 0 or more"):
         order.at(-1, 0, np.array([0]))
     with pytest.raises(ConfigError, match="row group 1 has no row 0: it has 0 rows"):

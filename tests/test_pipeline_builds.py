@@ -55,6 +55,24 @@ def test_packed_rows_are_those_of_a_build(data: str, tokenizer: str, tmp_path: P
 @pytest.mark.parametrize(
     "options",
     [
+        {"strategy": "pool", "num_packers": 3},
+        {"strategy": "first_fit"},
+        {"strategy": "best_fit"},
+        {"strategy": "best_fit", "window_tokens": 600, "max_segments": 4},
+    ],
+)
+def test_every_strategy_packs_as_a_build_does(data: str, tmp_path: Path, options: dict[str, Any]):
+    tokenizer = written(byte_level(), tmp_path / "gpt")
+    pack = {"enabled": True, "seq_length": 48, "store_segment_ids": True, "shuffle_packed": False, **options}
+    config = {"datasets": [{"data_files": data, "tokenizer": tokenizer}], "pack": pack}
+    ours, theirs = made(config, "tokenize", "pack"), built(config, tmp_path / "store")
+    assert ours["input_ids"] == theirs["input_ids"]
+    assert ours["segment_ids"] == theirs["segment_ids"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
         {},
         {"max_length": 7},
         {"long_documents": "keep"},

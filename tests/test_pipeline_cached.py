@@ -25,10 +25,12 @@ from tokenlake.tokenizers import Encoder
 class Gaps(ShardedDataSource):
     """Rows of tokens in two shards, with gaps in their numbers; counts what is drawn, and may break."""
 
-    shard_names = ("a", "b")
-
     def __init__(self, rows: int = 50, breaks: int | None = None) -> None:
         self.rows, self.breaks, self.drawn = rows, breaks, 0
+
+    @property
+    def shard_names(self) -> tuple[str, ...]:
+        return ("a", "b")
 
     @property
     def every_row(self) -> bool:
@@ -236,7 +238,9 @@ def test_what_a_lambda_makes_is_not_kept(config: dict[str, Any], encoded: list[i
 
 def test_what_a_stage_of_ones_own_makes_is_not_kept(config: dict[str, Any]):
     class Shout(tl.BaseStage):
-        name = "shout"
+        @property
+        def name(self) -> str:
+            return "shout"
 
         def process(self, data: Any, context: Any) -> Any:
             return {

@@ -313,8 +313,9 @@ def test_a_length_that_is_unknown_is_a_type_error():
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any]):
+    given: dict[str, Any] = {"source": numbered(1), **options}
     with pytest.raises(ConfigError, match=next(iter(options))):
-        AsyncDataLoader(**({"source": numbered(1)} | options))
+        AsyncDataLoader(**given)
 
 
 def test_devices_are_not_available_yet():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from itertools import islice
 from typing import Any
 
@@ -119,6 +121,20 @@ def test_an_endless_source_is_a_stream_and_is_not_read_far_ahead():
     rows = list(islice(stream, 3))
     assert [row["input_ids"][:3].tolist() for row in rows] == [[8] * 3, [10] * 3, [12] * 3]
     assert source.drawn < 10_000
+
+
+def test_little_is_held_however_many_rows_have_come():
+    source = Endless(lambda i: {"input_ids": np.full(500, i % 90 + 8, np.int32)})
+    stream = iter(PackedShardedSource(source, {"seq_length": 500, "eos_token_id": EOS}))
+    next(stream)
+    gc.collect()
+    tracemalloc.start()
+    for _ in islice(stream, 4000):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert source.drawn >= 4000
+    assert peak < 4 << 20  # 4,000 rows of ids and segments are 16 MB
 
 
 def test_nothing_is_read_before_the_first_row_is_drawn():

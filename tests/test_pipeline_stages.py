@@ -466,10 +466,12 @@ def test_different_tokenizers_cannot_be_mixed(two: dict[str, Any], another: str)
     assert made.get_stages() == ["source", "tokenize"]
 
 
-def test_an_endless_mixture_is_packed_without_end(two: dict[str, Any]):
-    made = pipeline(two).source().tokenize().mix().pack({"seq_length": 16}).load({"batch_size": 50})
-    batches = list(islice(made.build(), 30))
-    assert {batch["input_ids"].shape for batch in batches} == {(50, 16)}
+def test_an_endless_mixture_is_packed_without_end(two: dict[str, Any], tmp_path: Path):
+    long = write_jsonl(tmp_path / "long.jsonl", [{"text": f"many words {n} " * 400} for n in range(4)])
+    datasets = [{"name": "a", "data_files": str(long)}, {"name": "b", "data_files": str(long)}]
+    made = pipeline(two, datasets=datasets).source().tokenize().mix().pack({"seq_length": 64})
+    batches = list(islice(made.load({"batch_size": 50}).build(), 40))  # more than the eight documents have
+    assert {batch["input_ids"].shape for batch in batches} == {(50, 64)}
 
 
 # save
@@ -594,6 +596,13 @@ def test_what_never_ends_cannot_be_saved(two: dict[str, Any], tmp_path: Path):
     assert list((tmp_path / "out").glob("*.parquet"))
 
 
+def test_a_dataset_that_was_mixed_cannot_be_saved_in_its_own_way(two: dict[str, Any], tmp_path: Path):
+    datasets = [two["datasets"][0] | {"save_path": str(tmp_path / "x")}, two["datasets"][1]]
+    made = pipeline(two, datasets=datasets, mix={"total_rows": 9}).source().mix()
+    with pytest.raises(ConfigError, match=r"datasets\.a\.save_path: set, but what is saved is 'mixed'"):
+        made.save()
+
+
 def test_a_save_section_that_says_no_writes_nothing(one: dict[str, Any], tmp_path: Path):
     save = {"output_dir": str(tmp_path / "out"), "enabled": False}
     assert len(list(pipeline(one, save=save).source().save().build())) == 40
@@ -662,7 +671,8 @@ def test_no_stage_reads_a_row(two: dict[str, Any], tmp_path: Path):
     made.stage(counting).tokenize().mix().pack().save().load()
     repr(made.get_data())
     assert [source.drawn for source in counting.counted.values()] == [0, 0]
-    batches = pipeline(two).source().stage(counting).tokenize().mix().pack().load().build()
+    again = pipeline(two, mix={"total_rows": 60}, pack={"seq_length": 16}).source().stage(counting)
+    batches = again.tokenize().mix().pack().load().build()
     assert [source.drawn for source in counting.counted.values()] == [0, 0]
     next(batches)
     assert all(source.drawn for source in counting.counted.values())
@@ -683,7 +693,9 @@ def test_a_stage_of_ones_own_is_applied(one: dict[str, Any]):
 
 def test_a_stage_of_ones_own_may_make_tokens_and_names(one: dict[str, Any]):
     class Letters(BaseStage):
-        name = "letters"
+        @property
+        def name(self) -> str:
+            return "letters"
 
         def process(self, data: Any, context: PipelineContext) -> Any:
             return {
@@ -697,7 +709,9 @@ def test_a_stage_of_ones_own_may_make_tokens_and_names(one: dict[str, Any]):
 @pytest.mark.parametrize("made", [None, {}, {"a": 3}, []])
 def test_what_a_stage_returns_is_checked(one: dict[str, Any], made: Any):
     class Odd(BaseStage):
-        name = "odd"
+        @property
+        def name(self) -> str:
+            return "odd"
 
         def process(self, data: Any, context: PipelineContext) -> Any:
             return made

@@ -15,10 +15,13 @@ from hypothesis.extra import numpy as arrays
 
 from tests.reading_support import BOS, LENGTH, chosen_rows, lake_of, placed, rows_of, table_of
 from tests.tokenizer_samples import sentencepiece
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.order import EpochOrder, LaneLayout
 from tokenlake.ragged import offsets_of
 from tokenlake.reading import GroupCache, StoredRows, runs, take_documents, take_packed
+from tokenlake.reading.pieces import Pieces
 from tokenlake.reading.runs import bit_array, bit_rows, move
+from tokenlake.reading.wanted import Part
 from tokenlake.schema import packed_schema
 from tokenlake.storage import Store
 
@@ -113,6 +116,31 @@ def test_each_row_group_is_decoded_once_a_call_even_if_nothing_is_kept(lake: Sto
     assert cache.decoded.rows == sum(rows.rows for rows in sources)
 
 
+def test_an_epoch_read_batch_by_batch_holds_every_stored_row_once(lake: Store) -> None:
+    rows, cache = rows_of(lake, "plain"), GroupCache(1 << 20)
+    order = EpochOrder(rows.group_rows, lanes=4, seed=0)
+    layout = LaneLayout(order.lengths, 4, 16)
+    batches: list[Row] = []
+    for first in range(0, order.rows, 16):
+        lane, place = layout.locate(np.arange(first, min(first + 16, order.rows)))
+        group, row = order.at(3, lane, place)
+        batches += take_packed([rows], np.zeros_like(group), group, row, cache=cache).to_pylist()
+    stored = table_of(lake, rows).to_pylist()
+    assert batches != stored
+    assert sorted(map(repr, batches)) == sorted(map(repr, stored))
+    assert cache.decoded.groups == len(rows.group_rows)
+
+
+def test_segments_without_their_documents_are_damage(lake: Store) -> None:
+    rows = rows_of(lake, "plain")
+    batch = rows.read(0)
+    documents: Any = batch.column(2)
+    assert documents.value_lengths()[0] != documents.value_lengths()[1]
+    wrong = batch.set_column(2, batch.schema.field(2), documents.take(pa.array([1, 0, 2, 3, 4, 5])))
+    with pytest.raises(IntegrityError, match="numbers of segments"):
+        Pieces.of(Part(rows, wrong, np.zeros(1, np.int64), np.zeros(1, np.int64)))
+
+
 # Documents
 
 
@@ -144,7 +172,7 @@ def _unpadded(stored: Row) -> list[int]:
 def test_padding_is_really_there_on_both_sides(lake: Store) -> None:
     """What the test above rests on."""
     for side, edge in (("left", 0), ("right", -1)):
-        masks = table_of(lake, rows_of(lake, side))["attention_mask"].to_pylist()
+        masks: list[Any] = table_of(lake, rows_of(lake, side))["attention_mask"].to_pylist()
         assert {mask[edge] for mask in masks} == {0, 1}
         assert {mask[-1 - edge] for mask in masks} == {1}
 

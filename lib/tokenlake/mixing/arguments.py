@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, Literal, get_args
 
+import numpy as np
+
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.order import lane_bounds
 from tokenlake.order.random import Int64
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
@@ -76,3 +79,33 @@ def check_ends(
                 f"{most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
                 "schedule, another stop strategy, or no such source"
             )
+
+
+def check_cut(rows: int | None, there: int | None, stop: str) -> None:
+    """Raise ConfigError where a stream of `there` rows (None: endless) cannot be cut after `rows` (None: it is not)."""
+    if rows is None:
+        return
+    if rows < 0:
+        raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
+    if there is not None and there < rows:
+        raise ConfigError(
+            f"a mixture of {rows} rows was asked for; its sources end after {there} rows with stop {stop!r}: "
+            f"expected at most {there}, or stop 'restart'",
+            expected=there,
+            got=rows,
+        )
+
+
+def rows_by_lane(names: Sequence[str], lengths: Sequence[int | None], lanes: int) -> Int64:
+    """Return the rows of each source in each lane, int64[lanes, J]; -1 where they are unknown.
+
+    Raises:
+        ConfigError: they are unknown and there are several lanes.
+    """
+    if lanes > 1 and None in lengths:
+        raise ConfigError(
+            f"source {names[lengths.index(None)]!r} has an unknown number of rows and cannot be cut into {lanes} "
+            "lanes; expected lanes=1, or the length of every source"
+        )
+    columns = [np.full(lanes, -1) if rows is None else np.diff(lane_bounds(rows, lanes)) for rows in lengths]
+    return np.stack(columns, axis=1).astype(np.int64)

@@ -23,12 +23,19 @@ from typing import Any, final
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.arguments import check_ends, check_names, check_sizes, check_stop
+from tokenlake.mixing.arguments import (
+    check_cut,
+    check_ends,
+    check_names,
+    check_sizes,
+    check_stop,
+    rows_by_lane,
+)
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.slots import Slots
 from tokenlake.mixing.stopping import Lane
-from tokenlake.order import LaneLayout, lane_bounds
+from tokenlake.order import LaneLayout
 from tokenlake.order.random import Int64
 
 
@@ -105,7 +112,7 @@ class Mixture:
         self._lanes, self._stop, self._step_rows = lanes, stop, step_rows
         self._endless = LaneLayout(None, lanes, batch_size)
         self._lengths = tuple(lengths[name] for name in scheduler.names)
-        self._rows_of = self._split()
+        self._rows_of = rows_by_lane(self.names, self._lengths, lanes)
         self._counts = Counts(
             scheduler,
             step_rows=max(1, step_rows // lanes),
@@ -116,7 +123,7 @@ class Mixture:
         check_ends(self.names, self._lengths, self._rows_of, stop, self._counts)
         self._parts = tuple(self._part(lane) for lane in range(lanes))
         self._rows = rows
-        self._check_rows(rows)
+        check_cut(rows, self.layout.rows, stop)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Mixture, **self._asked), ()
@@ -211,8 +218,8 @@ class Mixture:
             return -(-position // self._step_rows)
         places = self.layout.places_before(position)
         lengths = self.layout.lengths
-        if lengths is not None and position > int(lengths.min()) * self._lanes:
-            places = lengths
+        if self._stop == "first_exhausted" and lengths is not None and (places > lengths.min()).any():
+            places = lengths + 1  # behind the shortest lane's end it matters where the others end
         slots = max(part.slots_until(int(place)) for part, place in zip(self._parts, places, strict=True))
         return -(-slots * self._lanes // self._step_rows)
 
@@ -224,20 +231,6 @@ class Mixture:
     @cached_property
     def _cut(self) -> Int64:
         return self.layout.places_before(self._rows or 0)
-
-    def _split(self) -> Int64:
-        """Rows of each source in each lane, int64[lanes, J]; -1 where they are unknown."""
-        if self._lanes > 1 and None in self._lengths:
-            unknown = self._scheduler.names[self._lengths.index(None)]
-            raise ConfigError(
-                f"source {unknown!r} has an unknown number of rows and cannot be cut into {self._lanes} lanes; "
-                "expected lanes=1, or the length of every source"
-            )
-        columns = [
-            np.full(self._lanes, -1) if rows is None else np.diff(lane_bounds(rows, self._lanes))
-            for rows in self._lengths
-        ]
-        return np.stack(columns, axis=1).astype(np.int64)
 
     def _part(self, lane: int) -> Lane:
         rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None
@@ -251,19 +244,6 @@ class Mixture:
         each = np.where(rows < 0, np.int64(1) << 62, rows)[source]
         epoch = number // each
         return epoch, number - epoch * each
-
-    def _check_rows(self, rows: int | None) -> None:
-        if rows is None:
-            return
-        if rows < 0:
-            raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
-        if self._ends and (there := self.layout.rows or 0) < rows:
-            raise ConfigError(
-                f"a mixture of {rows} rows was asked for; its sources end after {there} rows with stop {self._stop!r}: "
-                f"expected at most {there}, or stop 'restart'",
-                expected=there,
-                got=rows,
-            )
 
     def _check_lane(self, lane: int) -> None:
         if not 0 <= lane < self._lanes:

@@ -1,7 +1,7 @@
 """Pieces: the stretches of a schedule in which every weight follows one curve.
 
-A piece knows where its curve would end, also when the piece itself is cut before that: what is left of a line that
-was cut is the same line.
+A piece ends where the next one starts. It knows where its curve leads to, also where the next piece comes before that:
+what is left of a line that was cut is the same line.
 """
 
 from __future__ import annotations
@@ -43,13 +43,11 @@ class Piece:
     Attributes:
         first: what holds where it starts.
         last: what its curve moves towards; the same weights as `first` where they hold on.
-        stop: the step that it ends before; None: it never ends. At most the step of `last`.
         curve: how it moves; "step": not at all.
     """
 
     first: Point
     last: Point
-    stop: int | None
     curve: Curve
 
     @property
@@ -69,8 +67,8 @@ class Piece:
 
 def pieces_of(points: Sequence[Point], curve: Curve) -> tuple[Piece, ...]:
     """Return the pieces that lead from point to point, the first from its own step on; the last never ends."""
-    between = [Piece(first, _end(first, last, curve), last.step, curve) for first, last in pairwise(points)]
-    return (*between, Piece(points[-1], points[-1], None, "step"))
+    between = [Piece(first, _end(first, last, curve), curve) for first, last in pairwise(points)]
+    return (*between, Piece(points[-1], points[-1], "step"))
 
 
 def led_up_to(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
@@ -79,18 +77,15 @@ def led_up_to(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     if first.step == 0:
         return tuple(pieces)
     begin = replace(first, step=0)
-    return (Piece(begin, begin, first.step, "step"), *pieces)
+    return (Piece(begin, begin, "step"), *pieces)
 
 
 def cut(pieces: Sequence[Piece], at: int) -> tuple[tuple[Piece, ...], Point]:
-    """Return the pieces before a step, the last one ending there, and the point that its weights make there."""
-    kept = [piece for piece in pieces if piece.start < at]
+    """Return the pieces that start before a step, and the point that its weights make there."""
     there = next(piece for piece in reversed(pieces) if piece.start <= at)
     weights = there.weights_at(Fraction(at))
     given = there.first.given if weights == there.first.weights else tuple(map(float, weights))
-    if kept:
-        kept[-1] = replace(kept[-1], stop=at)
-    return tuple(kept), Point(at, given, weights)
+    return tuple(piece for piece in pieces if piece.start < at), Point(at, given, weights)
 
 
 def point_names(item: Any) -> tuple[str, ...]:

@@ -103,6 +103,7 @@ class EpochOrder:
 
     def lane_rows(self, lane: int) -> int:
         """Return how many rows a lane has in each epoch."""
+        self._check_lanes(np.array([lane]))
         return int(self._lengths[lane])
 
     def at(self, epoch: Int64 | int, lane: Int64 | int, place: Int64) -> tuple[Int64, Int64]:
@@ -152,7 +153,6 @@ class EpochOrder:
             )
         laid, begin = self._one(epoch), int(self._bounds[lane])
         low, high = -(-start // self._window) * self._window, stop // self._window * self._window
-        high = stop if stop == self.lane_rows(lane) else high
         if low >= high:
             low = high = stop
         cut = np.concatenate([np.arange(start, low), np.arange(high, stop)])
@@ -225,14 +225,17 @@ class EpochOrder:
     def _check(self, epochs: Int64, lanes: Int64, place: Int64) -> None:
         if len(epochs) and epochs.min() < 0:
             raise ConfigError(f"epoch {epochs.min()}; expected 0 or more")
-        if len(lanes) and not (lanes.min() >= 0 and lanes.max() < self.lanes):
-            wrong = lanes[(lanes < 0) | (lanes >= self.lanes)][0]
-            raise ConfigError(f"there is no lane {wrong}; expected 0 to {self.lanes - 1}")
+        self._check_lanes(lanes)
         outside = (place < 0) | (place >= self._lengths[lanes])
         if outside.any():
             first = int(np.argmax(outside))
             lane = int(np.broadcast_to(lanes, place.shape)[first])
             raise ConfigError(f"lane {lane} has no place {place[first]}: it has {self.lane_rows(lane)} rows")
+
+    def _check_lanes(self, lanes: Int64) -> None:
+        if len(lanes) and not (lanes.min() >= 0 and lanes.max() < self.lanes):
+            wrong = lanes[(lanes < 0) | (lanes >= self.lanes)][0]
+            raise ConfigError(f"there is no lane {wrong}; expected 0 to {self.lanes - 1}")
 
     def _check_rows(self, group: Int64, row: Int64) -> None:
         if len(group) and not (group.min() >= 0 and group.max() < len(self._group_rows)):

@@ -50,5 +50,5 @@ def best_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None 
 
 
 def _enough(tokens: int, seq_length: int) -> int:
-    """Return how many rows are few enough: one more than is possible, or where hardly a slot is padding."""
-    return max(-(-tokens // seq_length) + 1, tokens * _PADDING // (seq_length * (_PADDING - 1)))
+    """Return how many rows are few enough: as few as is possible, or where hardly a slot is padding."""
+    return max(-(-tokens // seq_length), tokens * _PADDING // (seq_length * (_PADDING - 1)))

@@ -37,7 +37,7 @@ def exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int6
     bins = np.empty(len(sizes), np.int64)
     if not len(sizes):
         return bins
-    stock = _Stock(np.bincount(sizes, minlength=capacity + 1).tolist(), capacity)
+    stock = _Stock(np.bincount(sizes, minlength=capacity + 1), capacity)
     takes: list[tuple[int, int, int, int]] = []  # size, first bin, bins, items of that size in each
     opened = 0
     for made, pattern in stock.patterns(max_items or len(sizes)):
@@ -54,15 +54,13 @@ def exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int6
 class _Stock:
     """How many items of each size there are."""
 
-    def __init__(self, counts: list[int], capacity: int) -> None:
-        self._counts, self._capacity = counts, capacity
-        self._there = self._mirror = 0
-        for size, count in enumerate(counts):
-            if count:
-                self._there |= 1 << size
-                self._mirror |= 1 << (capacity - size)
+    def __init__(self, counts: Int64, capacity: int) -> None:
+        self._counts, self._capacity = counts.tolist(), capacity
+        sizes = np.flatnonzero(counts).tolist()
+        self._there = sum(1 << size for size in sizes)
+        self._mirror = sum(1 << (capacity - size) for size in sizes)
         # Of equally common sizes the larger; counts fall behind, and are set right when they come up.
-        self._commonest = [(-count, -size) for size, count in enumerate(counts) if count]
+        self._commonest = [(-self._counts[size], -size) for size in sizes]
         heapify(self._commonest)
 
     def patterns(self, most: int) -> Iterator[tuple[int, dict[int, int]]]:
@@ -86,20 +84,21 @@ class _Stock:
         pattern: dict[int, int] = {}
         room, free = capacity, most
         while free and (fits := there & ((2 << room) - 1)):
-            size = fits.bit_length() - 1
-            if 2 * size >= room and size != room and free > 1:
+            size, items = fits.bit_length() - 1, 1
+            if room > two_more:
+                size = self._common(pattern) or size
+                items = min(-((two_more - room) // size), counts[size] - pattern.get(size, 0), free)
+            elif 2 * size >= room and size != room and free > 1:
                 pair = self._pair(fits & (mirror >> (capacity - room)), room, pattern)
                 if pair:
                     for half in (pair, room - pair):
                         pattern[half] = pattern.get(half, 0) + 1
                     break
-            if room > two_more:
-                size = self._common(pattern) or size
-            items = pattern[size] = pattern.get(size, 0) + 1
-            if items == counts[size]:
+            held = pattern[size] = pattern.get(size, 0) + items
+            if held == counts[size]:
                 there ^= 1 << size
                 mirror ^= 1 << (capacity - size)
-            room, free = room - size, free - 1
+            room, free = room - items * size, free - items
         return pattern
 
     def _pair(self, larger: int, room: int, pattern: dict[int, int]) -> int:

@@ -6,6 +6,8 @@ such rests are emptied into the largest gaps of the others.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,9 @@ from tokenlake.packing.segments import Rests
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+_LEAST_GAP: Final = 64
+"""A gap smaller than a row divided by this is not worth a piece of its own."""
 
 
 def spilled(rests: Rests, seq_length: int, too_many: int, max_segments: int | None = None) -> Rests:
@@ -27,6 +32,7 @@ def spilled(rests: Rests, seq_length: int, too_many: int, max_segments: int | No
     movable = np.flatnonzero(~whole)
     emptied = movable[np.argsort(used[movable], kind="stable")][:too_many]
     room = seq_length - used
+    room[room < seq_length // _LEAST_GAP] = 0
     if max_segments is not None:
         room[np.bincount(rests.bin) + 2 > max_segments] = 0
     while len(emptied):

@@ -31,7 +31,7 @@ class MixStage(BaseStage):
         return "mix"
 
     def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, ShardedDataSource]:
-        """Return ``{"mixed": mixture}``; a single source of whose mixture nothing is asked stays as it is.
+        """Return ``{"mixed": mixture}``; a single source stays as it is where the section says nothing but defaults.
 
         Raises:
             ConfigError: weights are of other names than the sources, or sources have different tokenizers.
@@ -39,7 +39,7 @@ class MixStage(BaseStage):
         """
         check_stage(context.config, "mix")
         mix = context.config.mix
-        if len(data) == 1 and not mix.model_fields_set:
+        if len(data) == 1 and not context.config.mixes:
             return data
         _share_tokenizer(data, context)
         mixed = MixedShardedSource(

@@ -96,7 +96,7 @@ class Pipeline:
     def mix(self, config: MixStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
         """Mix all datasets to one stream, ``mixed``, by weights.
 
-        A single dataset is mixed only where something is asked of the mixture; else it stays as it is.
+        A single dataset is mixed only where the section says more than defaults; else it stays as it is.
 
         Raises:
             RuntimeError: it comes too late, or twice.

@@ -44,6 +44,7 @@ class SaveStage(BaseStage):
         if "enabled" in config.save.model_fields_set and not config.save.enabled:
             return dict(data)
         check_stage(config, "save")
+        _require_own(data, context)
         targets = {name: _target(name, context, alone=len(data) == 1) for name in data}
         _check(targets, context)
         for name, source in data.items():
@@ -51,6 +52,17 @@ class SaveStage(BaseStage):
         made = {name: SavedShardedSource(source, targets[name]) for name, source in data.items()}
         context.saved += made.values()
         return made
+
+
+def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:
+    """Raise ConfigError if a dataset is to be saved in its own way, and is none of the sources any more."""
+    for dataset in context.config.datasets:
+        own = [field for field in ("save_path", "save_format", "num_shards") if getattr(dataset, field)]
+        if own and dataset.name not in data:
+            raise ConfigError(
+                f"datasets.{dataset.name}.{own[0]}: set, but what is saved is {', '.join(map(repr, data))}; save the "
+                "datasets before they are mixed, or leave it out"
+            )
 
 
 def _target(name: str, context: PipelineContext, *, alone: bool) -> SaveTarget:

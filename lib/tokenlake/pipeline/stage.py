@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenlake.pipeline.context import PipelineContext
+from tokenlake.sources.sharded.base import ShardedDataSource
 
 
 class BaseStage(ABC):
@@ -28,10 +29,10 @@ class BaseStage(ABC):
         """What :meth:`Pipeline.get_stages` calls the stage."""
 
     @abstractmethod
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, Any]:
+    def process(self, data: dict[str, ShardedDataSource], context: PipelineContext) -> Mapping[str, Any]:
         """Return what becomes of the sources.
 
         Args:
-            data: name to :class:`ShardedDataSource`.
+            data: name to source.
             context: configuration and seed, and what earlier stages left for this one.
         """

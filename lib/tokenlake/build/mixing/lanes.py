@@ -10,7 +10,8 @@ is a whole stream is cut at the ends of its lanes only: half of that is enough.
                 - each source a row for each lane,
                 - two decoded row groups for each lane and source within 256 MiB,
                 - the whole stream at least six times the row groups of all sources for each lane.
-    unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches.
+    unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches; what is
+                left at the end, if it is less than two thirds of that, goes to the last unit.
 
 The bytes of a row are those of a mean row of the mixture, where they are least along its schedule. Nothing here depends
 on how many workers there are. A longer stream may get more lanes, another schedule other units; who wants to make a

@@ -144,7 +144,13 @@ def _mixed(
     )
     content = {parent.name: content_identity(parent) for parent in parents}
     of_unit = UnitIdentity(level, content, spec, mixture, out)
-    units = range_units(spec.rows or 0, unit_rows, mean_row_bytes(parents, drawn), of_unit)
+    units = range_units(
+        spec.rows or 0,
+        unit_rows,
+        mean_row_bytes(parents, drawn),
+        of_unit,
+        join_rest=asked.unit_rows is None,
+    )
     forecast = forecast_of(
         level,
         parents,

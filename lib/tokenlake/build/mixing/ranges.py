@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
+from typing import Final
 
 from tokenlake.build.mixing.identity import UnitIdentity
 from tokenlake.build.mixing.parents import FoundParent
@@ -13,17 +15,21 @@ from tokenlake.manifest import MIXED
 from tokenlake.manifest.mixturelaw import Outcome
 from tokenlake.storage.layout import MAX_UNIT
 
+_LEAST_REST: Final = Fraction(2, 3)
+"""Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.build.mixing.lanes`."""
+
 
 def range_units(
-    rows: int, unit_rows: int, row_bytes: Fraction, identity: UnitIdentity
+    rows: int, unit_rows: int, row_bytes: Fraction, identity: UnitIdentity, *, join_rest: bool
 ) -> tuple[RangeUnit, ...]:
     """Return the units of a mixture.
 
     Args:
         rows: of the mixture.
-        unit_rows: of a unit; the last may have fewer.
+        unit_rows: of a unit.
         row_bytes: stored bytes of a row, in the mean.
         identity: of units.
+        join_rest: whether rows that are too few for a unit go to the last one, instead of being one.
 
     Raises:
         ConfigError: there are more units than a version can have.
@@ -34,6 +40,9 @@ def range_units(
             f"mix.unit_rows: {unit_rows} makes {count:,} units of {rows:,} rows; a version has at most "
             f"{MAX_UNIT + 1:,}. Set it to {-(-rows // (MAX_UNIT + 1))} or more"
         )
+    if join_rest and count > 1 and rows - (count - 1) * unit_rows < _LEAST_REST * unit_rows:
+        count -= 1
+    bounds = [*(unit_rows * index for index in range(count)), rows]
     return tuple(
         RangeUnit(
             index=index,
@@ -43,8 +52,7 @@ def range_units(
             start=start,
             stop=stop,
         )
-        for index, start in enumerate(range(0, rows, unit_rows))
-        for stop in (min(start + unit_rows, rows),)
+        for index, (start, stop) in enumerate(pairwise(bounds))
     )
 
 

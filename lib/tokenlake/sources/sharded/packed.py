@@ -52,7 +52,7 @@ class PackedShardedSource(ShardedDataSource):
             source: rows with ``input_ids``.
             config: how to pack; `enabled` does not matter here. None: the defaults.
             tokenizer: whose EOS and padding are used where `config` names none.
-            seed: of ``shuffle_packed``; None is 0.
+            seed: of ``shuffle_packed``, which takes ``shuffle_buffer_factor * num_packers`` rows at a time; None is 0.
 
         Raises:
             ConfigError: nobody says what EOS is, or an option is not what is allowed.
@@ -70,9 +70,9 @@ class PackedShardedSource(ShardedDataSource):
             pad_token_id=pad,
             strategy=pack.strategy,
             num_packers=pack.num_packers,
-            max_segments=getattr(pack, "max_segments", None),
+            max_segments=pack.max_segments,
             window_tokens=pack.window_tokens,
-            shuffle_packed=bool(pack.shuffle_packed),
+            shuffle_packed=pack.shuffles,
             shuffle_buffer_factor=pack.shuffle_buffer_factor,
             seed=seed or 0,
             include_segment_ids=pack.include_segment_ids,
