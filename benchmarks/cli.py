@@ -18,6 +18,7 @@ from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
 from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
+from benchmarks.mixing_flow import measure_mixing
 from benchmarks.mixing_positions import measure_positions
 from benchmarks.packing import measure_packing
 from benchmarks.planning import measure_planning
@@ -35,6 +36,7 @@ PARTS: Final = (
     "texts",
     "packing",
     "positions",
+    "mix",
     "determinism",
     "kill",
     "memory",
@@ -147,6 +149,7 @@ def run(options: Options) -> Results:
         "texts": _texts,
         "packing": _packing,
         "positions": _positions,
+        "mix": _mix,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -214,6 +217,12 @@ def _positions(
     options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
 ) -> None:
     goals, notes = measure_positions(options.repeats, 50_000 if options.quick else 2_000_000)
+    results.figures += goals
+    results.notes += notes
+
+
+def _mix(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
+    goals, notes = measure_mixing(options.work, maker, vocabularies[0], options.repeats, quick=options.quick)
     results.figures += goals
     results.notes += notes
 

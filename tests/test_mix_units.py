@@ -29,12 +29,13 @@ from tests.store_support import copy_store
 from tokenlake import schema
 from tokenlake.account import Account
 from tokenlake.build.mixing import unit
+from tokenlake.build.mixing.accounts import check_written
 from tokenlake.build.mixing.agenda import Agenda
 from tokenlake.build.mixing.job import MixJob
 from tokenlake.build.mixing.opened import OpenedParents
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.workbench import Workbench
-from tokenlake.errors import IntegrityError
+from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.manifest import UnitRecord
 from tokenlake.mixing import Mixture, constant
 from tokenlake.mixing.stream import MixtureStream
@@ -215,6 +216,19 @@ def test_any_cut_into_units_writes_the_same_rows(store: Store, kind: str) -> Non
     parts = pa.concat_tables(written(store, record) for record in records)
     assert parts.equals(whole)
     assert Account.total(record.account for record in records).rows_read == 150
+
+
+def test_a_token_that_was_read_and_not_written_is_an_error(store: Store) -> None:
+    for record in (run(_documents(store, 0, 40)), run(_sequences(store, 0, 40))):
+        length = LENGTH if record.account.slots else None
+        check_written(record.account, record.parts, length, where="here")
+        (part,) = record.parts
+        with pytest.raises(
+            AccountError, match=rf"here: {part.tokens} ids were read .* but {part.tokens - 1} were"
+        ):
+            check_written(record.account, (replace(part, tokens=part.tokens - 1),), length, where="here")
+        with pytest.raises(AccountError, match="does not close"):
+            check_written(replace(record.account, kept=39), record.parts, length, where="here")
 
 
 def test_steps_change_nothing_in_packed_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

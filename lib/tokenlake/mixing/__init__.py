@@ -1,13 +1,15 @@
 """Mixing: several sources as one stream, with exact weights that may change along the way.
 
-``schedule`` says which weights hold at a step, ``counts`` how many rows of each source come before a position, and
-``mixture`` which row is at a position. All are functions: nothing is drawn, stored or replayed.
+``schedule`` says which weights hold at a step, ``counts`` how many rows of each source come before a position,
+``mixture`` which row is at a position, and ``stream`` where that row is stored. All are functions: nothing is drawn,
+stored or replayed.
 """
 
 from tokenlake.mixing.arguments import STOPS, Stop
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.mixture import Draws, Mixture
 from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
+from tokenlake.mixing.stream import MixtureStream
 from tokenlake.mixing.weights import row_weights
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "Counts",
     "Draws",
     "Mixture",
+    "MixtureStream",
     "Stop",
     "WeightScheduler",
     "constant",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,6 +12,8 @@ import pyarrow as pa
 
 from tokenlake.account import Account
 from tokenlake.build.mixing.job import RowsOut
+from tokenlake.errors import AccountError
+from tokenlake.manifest import ShardEntry
 from tokenlake.ragged import Ragged, offsets_of
 
 Int32 = npt.NDArray[np.int32]
@@ -62,6 +65,26 @@ def _account(rows: int, ids: int, bos: int, eos: int, existing: int) -> Account:
         eos=eos,
         eos_existing=existing,
     )
+
+
+def check_written(
+    account: Account, parts: Sequence[ShardEntry], seq_length: int | None, *, where: str
+) -> None:
+    """Check that an account of what was read closes, and that as many ids were written.
+
+    Raises:
+        AccountError: it does not, or they were not, which would be a bug.
+    """
+    account.check(seq_length, where=where)
+    read, written = account.content_packed + account.bos + account.eos, sum(part.tokens for part in parts)
+    if read != written:
+        raise AccountError(
+            f"{where}: {read} ids were read or put around documents, EOS included, but {written} were written; this is "
+            "a bug, nothing was committed",
+            left=read,
+            right=written,
+            where=where,
+        )
 
 
 @final

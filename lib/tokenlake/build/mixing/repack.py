@@ -8,6 +8,7 @@ from typing import Final, final
 import numpy as np
 
 from tokenlake.account import Account
+from tokenlake.build.mixing.accounts import check_written
 from tokenlake.build.mixing.documents import DocumentsOut
 from tokenlake.build.mixing.job import RepackJob
 from tokenlake.build.mixing.opened import OpenedParents
@@ -15,7 +16,6 @@ from tokenlake.build.mixing.unit import NO_ENGINE, Progress
 from tokenlake.build.produced import produced_by
 from tokenlake.catalog import read_record
 from tokenlake.manifest import UnitRecord
-from tokenlake.manifest.record import MIXED
 from tokenlake.order import key_of
 from tokenlake.reading import GroupCache, StoredRows, take_documents
 from tokenlake.storage import Layout, Store
@@ -52,7 +52,7 @@ class RepackUnit:
             raise
         shares = [out.shares.accounts()[job.source] for out in self._outs.values()]
         account = Account.total([*shares, *(out.rows_of_all for out in self._outs.values())])
-        account.check(job.out.seq_length, where=f"unit {job.unit}")
+        check_written(account, parts, job.out.seq_length, where=f"unit {job.unit}")
         return UnitRecord(
             unit=job.unit,
             fingerprint=job.fingerprint,
@@ -60,7 +60,6 @@ class RepackUnit:
             inputs=(),
             parts=tuple(parts),
             account=account,
-            shares={job.parent.name: Account.total(shares)} if job.source == MIXED else {},
             quarantine=None,
             engine=NO_ENGINE,
             produced_by=produced_by(),
@@ -77,9 +76,12 @@ class RepackUnit:
 
     def _groups(self, rows: StoredRows) -> Iterator[int]:
         """Yield the row groups of the unit, in the order in which they are stored."""
-        for group in range(len(rows.group_rows)):
-            if rows.shard_of(group)[0].unit == self._job.parent_unit:
-                yield group
+        first = 0
+        for shard in rows.manifest.files:
+            if shard.split == rows.split:
+                last = first + len(shard.row_groups)
+                yield from range(first, last) if shard.unit == self._job.parent_unit else ()
+                first = last
 
     def _shuffle_key(self, split: str) -> int | None:
         """The key by which packed rows are shuffled: the one that packing the text at once would have taken."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.account import Account
+from tokenlake.build.mixing.accounts import check_written
 from tokenlake.build.mixing.agenda import Agenda, Step
 from tokenlake.build.mixing.documents import DocumentsOut
 from tokenlake.build.mixing.job import MixJob
@@ -33,9 +34,7 @@ SPLIT: Final = "train"
 NO_ENGINE: Final = "none"
 """What a record says of the tokenizer engine where nothing was tokenized."""
 
-_STEP_TOKENS: Final = (
-    1 << 23
-)  # ids that are gathered at a time: 32 MiB, and as much again on the way to the file
+_STEP_TOKENS: Final = 1 << 23  # gathered at a time: 32 MiB, and as much again on the way to the file
 _LEAST_ROWS: Final = 64
 _MOST_ROWS: Final = 1 << 18
 _UNBOUNDED: Final = 1 << 62  # the agenda says when a row group is let go
@@ -80,7 +79,7 @@ class MixUnit:
             raise
         shares = self._out.shares.accounts()
         account = Account.total([*shares.values(), self._out.rows_of_all])
-        account.check(job.out.seq_length, where=f"unit {job.unit}")
+        check_written(account, parts, job.out.seq_length, where=f"unit {job.unit}")
         return UnitRecord(
             unit=job.unit,
             fingerprint=job.fingerprint,
