@@ -64,7 +64,6 @@ def rows_out(store: Store, first: ParentVersion, **changes: Any) -> RowsOut:
         "whole": (),
         "loss_mask": False,
         "max_shard_size": 1 << 30,
-        "seed": 0,
     }
     return RowsOut(**{**fields, **changes})
 

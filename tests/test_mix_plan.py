@@ -433,7 +433,6 @@ OUT = RowsOut(
     whole=(),
     loss_mask=False,
     max_shard_size=1,
-    seed=0,
 )
 POINTS = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 4)), min_size=1, max_size=5, unique_by=lambda point: point[0]

@@ -79,7 +79,6 @@ def resolve_mix(config: PipelineConfig, environ: Mapping[str, str] = os.environ)
         parents=tuple(resolved_parent(dataset) for dataset in config.datasets),
         mixture=resolved_mixture(config) if config.mixes else None,
         pack=_pack(config),
-        seed=config.seed,
         max_shard_size=config.save.max_shard_size,
         compression="zstd",
     )

@@ -72,7 +72,6 @@ class ResolvedMix:
         parents: in configuration order.
         mixture: how they are mixed; None: one after the other, every row where it is.
         pack: how to pack documents into rows; None: rows stay what they are.
-        seed: of the shuffle of packed rows.
         max_shard_size: bytes past which an output file ends.
     """
 
@@ -81,6 +80,5 @@ class ResolvedMix:
     parents: tuple[ResolvedParent, ...]
     mixture: ResolvedMixture | None
     pack: ResolvedPack | None
-    seed: int | None
     max_shard_size: int
     compression: Literal["zstd"]

@@ -180,7 +180,6 @@ def rows_out(build: ResolvedMix, parents: Sequence[FoundParent], tokenizer: Toke
         whole=tuple(name for name, found in each.items() if found.whole),
         loss_mask=any("loss_mask" in parent.columns for parent in parents),
         max_shard_size=build.max_shard_size,
-        seed=build.seed or 0,
     )
 
 

@@ -45,7 +45,6 @@ class RowsOut:
         whole: names of parents whose documents come rendered, with what belongs around them.
         loss_mask: whether rows say which of their ids bear loss.
         max_shard_size: bytes after which a part is closed.
-        seed: of the shuffle of packed rows.
     """
 
     pack: ResolvedPack | None
@@ -58,7 +57,6 @@ class RowsOut:
     whole: tuple[str, ...]
     loss_mask: bool
     max_shard_size: int
-    seed: int
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
