@@ -222,4 +222,4 @@ def test_the_recipe_on_the_card_is_the_configuration_of_the_same_order(shuffle_s
     ]
     assert build.pack is not None
     assert (build.pack.seq_length, build.pack.strategy, build.pack.window_tokens) == (2048, "best_fit", 2**20)
-    assert build.seed == shuffle_seed
+    assert build.pack.shuffle_seed == shuffle_seed
