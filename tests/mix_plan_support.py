@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenlake.account import Account
-from tokenlake.build.mixing.parents import FoundParent
-from tokenlake.build.mixing.plan import MixPlan, plan_mix
+from tokenlake.build.mixing.planning.parents import FoundParent
+from tokenlake.build.mixing.planning.plan import MixPlan, plan_mix
 from tokenlake.config import load_config
 from tokenlake.config.resolve import resolve_mix
 from tokenlake.fingerprint import file_id

@@ -23,7 +23,7 @@ import pytest
 from tests.store_support import copy_store
 from tokenlake.build import commit, session
 from tokenlake.build.mixing.order import open_stream
-from tokenlake.build.mixing.plan import MixPlan
+from tokenlake.build.mixing.planning.plan import MixPlan
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.projects import plan_project
 from tokenlake.build.runner import build_dataset, run_pending

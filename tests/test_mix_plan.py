@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mix_plan_support import Lake, described, figures
-from tokenlake.build.mixing.identity import UnitIdentity
 from tokenlake.build.mixing.job import RowsOut
-from tokenlake.build.mixing.lanes import choose_lanes, choose_unit_rows
 from tokenlake.build.mixing.order import open_mixture, open_stream
-from tokenlake.build.mixing.plan import MixPlan
-from tokenlake.build.mixing.planned import RangeUnit, RepackedUnit
+from tokenlake.build.mixing.planning.identity import UnitIdentity
+from tokenlake.build.mixing.planning.lanes import choose_lanes, choose_unit_rows
+from tokenlake.build.mixing.planning.plan import MixPlan
+from tokenlake.build.mixing.planning.planned import RangeUnit, RepackedUnit
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.manifest import MIXED

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.build.mixing.agenda import Agenda
+from tokenlake.build.mixing.writing.agenda import Agenda
 from tokenlake.errors import ConfigError
 from tokenlake.mixing import Mixture, constant
 from tokenlake.mixing.stream import MixtureStream

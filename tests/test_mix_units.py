@@ -28,11 +28,11 @@ from tests.reading_support import LENGTH, lake_of
 from tests.store_support import copy_store
 from tokenlake import schema
 from tokenlake.account import Account
-from tokenlake.build.mixing import unit
-from tokenlake.build.mixing.accounts import check_written
-from tokenlake.build.mixing.agenda import Agenda
 from tokenlake.build.mixing.job import MixJob
-from tokenlake.build.mixing.opened import OpenedParents
+from tokenlake.build.mixing.writing import unit
+from tokenlake.build.mixing.writing.accounts import check_written
+from tokenlake.build.mixing.writing.agenda import Agenda
+from tokenlake.build.mixing.writing.opened import OpenedParents
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.workbench import Workbench
 from tokenlake.errors import AccountError, IntegrityError

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from tokenlake.build.events import Watcher, ignore
-from tokenlake.build.mixing.plan import plan_mix
+from tokenlake.build.mixing.planning.plan import plan_mix
 from tokenlake.build.mixing.project import MixProject
 from tokenlake.build.planning.plan import make_plan
 from tokenlake.build.project import Project

@@ -10,9 +10,9 @@ from typing import Any, Final, final
 
 from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.mixing.job import MixJob, RepackJob
-from tokenlake.build.mixing.opened import OpenedParents
-from tokenlake.build.mixing.repack import RepackUnit
-from tokenlake.build.mixing.unit import MixUnit
+from tokenlake.build.mixing.writing.opened import OpenedParents
+from tokenlake.build.mixing.writing.repack import RepackUnit
+from tokenlake.build.mixing.writing.unit import MixUnit
 from tokenlake.build.recipe import Recipe, open_recipe, special_mode
 from tokenlake.build.unit import Progress, Unit
 from tokenlake.config.resolved import ResolvedTokenizer

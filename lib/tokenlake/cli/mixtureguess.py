@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tokenlake.build.mixing.ends import rows_of
+from tokenlake.build.mixing.planning.ends import rows_of
 from tokenlake.config.resolved_mix import ResolvedMixture
 from tokenlake.mixing import Mixture, WeightScheduler, row_weights
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tokenlake.build.mixing.forecast import MixForecast
-from tokenlake.build.mixing.plan import MixPlan, plan_mix
+from tokenlake.build.mixing.planning.forecast import MixForecast
+from tokenlake.build.mixing.planning.plan import MixPlan, plan_mix
 from tokenlake.build.planning.estimate import Estimate, estimate
 from tokenlake.build.planning.plan import Plan, make_plan
 from tokenlake.catalog import Catalog

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tokenlake.account import Account
-from tokenlake.build.mixing.forecast import SourceForecast
-from tokenlake.build.mixing.parents import FoundParent
-from tokenlake.build.mixing.plan import MixPlan
+from tokenlake.build.mixing.planning.forecast import SourceForecast
+from tokenlake.build.mixing.planning.parents import FoundParent
+from tokenlake.build.mixing.planning.plan import MixPlan
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.manifest import MixedSource, MixtureOrder, MixtureRecord, UnitRecord
 from tokenlake.manifest.mixture import share

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, final
 
 from tokenlake.build.events import Watcher
-from tokenlake.build.mixing.identity import order_identity, rows_identity
 from tokenlake.build.mixing.job import MixJob, RepackJob
 from tokenlake.build.mixing.outcome import accounts_of, mixture_record
-from tokenlake.build.mixing.parents import FoundParent, lineage
-from tokenlake.build.mixing.plan import MixPlan
-from tokenlake.build.mixing.planned import RangeUnit
+from tokenlake.build.mixing.planning.identity import order_identity, rows_identity
+from tokenlake.build.mixing.planning.parents import FoundParent, lineage
+from tokenlake.build.mixing.planning.plan import MixPlan
+from tokenlake.build.mixing.planning.planned import RangeUnit
+from tokenlake.build.mixing.planning.tokenizerfiles import merged_tokenizers, read_tokenizer
 from tokenlake.build.mixing.spec import MixtureSpec
-from tokenlake.build.mixing.tokenizerfiles import merged_tokenizers, read_tokenizer
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.produced import produced_by
 from tokenlake.build.runlog import RunLog

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, final
 
 from tokenlake.build.mixing.job import Level, RowsOut
-from tokenlake.build.mixing.parents import FoundParent
+from tokenlake.build.mixing.planning.parents import FoundParent
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.config.identity import pack_identity
 from tokenlake.fingerprint import fingerprint

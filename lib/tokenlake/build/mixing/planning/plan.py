@@ -11,24 +11,29 @@ from dataclasses import dataclass
 from typing import final
 
 from tokenlake.build.events import Listed, Watcher, ignore
-from tokenlake.build.mixing.fitting import (
+from tokenlake.build.mixing.job import Level, RowsOut
+from tokenlake.build.mixing.planning.fitting import (
     level_of,
     notes_on_columns,
     require_one_tokenizer,
     require_unpadded,
     rows_out,
 )
-from tokenlake.build.mixing.forecast import MixForecast, forecast_of, notes_on
-from tokenlake.build.mixing.identity import UnitIdentity, content_identity, order_identity, rows_identity
-from tokenlake.build.mixing.job import Level, RowsOut
-from tokenlake.build.mixing.lanes import choose_unit_rows
-from tokenlake.build.mixing.parents import FoundParent, find_parents, joined_inputs, require_split
-from tokenlake.build.mixing.planned import MixUnits
-from tokenlake.build.mixing.ranges import mean_row_bytes, range_units
-from tokenlake.build.mixing.repackplan import repacked_units, require_packing
-from tokenlake.build.mixing.settling import settled, weighed
+from tokenlake.build.mixing.planning.forecast import MixForecast, forecast_of, notes_on
+from tokenlake.build.mixing.planning.identity import (
+    UnitIdentity,
+    content_identity,
+    order_identity,
+    rows_identity,
+)
+from tokenlake.build.mixing.planning.lanes import choose_unit_rows
+from tokenlake.build.mixing.planning.parents import FoundParent, find_parents, joined_inputs, require_split
+from tokenlake.build.mixing.planning.planned import MixUnits
+from tokenlake.build.mixing.planning.ranges import mean_row_bytes, range_units
+from tokenlake.build.mixing.planning.repackplan import repacked_units, require_packing
+from tokenlake.build.mixing.planning.settling import settled, weighed
+from tokenlake.build.mixing.planning.tokenizerfiles import read_tokenizer
 from tokenlake.build.mixing.spec import MixtureSpec
-from tokenlake.build.mixing.tokenizerfiles import read_tokenizer
 from tokenlake.catalog import Catalog
 from tokenlake.config.resolved_mix import ResolvedMix, ResolvedMixture
 from tokenlake.fingerprint import fingerprint

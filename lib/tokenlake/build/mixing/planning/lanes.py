@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from tokenlake.build.mixing.parents import FoundParent
+from tokenlake.build.mixing.planning.parents import FoundParent
 
 MOST_LANES: Final = 64
 MOST_BYTES: Final = 256 << 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from tokenlake.build.mixing.job import Level, RowsOut
-from tokenlake.build.mixing.parents import FoundParent
+from tokenlake.build.mixing.planning.parents import FoundParent
 from tokenlake.columntypes import ColumnType
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.config.resolved_mix import ResolvedMix

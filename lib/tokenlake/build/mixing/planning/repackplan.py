@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokenlake.build.mixing.identity import rows_identity, unit_content
 from tokenlake.build.mixing.job import RowsOut
-from tokenlake.build.mixing.parents import FoundParent
-from tokenlake.build.mixing.planned import RepackedUnit
+from tokenlake.build.mixing.planning.identity import rows_identity, unit_content
+from tokenlake.build.mixing.planning.parents import FoundParent
+from tokenlake.build.mixing.planning.planned import RepackedUnit
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError
 from tokenlake.fingerprint import fingerprint

@@ -8,11 +8,11 @@ from typing import Final, final
 import numpy as np
 
 from tokenlake.account import Account
-from tokenlake.build.mixing.accounts import check_written
-from tokenlake.build.mixing.documents import DocumentsOut
 from tokenlake.build.mixing.job import RepackJob
-from tokenlake.build.mixing.opened import OpenedParents
-from tokenlake.build.mixing.unit import NO_ENGINE, Progress
+from tokenlake.build.mixing.writing.accounts import check_written
+from tokenlake.build.mixing.writing.documents import DocumentsOut
+from tokenlake.build.mixing.writing.opened import OpenedParents
+from tokenlake.build.mixing.writing.unit import NO_ENGINE, Progress
 from tokenlake.build.produced import produced_by
 from tokenlake.catalog import read_record
 from tokenlake.manifest import UnitRecord

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.account import Account
-from tokenlake.build.mixing.accounts import PackedCounts, Shares
 from tokenlake.build.mixing.job import MixJob
+from tokenlake.build.mixing.writing.accounts import PackedCounts, Shares
 from tokenlake.build.writing.parts import PartWriter
 from tokenlake.errors import ConfigError
 from tokenlake.manifest import ShardEntry

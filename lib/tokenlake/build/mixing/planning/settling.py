@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from tokenlake.build.mixing.ends import rows_of
 from tokenlake.build.mixing.job import RowsOut
-from tokenlake.build.mixing.lanes import choose_lanes
 from tokenlake.build.mixing.order import open_mixture
-from tokenlake.build.mixing.parents import FoundParent
+from tokenlake.build.mixing.planning.ends import rows_of
+from tokenlake.build.mixing.planning.lanes import choose_lanes
+from tokenlake.build.mixing.planning.parents import FoundParent
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.config.resolved_mix import ResolvedMixture
 from tokenlake.errors import ConfigError

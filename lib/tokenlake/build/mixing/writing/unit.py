@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.account import Account
-from tokenlake.build.mixing.accounts import check_written
-from tokenlake.build.mixing.agenda import Agenda, Step
-from tokenlake.build.mixing.documents import DocumentsOut
 from tokenlake.build.mixing.job import MixJob
-from tokenlake.build.mixing.opened import OpenedParents
 from tokenlake.build.mixing.order import open_stream
-from tokenlake.build.mixing.sequences import SequencesOut
+from tokenlake.build.mixing.writing.accounts import check_written
+from tokenlake.build.mixing.writing.agenda import Agenda, Step
+from tokenlake.build.mixing.writing.documents import DocumentsOut
+from tokenlake.build.mixing.writing.opened import OpenedParents
+from tokenlake.build.mixing.writing.sequences import SequencesOut
 from tokenlake.build.produced import produced_by
 from tokenlake.manifest import ShardEntry, UnitRecord
 from tokenlake.manifest.record import MIXED

@@ -7,16 +7,16 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Final
 
-from tokenlake.build.mixing.identity import UnitIdentity
-from tokenlake.build.mixing.parents import FoundParent
-from tokenlake.build.mixing.planned import RangeUnit
+from tokenlake.build.mixing.planning.identity import UnitIdentity
+from tokenlake.build.mixing.planning.parents import FoundParent
+from tokenlake.build.mixing.planning.planned import RangeUnit
 from tokenlake.errors import ConfigError
 from tokenlake.manifest import MIXED
 from tokenlake.manifest.mixturelaw import Outcome
 from tokenlake.storage.layout import MAX_UNIT
 
 _LEAST_REST: Final = Fraction(2, 3)
-"""Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.build.mixing.lanes`."""
+"""Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.build.mixing.planning.lanes`."""
 
 
 def range_units(

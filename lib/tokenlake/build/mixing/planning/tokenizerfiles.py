@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from tokenlake.build.mixing.parents import FoundParent
+from tokenlake.build.mixing.planning.parents import FoundParent
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.storage import Layout, Store
 from tokenlake.storage.layout import TOKENIZER

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, final
 
 from tokenlake.build.mixing.job import Level, RowsOut
-from tokenlake.build.mixing.parents import FoundParent
+from tokenlake.build.mixing.planning.parents import FoundParent
 from tokenlake.manifest.mixturelaw import Outcome, token_shares
 from tokenlake.report import numbers
 

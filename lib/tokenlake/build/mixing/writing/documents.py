@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.account import Account
-from tokenlake.build.mixing.accounts import Ends, Shares
 from tokenlake.build.mixing.job import MixJob, RepackJob, RowsOut
+from tokenlake.build.mixing.writing.accounts import Ends, Shares
 from tokenlake.build.writing.dealing import group_tokens
 from tokenlake.build.writing.padding import Padding
 from tokenlake.build.writing.parts import PartWriter
