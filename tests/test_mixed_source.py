@@ -460,5 +460,9 @@ def test_weights_and_a_schedule_at_once_are_refused():
 
 
 def test_weights_may_be_off_by_a_rounding():
-    MixedShardedSource(known(a=1, b=1, c=1), {"a": 0.333333, "b": 0.333333, "c": 0.333334})
-    MixedShardedSource(unknown(a=1, b=1), {"a": 0.5000004, "b": 0.5})
+    thirds = MixedShardedSource(
+        known(a=1, b=1, c=1), {"a": 0.333333, "b": 0.333333, "c": 0.333334}, stop_strategy="all_exhausted"
+    )
+    halves = MixedShardedSource(unknown(a=1, b=1), {"a": 0.5000004, "b": 0.5}, stop_strategy="all_exhausted")
+    assert sorted(row["__source__"] for row in thirds) == ["a", "b", "c"]
+    assert sorted(row["__source__"] for row in halves) == ["a", "b"]
