@@ -9,7 +9,7 @@ from tokenlake.mixing.arguments import STOPS, Stop
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.mixture import Draws, Mixture
 from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
-from tokenlake.mixing.stream import MixtureStream
+from tokenlake.mixing.stream import MixtureStream, source_order
 from tokenlake.mixing.weights import row_weights
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "WeightScheduler",
     "constant",
     "row_weights",
+    "source_order",
 ]

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
 import numpy as np
+import xxhash
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.mixture import Draws, Mixture
-from tokenlake.order import EpochOrder
+from tokenlake.order import EpochOrder, key_of
 from tokenlake.order.random import Int64
 
 _AT_ONCE: Final = 1 << 18
@@ -149,6 +150,16 @@ class MixtureStream:
             np.concatenate([getattr(draws, name) for draws in drawn]) for name in ("source", "epoch", "index")
         )
         return np.concatenate(lanes), np.concatenate(places), Draws(*columns)
+
+
+def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> EpochOrder:
+    """Return the order inside a source: another one for each name, whatever its place among the sources.
+
+    Args:
+        group_rows: rows of each of its row groups, int64[G].
+        lanes, seed: of the mixture.
+    """
+    return EpochOrder(group_rows, lanes=lanes, seed=key_of(seed, xxhash.xxh3_64_intdigest(name.encode())))
 
 
 def _groups(order: EpochOrder, lane: int, begin: int, end: int) -> Iterator[tuple[int, Int64]]:

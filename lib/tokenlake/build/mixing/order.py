@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import xxhash
-
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.errors import IntegrityError
-from tokenlake.mixing import Mixture, WeightScheduler
-from tokenlake.mixing.stream import MixtureStream
-from tokenlake.order import EpochOrder, key_of
+from tokenlake.mixing import Mixture, MixtureStream, WeightScheduler, source_order
 from tokenlake.order.random import Int64
 
 
@@ -30,12 +26,6 @@ def open_mixture(spec: MixtureSpec) -> Mixture:
     )
 
 
-def order_of(spec: MixtureSpec, name: str, group_rows: Int64) -> EpochOrder:
-    """Return the order inside a source: another one for each source, whatever their places in the configuration."""
-    seed = key_of(spec.seed, xxhash.xxh3_64_intdigest(name.encode()))
-    return EpochOrder(group_rows, lanes=spec.lanes, seed=seed)
-
-
 def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureStream:
     """Return the stream of a mixture.
 
@@ -51,4 +41,7 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
                 f"source {name!r} has {got} rows; expected {rows}, with which it was planned"
             )
     mixture = open_mixture(spec)
-    return MixtureStream(mixture, [order_of(spec, name, group_rows[name]) for name in mixture.names])
+    orders = [
+        source_order(name, group_rows[name], lanes=spec.lanes, seed=spec.seed) for name in mixture.names
+    ]
+    return MixtureStream(mixture, orders)
