@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tokenlake.build.mixing.writing.agenda import Agenda
 from tokenlake.errors import ConfigError
-from tokenlake.mixing import Mixture, constant
-from tokenlake.mixing.stream import MixtureStream
+from tokenlake.mixing import Mixture, MixtureStream, constant, source_order
 from tokenlake.order import EpochOrder
 
 Sizes = list[list[int]]
@@ -131,3 +130,26 @@ def test_an_agenda_lets_go_of_a_row_group_between_its_uses_and_never_in_one(
         assert set(step.done) == {place for place in live[number] if place not in later}
         held -= set(step.done)
     assert not held
+
+
+def test_the_rows_of_a_stream_are_pinned() -> None:
+    """What is stored and what a trainer reads rest on it: another order here is another format."""
+    lengths = {"code": 7, "web": 11}
+    groups = {"code": np.array([3, 4]), "web": np.array([4, 4, 3])}
+    weights = constant({"code": 0.25, "web": 0.75})
+    mixture = Mixture(lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5)
+    orders = [source_order(name, groups[name], lanes=2, seed=5) for name in mixture.names]
+    rows = MixtureStream(mixture, orders).rows(0, 24)
+    found = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
+    # (source, epoch, row group, row)
+    assert found[:8] == [
+        (1, 0, 0, 2),
+        (0, 0, 0, 1),
+        (1, 0, 1, 3),
+        (1, 0, 1, 2),
+        (1, 0, 0, 1),
+        (1, 0, 0, 3),
+        (1, 0, 1, 1),
+        (0, 0, 1, 2),
+    ]
+    assert found[-4:] == [(0, 0, 0, 0), (1, 1, 0, 0), (1, 1, 0, 2), (1, 1, 0, 3)]
