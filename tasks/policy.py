@@ -32,9 +32,9 @@ from prefect import runtime
 
 from tokenlake.config import PipelineConfig
 from tokenlake.config.callables import callable_names
-from tokenlake.config.resolve import resolve, resolve_mix
+from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.config.steps import first_steps, is_text_build, last_step
+from tokenlake.config.steps import first_steps, foreseen, is_text_build
 from tokenlake.errors import ConfigError
 from tokenlake.sources.local.patterns import is_url
 from tokenlake.sources.remote.urls import Url, parse_url
@@ -74,7 +74,7 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check_source(source, environment.get(INPUTS))
         _check_callables(source, environment.get(CALLABLES, ""))
     # What is mixed is read from the store that it is written to, whatever the steps before.
-    last = builds[0] if is_text_build(config) else resolve_mix(last_step(config, dict.fromkeys(first, 1)))
+    last = builds[0] if is_text_build(config) else foreseen(config)
     _check(last.store, _entries(environment.get(OUTPUTS)), OUTPUTS, "the store")
 
 

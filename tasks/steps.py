@@ -16,8 +16,7 @@ from tokenlake.build.events import Step, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, available_cpus
 from tokenlake.config import PipelineConfig
-from tokenlake.config.resolve import resolve_mix
-from tokenlake.config.steps import first_steps, last_step
+from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import CancelledError
 
 _CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
@@ -56,7 +55,7 @@ class LocalSteps:
         self.config = config
         self.workers = workers or available_cpus()
         self._sources = first_steps(config)
-        resolve_mix(last_step(config, dict.fromkeys(self._sources, 1)))
+        foreseen(config)
         self._on_event = on_event
         self._versions: dict[str, int] = {}
         self._lock = threading.Lock()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tokenlake.config import PipelineConfig, load_config
-from tokenlake.config.resolve import resolve, resolve_mix
-from tokenlake.config.steps import first_steps, is_text_build, last_step
+from tokenlake.config.resolve import resolve
+from tokenlake.config.steps import first_steps, foreseen, is_text_build
 
 ROOT = Path(__file__).parent.parent
 DATASET = "datasets:\n  - data_files: data/*.jsonl\n    tokenizer: some/tokenizer\n"
@@ -46,5 +46,5 @@ def _resolves(config: PipelineConfig) -> bool:
         return bool(resolve(config, environ={}).sources)
     steps = first_steps(config)
     texts = [resolve(step, environ={}) for step in steps.values()]
-    last = resolve_mix(last_step(config, dict.fromkeys(steps, 1)), environ={})
+    last = foreseen(config)
     return len(last.parents) >= len(texts)

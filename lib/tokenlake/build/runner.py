@@ -14,8 +14,7 @@ from tokenlake.build.pool import WorkerPool
 from tokenlake.build.projects import Configuration
 from tokenlake.build.session import BuildSession
 from tokenlake.config import PipelineConfig, load_config
-from tokenlake.config.resolve import resolve_mix
-from tokenlake.config.steps import first_steps, last_step
+from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import (
     CancelledError,
     NotFoundError,
@@ -74,8 +73,7 @@ def build_dataset(
     whole = load_config(config)
     steps, versions = first_steps(whole), dict[str, int]()
     if steps:
-        # What is wrong with the mixture must not be said after hours of tokens.
-        resolve_mix(last_step(whole, dict.fromkeys(steps, 1)))
+        foreseen(whole)
     with WorkerPool(workers or available_cpus()) as pool:
         for source, step in steps.items():
             on_event(Step(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))

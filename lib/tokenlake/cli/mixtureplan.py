@@ -18,7 +18,7 @@ from tokenlake.cli.textplan import COLUMNS, about, plan_as_json, source_lines
 from tokenlake.config import PipelineConfig
 from tokenlake.config.resolve import resolve, resolve_mix
 from tokenlake.config.resolved_mix import ResolvedMix, ResolvedMixture
-from tokenlake.config.steps import first_steps, last_step
+from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import ConfigError
 from tokenlake.report import numbers
 from tokenlake.report.mixture import STOPS, share, weights_in_words
@@ -40,7 +40,7 @@ def plan_steps(config: PipelineConfig, json: bool) -> int:
     """Print the plans of all builds that `config` is, the last one's as far as it can be known."""
     steps = first_steps(config)
     # What is wrong with the last step is said before inputs are read for the first.
-    asked = resolve_mix(last_step(config, dict.fromkeys(steps, 1)))
+    asked = foreseen(config)
     with RunProgress("planning") as progress:
         tokens = [_tokens(source, step, progress) for source, step in steps.items()]
         there = {each.source: each.version for each in tokens if each.version is not None}

@@ -14,6 +14,8 @@ from tokenlake.config.lengths import long_documents
 from tokenlake.config.mix_stage import MixStageConfig
 from tokenlake.config.pack_stage import PackStageConfig
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import resolve_mix
+from tokenlake.config.resolved_mix import ResolvedMix
 from tokenlake.config.values import DATASET_NAME
 from tokenlake.errors import ConfigError, NotAvailableError
 
@@ -62,6 +64,16 @@ def last_step(config: PipelineConfig, versions: Mapping[str, int]) -> PipelineCo
         for dataset in config.datasets
     )
     return config.model_copy(update={"datasets": datasets})
+
+
+def foreseen(config: PipelineConfig) -> ResolvedMix:
+    """Return the last step as it will be, before the first ones are done: what is wrong with a mixture must not be said
+    after hours of tokens. Their versions are not known yet and stand there as 1.
+
+    Raises:
+        ConfigError, NotAvailableError: as of :func:`first_steps` and :func:`tokenlake.config.resolve.resolve_mix`.
+    """
+    return resolve_mix(last_step(config, dict.fromkeys(first_steps(config), 1)))
 
 
 def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
