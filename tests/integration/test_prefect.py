@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -407,8 +408,16 @@ def post(environment: dict[str, str], path: str, **body: Any) -> Any:
         json.dumps(body).encode(),
         {"content-type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.load(answer)
+    for attempt in range(5):
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            # The server's database is busy, nothing was done; Prefect's own client asks again, too.
+            if error.code != 503 or attempt == 4:
+                raise
+            time.sleep(0.5 * 2**attempt)
+    raise AssertionError("unreachable")
 
 
 def answers(url: str) -> bool:
