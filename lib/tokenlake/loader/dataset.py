@@ -7,15 +7,13 @@ from functools import cached_property
 from typing import Any, Final, Self, final, overload
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError
-from tokenlake.loader.assemble import Assembler, Batch, pad_id_of
-from tokenlake.loader.columns import check_columns
+from tokenlake.loader.assemble import Assembler, Batch, check_columns, pad_id_of
 from tokenlake.manifest import Manifest
 from tokenlake.order.random import Int64
-from tokenlake.reading import GroupCache, PackedGroup, StoredRows, packed_groups
+from tokenlake.reading import GroupCache, PackedGroup, StoredRows
 from tokenlake.schema import packed_schema
 from tokenlake.storage import Layout, Store
 from tokenlake.storage.layout import TOKENIZER
@@ -39,7 +37,7 @@ class Dataset:
     def __init__(self, store: Store, manifest: Manifest, split: str) -> None:
         """Open nothing yet; ConfigError if there is no such split."""
         self._store, self._rows = store, StoredRows(store, manifest, split)
-        self._cache = packed_groups(_CACHE_BYTES, loss_mask=True)
+        self._cache = GroupCache(_CACHE_BYTES, _decode, _size)
 
     @property
     def name(self) -> str:
@@ -187,7 +185,9 @@ class Dataset:
         for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
             entry = self._inputs.get(piece["file"])
             if entry is None:
-                raise IntegrityError(f"{self.name}: row {index} is of file {piece['file']}, which no input is")
+                raise IntegrityError(
+                    f"{self.name}: row {index} is of file {piece['file']}, which no input is"
+                )
             place = {"source": entry.source, "path": entry.path}
             found.append({**place, "position": piece["position"], "start": piece["start"], "length": length})
         return found
@@ -230,7 +230,7 @@ class Dataset:
         if self.kind != "packed":
             raise ConfigError(
                 f"{self.name} is of kind {self.kind}, which has no {what}; pack it first: "
-                f"datasets: [{{dataset: {self.manifest.dataset}@v{self.manifest.version}}}] with pack: {{enabled: true}}"
+                f"datasets: [{{dataset: {self.manifest.dataset}@v{self.manifest.version}}}], pack: {{enabled: true}}"
             )
 
 
@@ -239,8 +239,15 @@ def _verified(store: Store, manifest: Manifest, path: str, digest: str) -> bytes
 
     data = store.read(Layout(manifest.dataset, manifest.version).key(path))
     if hashlib.sha256(data).hexdigest() != digest:
-        raise IntegrityError(f"{manifest.dataset}@v{manifest.version}: {path} is not what was committed", file=path)
+        raise IntegrityError(
+            f"{manifest.dataset}@v{manifest.version}: {path} is not what was committed", file=path
+        )
     return data
 
 
-Ids = npt.NDArray[np.int32]
+def _decode(rows: StoredRows, group: int) -> PackedGroup:
+    return rows.packed(group, loss_mask=rows.has_loss_mask)
+
+
+def _size(group: PackedGroup) -> int:
+    return group.nbytes

@@ -13,7 +13,7 @@ from tokenlake.manifest import Manifest
 from tokenlake.storage import open_store
 
 
-def open_dataset(
+def open(
     where: str | os.PathLike[str],
     name: str | None = None,
     *,

@@ -34,7 +34,7 @@ class BatchSizes:
         points = {0: asked} if isinstance(asked, int) else dict(asked)
         if not points or any(_no_count(step, 0) or _no_count(size, 1) for step, size in points.items()):
             raise ConfigError(
-                f"batch_size: got {asked!r}, must be a number of rows from 1 on, or step -> rows, as {{0: 256, 1000: 512}}"
+                f"batch_size: got {asked!r}, must be a number of rows from 1 on, or step -> rows, as {{0: 256, 9: 512}}"
             )
         if 0 not in points:
             raise ConfigError(f"batch_size: got {asked!r}, must say how many rows step 0 has")
@@ -83,7 +83,7 @@ class BatchSizes:
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """Read what :meth:`to_json` gave."""
-        return cls.of({step: size for step, size in data})
+        return cls.of(dict(data))
 
     @cached_property
     def _steps(self) -> list[int]:
@@ -170,16 +170,28 @@ class Steps:
         taken = self.sizes.rows_before(first + full) - self.sizes.rows_before(first)
         return full + (taken < self.rows and not self.drop_last)
 
+    def begin(self, passes: int) -> int:
+        """Return the step that begins a pass; the end of the one before, if that never ends, is an error."""
+        return self._walk(passes, None)[0]
+
     def place(self, step: int) -> Place:
-        """Return where delivery stands before a step.
+        """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
+        first, passes = self._walk(None, step)
+        return Place(step, passes, self.sizes.rows_before(step) - self.sizes.rows_before(first))
+
+    def _walk(self, passes: int | None, step: int | None) -> tuple[int, int]:
+        """The step that begins a pass, and its number: of that pass, or of the one that a step is in.
 
         Passes are gone through one by one until the sizes have stopped changing, then counted.
         """
-        first = passes = 0
-        while (batches := self.batches(first)) is not None and batches and first + batches <= step:
-            skipped = 1 if first < self.sizes.points[-1][0] else (step - first) // batches
-            first, passes = first + skipped * batches, passes + skipped
-        return Place(step, passes, self.sizes.rows_before(step) - self.sizes.rows_before(first))
+        first = number = 0
+        while batches := self.batches(first):
+            left = (step - first) // batches if step is not None else (passes or 0) - number
+            if left <= 0:
+                break
+            skipped = left if first >= self.sizes.points[-1][0] else 1
+            first, number = first + skipped * batches, number + skipped
+        return first, number
 
 
 def _no_count(value: Any, low: int) -> bool:

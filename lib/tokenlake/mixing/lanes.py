@@ -76,9 +76,7 @@ def choose_lanes(
         (
             lanes
             for lanes in range(1, min(MOST_LANES, smallest, whole) + 1)
-            if whole % lanes == 0
-            and lanes * held <= MOST_BYTES
-            and (rows is None or lanes * stream <= rows)
+            if whole % lanes == 0 and lanes * held <= MOST_BYTES and (rows is None or lanes * stream <= rows)
         ),
         default=1,
     )

@@ -14,8 +14,8 @@ from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.config.resolved_mix import ResolvedMixture
 from tokenlake.errors import ConfigError
 from tokenlake.manifest.mixture import MOST_BLOCK, MOST_LANES
-from tokenlake.mixing.lanes import choose_lanes
 from tokenlake.mixing import Mixture, row_weights
+from tokenlake.mixing.lanes import choose_lanes
 
 
 def weighed(parents: Sequence[FoundParent], asked: ResolvedMixture) -> tuple[FoundParent, ...]:
