@@ -1,0 +1,1 @@
+"""From packed datasets and mixtures to batches: what a trainer iterates."""
