@@ -94,6 +94,14 @@ def test_given_arrays_are_written_whole_and_returned(batch: tuple[Rows, int], ch
         assert np.array_equal(marks, mask)
 
 
+@pytest.mark.parametrize("padding", [3, 15, 16, 400, 1024])
+def test_much_and_little_padding(padding: int) -> None:
+    """Up to some padding it is written in another way than beyond."""
+    rows = [[1] * (1024 - padding), [1024 - padding] if padding < 1024 else [], [900, 124]]
+    assert positions(*_given(rows, 1024)).tolist() == _slow(rows, 1024)[1]
+    assert segment_ids(*_given(rows, 1024)).tolist() == _slow(rows, 1024)[0]
+
+
 @given(batches())
 def test_labels_may_take_the_place_of_the_ids(batch: tuple[Rows, int]) -> None:
     mask, shape = loss_mask(*_given(*batch), None), (len(batch[0]), batch[1])
