@@ -131,7 +131,8 @@ class BatchPlan:
         there = np.flatnonzero(place >= 0)
         lane, place = lane[there], place[there]
         batches = [
-            self.steps.of_row(passes, first, position) for position in stream.layout.beside(lane, place).tolist()
+            self.steps.of_row(passes, first, position)
+            for position in stream.layout.beside(lane, place).tolist()
         ]
         start = np.array([0 if batch is None else batch.start for batch in batches], np.int64)
         size = np.array([self.lanes if batch is None else batch.size for batch in batches], np.int64)
@@ -165,7 +166,7 @@ class BatchPlan:
         first = passes * (self.epochs or 0)
         if not self.shuffle:
             return StoredOrder(self.data.rows, epochs=self.epochs, first=first)
-        return ShuffledOrder(self._order, epochs=self.epochs, first=first)
+        return ShuffledOrder(self._order, epochs=self.epochs, first=first, batch_size=self.sizes.first)
 
     @cached_property
     def _order(self) -> EpochOrder:

@@ -58,6 +58,17 @@ class Stream(ABC):
         A place of -1: it never does. With the layout, the inverse of :meth:`at`.
         """
 
+    def positions_of(self, source: int, epoch: int, group: Int64, row: Int64) -> Int64:
+        """Return the row of the pass at which each stored row comes in an epoch of its source, int64[n]; -1: never.
+
+        Where all batches are of one size, that of the layout.
+        """
+        lane, place = self.places_of(source, epoch, group, row)
+        there = np.flatnonzero(place >= 0)
+        found = np.full(len(lane), -1, np.int64)
+        found[there] = self.layout.position(lane[there], place[there])
+        return _inside(found, self.rows)
+
     @abstractmethod
     def epochs(self, source: int, rows: int) -> range:
         """Return the epochs of a source that may come in the first `rows` rows of the pass, full batches."""
@@ -101,15 +112,15 @@ class ShuffledOrder(Stream):
         order: of the dataset.
         epochs: of the pass; None: without end.
         first: number of its first epoch.
+        batch_size: for :meth:`positions_of`.
     """
 
-    def __init__(self, order: EpochOrder, *, epochs: int | None, first: int = 0) -> None:
+    def __init__(self, order: EpochOrder, *, epochs: int | None, first: int = 0, batch_size: int) -> None:
         self._order, self._first, self._each = order, first, order.lengths
         self._epochs = epochs
         self.rows = None if epochs is None else epochs * order.rows
         lengths = None if epochs is None else epochs * self._each
-        # Batches may have any sizes that the lanes divide; the layout is asked for nothing that depends on one.
-        self.layout = LaneLayout(lengths, order.lanes, order.lanes)
+        self.layout = LaneLayout(lengths, order.lanes, batch_size)
 
     def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
         lane, place = self.layout.locate_in(start, size, row)
