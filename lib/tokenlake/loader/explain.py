@@ -92,7 +92,7 @@ def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[Exp
         row: only this one of the global batch.
 
     Raises:
-        ConfigError: there is no such step or row.
+        ConfigError: there is no such step or row, or rows are not packed.
         IntegrityError: a file is missing or damaged.
     """
     if step < 0:
@@ -188,11 +188,12 @@ class Seen:
 @final
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A dataset of a plan, by its name there, and its input files by id."""
+    """A dataset of a plan, by its name there, its input files by id, and the ids of a row."""
 
     name: str
     dataset: Dataset
     files: Mapping[int, InputFileEntry]
+    length: int
 
     def row(
         self, seen: Seen, group: int, pieces: Pieces, row: int, document: Document | None = None
@@ -210,7 +211,7 @@ class _Source:
             shard=shard.path,
             shard_row=shard.row_groups[index] + row,
             segments=tuple(self._segments(pieces, row, document)),
-            length=self.dataset.seq_length,
+            length=self.length,
         )
 
     def holding(self, document: Document, others: set[int]) -> Iterator[tuple[int, Pieces, Int64]]:
@@ -242,9 +243,13 @@ class _Source:
             yield ExplainedSegment(entry.source, entry.path, position, start, start + length, begin, end)
 
 
-def _sources(plan: BatchPlan) -> Iterator[_Source]:
-    for name, dataset in plan.datasets.items():
-        yield _Source(name, dataset, {entry.file_id: entry for entry in dataset.manifest.inputs})
+def _sources(plan: BatchPlan) -> list[_Source]:
+    return [
+        _Source(
+            name, dataset, {entry.file_id: entry for entry in dataset.manifest.inputs}, dataset.seq_length
+        )
+        for name, dataset in plan.datasets.items()
+    ]
 
 
 def _spans(plan: BatchPlan, until: int | None, passes: int) -> Iterator[tuple[int, int, int]]:

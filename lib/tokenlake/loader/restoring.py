@@ -40,10 +40,10 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Place]:
     datasets = {name: open_dataset(*where) for name, where in sources.items()}
     if mixture is not None:
         plan = BatchPlan(_mixture(datasets, mixture), sizes, lanes=lanes, **order)
-    elif order["shuffle"]:
-        plan = BatchPlan(*datasets.values(), sizes, lanes=lanes, window=window, **order)
     else:
-        plan = BatchPlan(*datasets.values(), sizes, **order)
+        # Rows in the order in which they are stored have neither lanes nor windows.
+        cut = {"lanes": lanes, "window": window} if order["shuffle"] else {}
+        plan = BatchPlan(next(iter(datasets.values())), sizes, **cut, **order)
     return plan, place_of(plan, cast("Mapping[str, Any]", state))
 
 
