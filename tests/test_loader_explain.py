@@ -416,7 +416,7 @@ def test_a_version_without_its_ledger_is_searched_through(copied: Path):
 
 
 def test_what_is_not_there_is_said_in_a_sentence(ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
-    plan, loose = plan_of(ds, 8), tl.open(mixtures(tmp_path_factory), "loose")
+    plan, texts = plan_of(ds, 8), plain(tmp_path_factory, "texts")
     (file,) = files_of(plan, "notes.jsonl")
     for wrong, message in (
         (lambda: explain_step(plan, -1), "step: got -1"),
@@ -428,7 +428,7 @@ def test_what_is_not_there_is_said_in_a_sentence(ds: tl.Dataset, tmp_path_factor
             lambda: steps_of_document(plan, Document(file.file_id, 53)),
             "at 53: documents near it begin at 30, 95",
         ),
-        (lambda: explain_step(plan_of(loose, 8), 0), "loose@v1/train is of kind tokens, which has no"),
+        (lambda: explain_step(plan_of(texts, 8), 0), "texts@v1/train is of kind tokens, which has no"),
         (
             lambda: steps_of_document(plan_of(ds, 8, epochs=None), Document(file.file_id, 0)),
             "the order has no end",
