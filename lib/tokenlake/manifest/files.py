@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from operator import lt
+from operator import eq, lt
 from typing import Any, Final, Self, final
 
 from tokenlake.manifest.tables import are_all, are_counts, are_hex, columns, flat
@@ -96,7 +96,7 @@ class ShardEntry:
             and are_hex(hashes, 64)
             and are_all(splits, str)
             and all(map(SPLIT_NAME.fullmatch, set(splits)))
-            and all(map(str.__eq__, map(shard_path, splits, units, parts), paths))
+            and all(map(eq, map(shard_path, splits, units, parts), paths))
             and are_all(logical, dict)
             and are_hex(list(flat(map(dict.values, logical))), _DIGITS, more=True)
         )
