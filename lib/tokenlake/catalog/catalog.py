@@ -11,7 +11,7 @@ from typing import Any, Final, final
 from tokenlake.catalog.claims import Claim, ClaimResult
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore
 from tokenlake.storage.keys import DATASET_NAME, check_dataset_name
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
 
@@ -34,7 +34,7 @@ class VersionInfo:
 class Catalog:
     """Reads a store by names, and claims versions in it."""
 
-    store: Store
+    store: ReadStore
 
     def datasets(self) -> list[str]:
         """Return the sorted names of datasets with at least one version, committed or claimed."""
@@ -196,7 +196,7 @@ class Catalog:
         )
 
 
-def read_record(store: Store, layout: Layout, unit: int) -> UnitRecord:
+def read_record(store: ReadStore, layout: Layout, unit: int) -> UnitRecord:
     """Read one ledger record; IntegrityError if it is damaged or another unit's."""
     key = layout.ledger(unit)
     found = UnitRecord.from_bytes(store.read(key), key)
