@@ -29,13 +29,17 @@ def canonical_json(obj: Any) -> bytes:
     """
     _check_keys(obj, "$")
     try:
-        text = json.dumps(obj, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return text.encode("utf-8")
+        return canonical_text(obj).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"a value has no canonical JSON form: {error}. "
             "Expected only str, int, finite float, bool, null, lists and objects with string keys."
         ) from error
+
+
+def canonical_text(obj: Any) -> str:
+    """Return the text of :func:`canonical_json` for what was parsed from JSON; nothing is checked or translated."""
+    return json.dumps(obj, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _check_keys(obj: Any, where: str) -> None:

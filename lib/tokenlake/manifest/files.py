@@ -6,13 +6,21 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from operator import lt
 from typing import Any, Final, Self, final
 
+from tokenlake.manifest.tables import are_all, are_counts, are_hex, columns, flat
 from tokenlake.sealed import SHA256, Fields
 from tokenlake.storage.keys import SPLIT_NAME, key_problem
 from tokenlake.storage.layout import MAX_PART, MAX_UNIT, shard_path
 
-_LOGICAL: Final = re.compile(r"(?:[0-9a-f]{32})+")
+_DIGITS: Final = 32  # of a logical hash, or a multiple
+_LOGICAL: Final = re.compile(rf"(?:[0-9a-f]{{{_DIGITS}}})+")
+_SHARD: Final = (
+    *("path", "split", "unit", "part", "bytes", "sha256", "rows", "tokens", "documents"),
+    *("row_groups", "logical"),
+)
+_FILE: Final = ("bytes", "sha256")
 
 
 def read_path(source: Fields, key: str) -> str:
@@ -52,7 +60,80 @@ class ShardEntry:
     logical: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "row_groups": list(self.row_groups)}
+        return {
+            "path": self.path,
+            "split": self.split,
+            "unit": self.unit,
+            "part": self.part,
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "documents": self.documents,
+            "row_groups": list(self.row_groups),
+            "logical": dict(self.logical),
+        }
+
+    @classmethod
+    def read_all(cls, source: Fields, key: str) -> tuple[Self, ...]:
+        """Read a list of entries; equal row groups are one tuple."""
+        found = cls._all(source.plain_list(key))
+        return tuple(map(cls.read, source.children(key))) if found is None else found
+
+    @classmethod
+    def _all(cls, values: list[Any]) -> tuple[Self, ...] | None:
+        found = columns(values, _SHARD)
+        if found is None:
+            return None
+        paths, splits, units, parts, sizes, hashes, rows, tokens, documents, groups, logical = found
+        well = (
+            are_counts(units, high=MAX_UNIT)
+            and are_counts(parts, high=MAX_PART)
+            and are_counts(sizes, low=1)
+            and are_counts(rows)
+            and are_counts(tokens)
+            and are_counts(documents)
+            and are_hex(hashes, 64)
+            and are_all(splits, str)
+            and all(map(SPLIT_NAME.fullmatch, set(splits)))
+            and all(map(str.__eq__, map(shard_path, splits, units, parts), paths))
+            and are_all(logical, dict)
+            and are_hex(list(flat(map(dict.values, logical))), _DIGITS, more=True)
+            and are_all(groups, list)
+            and are_all(flat(groups), int)
+        )
+        starts = _shared(groups, rows) if well else None
+        if starts is None:
+            return None
+        return tuple(
+            cls(
+                path=path,
+                split=split,
+                unit=unit,
+                part=part,
+                bytes=size,
+                sha256=sha256,
+                rows=count,
+                tokens=ids,
+                documents=texts,
+                row_groups=first_rows,
+                logical=columns_hashes,
+            )
+            for path, split, unit, part, size, sha256, count, ids, texts, first_rows, columns_hashes in zip(
+                paths,
+                splits,
+                units,
+                parts,
+                sizes,
+                hashes,
+                rows,
+                tokens,
+                documents,
+                starts,
+                logical,
+                strict=True,
+            )
+        )
 
     @classmethod
     def read(cls, source: Fields) -> Self:
@@ -86,6 +167,24 @@ class ShardEntry:
             )
 
 
+def _shared(groups: Iterable[list[int]], rows: Iterable[int]) -> list[tuple[int, ...]] | None:
+    """Return the first rows as tuples, equal ones being one object, as most are; None if they do not fit the rows."""
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    found: list[tuple[int, ...]] = []
+    for group, count in zip(groups, rows, strict=True):
+        starts = tuple(group)
+        same = known.get(starts)
+        if same is None:
+            if starts and (starts[0] != 0 or not all(map(lt, starts, starts[1:]))):
+                return None
+            same = known[starts] = starts
+        # No row groups, no rows; else the last one begins before the end.
+        if (not starts and count) or (starts and starts[-1] >= count):
+            return None
+        found.append(same)
+    return found
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
@@ -95,7 +194,19 @@ class FileEntry:
     sha256: str
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"bytes": self.bytes, "sha256": self.sha256}
+
+    @classmethod
+    def read_all(cls, source: Fields, key: str) -> dict[str, Self]:
+        """Read an object of entries."""
+        named = source.json_object(key)
+        found = columns(list(named.values()), _FILE)
+        if found is None or not (are_counts(found[0]) and are_hex(found[1], 64)):
+            return {name: cls.read(entry) for name, entry in source.named_children(key).items()}
+        entries = zip(*found, strict=True)
+        return {
+            name: cls(bytes=size, sha256=sha256) for name, (size, sha256) in zip(named, entries, strict=True)
+        }
 
     @classmethod
     def read(cls, source: Fields) -> Self:

@@ -140,3 +140,20 @@ class Store(ReadStore):
     @abstractmethod
     def sweep_temp(self, prefix: str) -> int:
         """Remove temporary files of ``prefix`` left by dead processes of this machine; return how many."""
+
+    @abstractmethod
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
+        """Replace a small object, but only if it still is what the caller saw (compare-and-swap).
+
+        Readers see the old bytes or the new ones. Of several writers that expect the same, one succeeds.
+
+        Args:
+            expected: the bytes that are to be replaced; None: there must be no such object.
+
+        Returns:
+            ``"created"`` or ``"replaced"``; ``"equal"`` if ``data`` is there already, whatever was expected.
+
+        Raises:
+            VersionConflictError: the object is another one, or there is none; shows what is there, also in
+                ``details["got"]`` (text, or None), and changes nothing.
+        """

@@ -166,7 +166,7 @@ class ShardCache:
             return f"it has {size} bytes, and cache_bytes is {self._max_bytes}"
         with locked(self._folder):
             kept = self._kept()
-            used = sum(one.size for one in kept)
+            used, fits = sum(one.size for one in kept), False
             for one in [*kept, None]:
                 fits = used + size <= self._max_bytes
                 if fits and _reserved(part_fd, size):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, BinaryIO, cast, final
 from urllib.parse import quote
 
@@ -97,7 +98,8 @@ class RemoteStore(ReadStore):
     def _listed(self, prefix: str, *, flat: bool) -> builtins.list[Found]:
         if self._root.is_http:
             raise StoreError(
-                f"{self.url}: web servers do not list what they have. Name the version: NAME@v3, or a tag: NAME@TAG."
+                f"{self.url}: web servers do not list what they have. Name a version that is there (NAME@v3), or a tag "
+                "(NAME@TAG)."
             )
         folder = self._at(prefix) if prefix else self._root
         place = Url(folder.scheme, folder.root, f"{folder.path}/" if folder.path else "")
@@ -105,10 +107,8 @@ class RemoteStore(ReadStore):
         found: builtins.list[Found] = []
         mark: str | None = None
         while True:
-            following = mark
-            page = on_loop(
-                ask(objects, place, patience, lambda: objects.page(place, flat=flat, mark=following))
-            )
+            one_page = partial(objects.page, place, flat=flat, mark=mark)
+            page = on_loop(ask(objects, place, patience, one_page))
             found += (one for one in page.found if one.path != place.path)
             mark = page.following
             if mark is None:
