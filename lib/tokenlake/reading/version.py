@@ -19,6 +19,9 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.manifest import Manifest, ShardEntry
 from tokenlake.ragged import offsets_of
 from tokenlake.reading.files import OpenFiles
+from tokenlake.reading.packedgroup import LEARNED, PackedGroup
+from tokenlake.reading.packedreader import PackedReader
+from tokenlake.reading.runs import one_batch
 from tokenlake.storage import Layout, Store
 
 Int64 = npt.NDArray[np.int64]
@@ -65,6 +68,7 @@ class StoredRows:
         self.group_rows: Int64 = np.concatenate([np.zeros(0, np.int64), *sizes])
         self._first_rows = offsets_of(self.group_rows)
         self._files = OpenFiles(self._open)
+        self._packed = PackedReader(self._files, manifest.seq_length or 0)
         self._bytes: dict[int, list[int]] = {}
 
     @property
@@ -116,13 +120,31 @@ class StoredRows:
         """
         shard, index = self._place(group)
         with self._reading(shard, f"row group {index}"), self._files.borrow(shard) as file:
-            batch = _one_batch(file.read_row_group(index, use_threads=False))
+            batch = one_batch(file.read_row_group(index, use_threads=False))
         expected, got = sorted(self._shards[shard].logical), sorted(batch.schema.names)
         if got != expected or batch.num_rows != self.group_rows[group]:
             found = f"{batch.num_rows} rows of {', '.join(got)}"
             stated = f"{self.group_rows[group]} rows of {', '.join(expected)}"
             raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
         return batch
+
+    def packed(self, group: int, *, loss_mask: bool) -> PackedGroup:
+        """Decode what a batch needs of a row group of a packed dataset, every page read against its checksum.
+
+        Args:
+            group: 0 to G - 1.
+            loss_mask: whether the stored ``loss_mask`` is read as well, where there is one.
+
+        Raises:
+            ConfigError: the dataset is not packed, or there is no such row group.
+            IntegrityError: as :meth:`read`.
+        """
+        if self.manifest.kind != "packed":
+            raise ConfigError(f"{self.name} is of kind {self.manifest.kind}; expected packed")
+        shard, index = self._place(group)
+        stored = loss_mask and LEARNED in self._shards[shard].logical
+        with self._reading(shard, f"row group {index}"):
+            return self._packed.read(shard, index, int(self.group_rows[group]), loss_mask=stored)
 
     def bytes_of(self, group: int) -> int:
         """Return the bytes of a row group in its file (compressed); the footer of its file is read once."""
@@ -134,6 +156,7 @@ class StoredRows:
 
     def close(self) -> None:
         """Close the files that stay open between reads; what is read later opens them again."""
+        self._packed.close()
         self._files.close()
 
     def __enter__(self) -> Self:
@@ -170,12 +193,6 @@ class StoredRows:
         version, path = f"{self.manifest.dataset}@v{self.manifest.version}", self._shards[shard].path
         mend = f"Run `tokenlake verify {version}` to see all that is damaged"
         return IntegrityError(f"{version}: {path}{problem}. {mend}.", file=path)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    """The table as one batch, without a copy where its columns are whole, as those of a row group are."""
-    batches = table.to_batches()
-    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
 
 
 def _group_bytes(metadata: Any) -> list[int]:
