@@ -8,7 +8,7 @@ from typing import Final, final
 from tokenlake.reading.files import OpenFiles
 from tokenlake.reading.footer import Chunk, Footer
 from tokenlake.reading.packedgroup import IDS, LEARNED, LENGTHS, PackedGroup
-from tokenlake.reading.pages import SeenLevels, Unfamiliar, fixed_bits, fixed_rows, list_rows, read_pages
+from tokenlake.reading.pages import SeenLevels, Unfamiliar, fixed_bits, fixed_numbers, list_numbers
 from tokenlake.reading.ranges import Descriptor, Ranges, Streamed
 from tokenlake.reading.runs import one_batch
 
@@ -78,17 +78,11 @@ class PackedReader:
     def _direct(self, source: Descriptor | Streamed, chunks: dict[str, Chunk], rows: int) -> PackedGroup:
         if not all(chunk.familiar for chunk in chunks.values()):
             raise Unfamiliar("a column is stored in another way")
-        data = _bytes(source, chunks)
-        ids = read_pages(data[IDS], rows * self._length, bits=32)
-        views = fixed_rows(ids, self._length, self._seen)
-        lengths, offsets = list_rows(read_pages(data[LENGTHS], chunks[LENGTHS].values, bits=32))
-        learned = None
-        if LEARNED in data:
-            bits = read_pages(data[LEARNED], rows * self._length, bits=1)
-            learned = fixed_bits(bits, self._length, self._seen)
-        kept = sum(len(page.body) for page in ids) + lengths.nbytes + offsets.nbytes
-        kept += 0 if learned is None else learned.nbytes
-        return PackedGroup(self._length, views, lengths, offsets, learned, kept)
+        data, length = _bytes(source, chunks), self._length
+        ids = fixed_numbers(data[IDS], rows, length, self._seen)
+        lengths, offsets = list_numbers(data[LENGTHS], chunks[LENGTHS].values)
+        learned = fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
+        return PackedGroup(ids, lengths, offsets, learned)
 
     def _arrow(self, shard: int, index: int, rows: int, chunks: dict[str, Chunk]) -> PackedGroup:
         with self._files.borrow(shard) as file:

@@ -7,24 +7,20 @@ and the caller lets Arrow read it; what cannot be right in any file is a ValueEr
 
 ::
 
-    pages = read_pages(chunk, rows * length, bits=32)   # checksums verified, bodies decompressed
-    views = fixed_rows(pages, length, seen)       # a view per row, no copy but of rows that straddle pages
-    lengths, offsets = list_rows(pages)
+    ids = fixed_numbers(chunk, rows, length, seen)      # int32[rows, length]; checksums verified
+    lengths, offsets = list_numbers(chunk, values)
 """
 
-from tokenlake.reading.pages.columns import fixed_bits, fixed_rows, list_rows
+from tokenlake.reading.pages.columns import fixed_bits, fixed_numbers, list_numbers
 from tokenlake.reading.pages.header import PageHeader, Unfamiliar, parse_header
 from tokenlake.reading.pages.levels import SeenLevels
-from tokenlake.reading.pages.page import Page, read_pages
 
 __all__ = [
-    "Page",
     "PageHeader",
     "SeenLevels",
     "Unfamiliar",
     "fixed_bits",
-    "fixed_rows",
-    "list_rows",
+    "fixed_numbers",
+    "list_numbers",
     "parse_header",
-    "read_pages",
 ]

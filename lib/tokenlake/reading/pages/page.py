@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -18,62 +19,62 @@ class Page(NamedTuple):
     Attributes:
         values: how many.
         repetition, definition: the levels, as they are stored.
-        body: all bytes of the page, with the levels.
-        begin: where the values begin in it; they go on to its end.
+        data: the values, as they are stored.
     """
 
     values: int
     repetition: bytes
     definition: bytes
-    body: memoryview
-    begin: int
+    data: memoryview
 
 
-def read_pages(chunk: memoryview, count: int, *, bits: int) -> list[Page]:
-    """Decompress the pages of a column chunk that holds `count` values of some bits each.
+def page_headers(chunk: memoryview, values: int, *, bits: int) -> Iterator[PageHeader]:
+    """Yield the headers of a column chunk that holds so many values of some bits each.
 
-    Nothing is decompressed before its checksum is right and its size is one that so many values can have.
+    What they say of sizes is possible: the bodies lie in the chunk, one after the other, and no page decompresses to
+    more than its values can take.
 
     Raises:
         Unfamiliar: a page is not of the one kind that is understood.
-        ValueError, OSError: the pages are damaged, or hold another number of values.
+        ValueError: the pages hold another number of values, or have sizes that cannot be.
     """
-    pages: list[Page] = []
-    at = 0
+    at, left = 0, values
     while at < len(chunk):
         header = parse_header(chunk, at)
         at = header.begin + header.stored
-        pages.append(_page(chunk, header, count, bits))
-        count -= header.values
-    if count:
-        raise ValueError(f"pages end {count} values early")
-    return pages
+        wide = _bytes(header.values, bits)
+        if not 0 < header.values <= left:
+            raise ValueError(f"a page of {header.values} values; expected 1 to {left}")
+        if header.stored < 0 or at > len(chunk):
+            raise ValueError(f"a page of {header.stored} bytes; {len(chunk) - header.begin} are there")
+        # Levels take far less than a byte each, but for what a few of them begin with.
+        if not wide < header.size <= wide + header.values + 64:
+            raise ValueError(
+                f"a page of {header.size} bytes decompressed; expected {wide} of values, and levels"
+            )
+        left -= header.values
+        yield header
+    if left:
+        raise ValueError(f"pages of {values - left} values; expected {values}")
 
 
-def _page(chunk: memoryview, header: PageHeader, most: int, bits: int) -> Page:
-    if not 0 < header.values <= most:
-        raise ValueError(f"a page of {header.values} values; expected 1 to {most}")
-    end, wide = header.begin + header.stored, (header.values * bits + 7) // 8
-    if header.stored < 0 or end > len(chunk):
-        raise ValueError(f"a page of {header.stored} bytes; {len(chunk) - header.begin} are there")
-    # Levels take far less than a bit of each value, or a few of each where rows are short.
-    if not wide < header.size <= wide + header.values + 64:
-        raise ValueError(
-            f"a page of {header.size} bytes, decompressed; expected {wide} of values, and levels"
-        )
-    stored = chunk[header.begin : end]
+def read_page(chunk: memoryview, header: PageHeader, *, bits: int) -> Page:
+    """Decompress a page of values of some bits each.
+
+    Raises:
+        Unfamiliar: its parts do not have the sizes that they must have.
+        ValueError, OSError: it is damaged.
+    """
+    stored = chunk[header.begin : header.begin + header.stored]
     if (found := zlib.crc32(stored)) != header.crc:
         raise ValueError(f"the checksum of a page is {found:08x}; expected {header.crc:08x}")
     buffer: Any = _CODEC.decompress(stored, header.size)
-    return _parts(memoryview(buffer).toreadonly(), header, wide)
-
-
-def _parts(body: memoryview, header: PageHeader, wide: int) -> Page:
+    body = memoryview(buffer)
     repetition, middle = _levels(body, 0)
     definition, begin = _levels(body, middle)
-    if len(body) - begin != wide:
+    if len(body) - begin != (wide := _bytes(header.values, bits)):
         raise Unfamiliar(f"{len(body) - begin} bytes of values; expected {wide}")
-    return Page(header.values, repetition, definition, body, begin)
+    return Page(header.values, repetition, definition, body[begin:])
 
 
 def _levels(body: memoryview, at: int) -> tuple[bytes, int]:
@@ -82,3 +83,7 @@ def _levels(body: memoryview, at: int) -> tuple[bytes, int]:
     if end > len(body):
         raise Unfamiliar("levels that are longer than the page")
     return bytes(body[at + 4 : end]), end
+
+
+def _bytes(values: int, bits: int) -> int:
+    return (values * bits + 7) // 8
