@@ -13,7 +13,7 @@ from tokenlake.catalog.tags import Tag, TagChange, read_tag, read_tags, remove_t
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.manifest import Manifest, UnitRecord
 from tokenlake.sealed import is_sealed_as
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.keys import DATASET_NAME, TAG_NAME, check_dataset_name, check_tag_name
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, tag_key, version_number
 
@@ -36,9 +36,18 @@ class VersionInfo:
 @final
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Reads a store by names, and claims versions in it."""
+    """Reads a store by names, and claims versions in it where it can be written."""
 
-    store: Store
+    store: ReadStore
+
+    @property
+    def writable(self) -> Store:
+        """The store, for writing; StoreError where it was opened for reading only."""
+        if not isinstance(self.store, Store):
+            raise StoreError(
+                f"{self.store.url} is open for reading only; expected a local path or a file:// URL to write to"
+            )
+        return self.store
 
     def datasets(self) -> list[str]:
         """Return the sorted names of datasets with at least one version, committed or claimed."""
@@ -76,6 +85,8 @@ class Catalog:
         dataset, version, tag = self._parse(reference)
         if tag is not None:
             self._check_tag(tag)
+        else:
+            self._require_committed(dataset, version)
         return dataset, version
 
     def manifest_of(self, reference: str) -> Manifest:
@@ -96,9 +107,12 @@ class Catalog:
 
     def tag(self, dataset: str, tag: str) -> Tag:
         """Return a tag as it is stored; NotFoundError if there is none."""
-        if not self._is_there(check_dataset_name(dataset)):
-            raise self._no_dataset(dataset)
-        return read_tag(self.store, dataset, tag)
+        try:
+            return read_tag(self.store, check_dataset_name(dataset), tag)
+        except NotFoundError:
+            if not self._is_there(dataset):
+                raise self._no_dataset(dataset) from None
+            raise
 
     def set_tag(self, dataset: str, tag: str, version: int) -> TagChange:
         """Make ``dataset@tag`` mean a committed version, whatever it meant before; the change says what.
@@ -111,7 +125,7 @@ class Catalog:
         """
         check_tag_name(tag)
         seal = self.manifest(check_dataset_name(dataset), version).sha256
-        return swap_tag(self.store, Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal))
+        return swap_tag(self.writable, Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal))
 
     def remove_tag(self, dataset: str, tag: str) -> int | None:
         """Remove a tag, also a damaged one; return the version it meant, None where that cannot be read.
@@ -119,7 +133,7 @@ class Catalog:
         Raises:
             NotFoundError: there is no such tag.
         """
-        return remove_tag(self.store, check_dataset_name(dataset), check_tag_name(tag))
+        return remove_tag(self.writable, check_dataset_name(dataset), check_tag_name(tag))
 
     def manifest(self, dataset: str, version: int) -> Manifest:
         """Read the manifest of a committed version.
@@ -164,7 +178,7 @@ class Catalog:
             version = infos[-1].version + 1 if infos else 1
             ours = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
             try:
-                outcome = self.store.put_new(Layout(dataset, version).claim, ours.to_bytes())
+                outcome = self.writable.put_new(Layout(dataset, version).claim, ours.to_bytes())
             except VersionConflictError:
                 continue
             return ClaimResult(version, "new" if outcome == "created" else "resumed")
@@ -211,9 +225,7 @@ class Catalog:
             return dataset, tag.version, tag
         if match["version"] is None:
             return dataset, self.latest(dataset), None
-        version = int(match["version"])
-        self._require_committed(dataset, version)
-        return dataset, version, None
+        return dataset, int(match["version"]), None
 
     def _check_tag(self, tag: Tag) -> None:
         """Raise unless the tag's version is there with the manifest that it had; the manifest is not parsed."""
@@ -293,7 +305,7 @@ class Catalog:
         )
 
 
-def read_record(store: Store, layout: Layout, unit: int) -> UnitRecord:
+def read_record(store: ReadStore, layout: Layout, unit: int) -> UnitRecord:
     """Read one ledger record; IntegrityError if it is damaged or another unit's."""
     key = layout.ledger(unit)
     found = UnitRecord.from_bytes(store.read(key), key)
