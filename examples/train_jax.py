@@ -51,7 +51,8 @@ Batch = dict[str, jax.Array]
 # -- the model: B rows of T ids, D features, H heads of K features, F hidden features, V ids in the vocabulary
 
 
-def init(key: jax.Array, vocabulary: int, width: int, layers: int, heads: int) -> Params:
+@partial(jax.jit, static_argnames=("vocabulary", "width", "layers", "heads"))
+def init(key: jax.Array, *, vocabulary: int, width: int, layers: int, heads: int) -> Params:
     """Return the parameters; those of all layers are stacked, for :func:`jax.lax.scan`."""
     keys = iter(jax.random.split(key, 5))
 
@@ -195,7 +196,7 @@ def train(options: argparse.Namespace) -> list[float]:
         sharding=NamedSharding(mesh, PartitionSpec("data")),
     )
     sizes = {"width": options.width, "layers": options.layers, "heads": options.heads}
-    params = init(jax.random.key(options.seed), dataset.tokenizer.get_vocab_size(), **sizes)
+    params = init(jax.random.key(options.seed), vocabulary=dataset.tokenizer.get_vocab_size(), **sizes)
     state = jax.device_put(start(params), NamedSharding(mesh, PartitionSpec()))
     if options.checkpoint and (found := checkpoints(options.checkpoint)):
         if not options.resume:

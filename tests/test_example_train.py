@@ -48,7 +48,7 @@ import tokenlake as tl
 from examples.train_jax import COLUMNS, NO_TARGET, init, losses_of
 
 ds = tl.open(sys.argv[1], split="train")
-params = init(jax.random.key(0), ds.tokenizer.get_vocab_size(), width=32, layers=2, heads=2)
+params = init(jax.random.key(0), vocabulary=ds.tokenizer.get_vocab_size(), width=32, layers=2, heads=2)
 rows = [row for row in range(len(ds)) if ds[row]["segment_ids"].max() >= 3][:4]
 batch = ds.take(rows, COLUMNS)
 segments = batch["segment_ids"]
@@ -83,20 +83,22 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{lake_of(tmp_path_factory).url}/plain"
 
 
-def command(code: str, *arguments: str) -> dict[str, Any]:
+def command(cache: Path, code: str, *arguments: str) -> dict[str, Any]:
     """A Python of its own: JAX takes over the process that it is first imported in."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "lib"), str(ROOT)]),
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         # The tests compare runs with each other: they need not be fast, and several run at a time.
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     }
     return {"args": [sys.executable, "-c", code, *arguments], "env": environment, "text": True}
 
 
-def losses(*arguments: str) -> list[float]:
-    done = subprocess.run(**command(RUN, *arguments), capture_output=True, check=False)
+def losses(cache: Path, *arguments: str) -> list[float]:
+    done = subprocess.run(**command(cache, RUN, *arguments), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -109,21 +111,23 @@ def arrays(folder: Path) -> dict[str, Any]:
 
 def test_the_loss_falls_and_a_run_that_was_killed_goes_on_as_if_it_had_not_been(dataset: str, tmp_path: Path):
     options = (dataset, *TINY, "--steps", str(STEPS), "--checkpoint")
-    whole = losses(*options, str(tmp_path / "whole"))
+    whole = losses(tmp_path / "cache", *options, str(tmp_path / "whole"))
     assert len(whole) == STEPS
     assert np.mean(whole[-5:]) < 0.85 * np.mean(whole[:5])
 
-    killed = subprocess.run(**command(KILLED, *options, str(tmp_path / "killed")), check=False)
+    killed = subprocess.run(
+        **command(tmp_path / "cache", KILLED, *options, str(tmp_path / "killed")), check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     (checkpoint,) = (tmp_path / "killed").glob("step-*")
     assert checkpoint.name == "step-00000012"
-    resumed = losses(*options, str(tmp_path / "killed"), "--resume")
+    resumed = losses(tmp_path / "cache", *options, str(tmp_path / "killed"), "--resume")
     assert resumed == whole[12:]
     ours, theirs = arrays(tmp_path / "killed"), arrays(tmp_path / "whole")
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_documents_of_a_row_do_not_see_each_other(dataset: str):
-    done = subprocess.run(**command(ISOLATED, dataset), capture_output=True, check=False)
+def test_documents_of_a_row_do_not_see_each_other(dataset: str, tmp_path: Path):
+    done = subprocess.run(**command(tmp_path, ISOLATED, dataset), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
