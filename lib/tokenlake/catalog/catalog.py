@@ -11,9 +11,9 @@ from tokenlake.catalog.claims import Claim, ClaimResult
 from tokenlake.catalog.references import Reference
 from tokenlake.catalog.tagged import check_tag, tagged_manifest
 from tokenlake.catalog.tags import Tag, TagChange, read_tag, read_tags, remove_tag, swap_tag
-from tokenlake.errors import IntegrityError, NotFoundError, VersionConflictError
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.keys import DATASET_NAME, check_dataset_name, check_tag_name
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
 
@@ -34,9 +34,18 @@ class VersionInfo:
 @final
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Reads a store by names, and claims versions in it."""
+    """Reads a store by names, and claims versions in it where it can be written."""
 
-    store: Store
+    store: ReadStore
+
+    @property
+    def writable(self) -> Store:
+        """The store, for writing; StoreError where it was opened for reading only."""
+        if not isinstance(self.store, Store):
+            raise StoreError(
+                f"{self.store.url} is open for reading only; expected a local path or a file:// URL to write to"
+            )
+        return self.store
 
     def datasets(self) -> list[str]:
         """Return the sorted names of datasets with at least one version, committed or claimed."""
@@ -71,15 +80,22 @@ class Catalog:
             NotFoundError: no such dataset, tag or committed version; names near matches.
             IntegrityError: a tag is damaged, or its version has another manifest than when it was set.
         """
-        dataset, version, tag = self._find_version(reference)
-        if tag is not None:
+        found = Reference.parse(reference)
+        if found.tag is not None:
+            tag = self.tag(found.dataset, found.tag)
             check_tag(self.store, tag, self.manifest)
-        return dataset, version
+            return found.dataset, tag.version
+        if found.version is None:
+            return found.dataset, self.latest(found.dataset)
+        self._require_committed(found.dataset, found.version)
+        return found.dataset, found.version
 
     def manifest_of(self, reference: str) -> Manifest:
         """Resolve a reference and read its manifest, once; raises as :meth:`resolve` and :meth:`manifest` do."""
-        dataset, version, tag = self._find_version(reference)
-        return self.manifest(dataset, version) if tag is None else tagged_manifest(tag, self.manifest)
+        found = Reference.parse(reference)
+        if found.tag is not None:
+            return tagged_manifest(self.tag(found.dataset, found.tag), self.manifest)
+        return self.manifest(found.dataset, found.version or self.latest(found.dataset))
 
     def tags(self, dataset: str) -> list[Tag]:
         """Return the tags of a dataset by name; NotFoundError if there is no such dataset."""
@@ -107,7 +123,7 @@ class Catalog:
         """
         check_tag_name(tag)
         seal = self.manifest(check_dataset_name(dataset), version).sha256
-        return swap_tag(self.store, Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal))
+        return swap_tag(self.writable, Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal))
 
     def remove_tag(self, dataset: str, tag: str) -> int | None:
         """Remove a tag, also a damaged one; return the version it meant, None where that cannot be read.
@@ -115,7 +131,7 @@ class Catalog:
         Raises:
             NotFoundError: there is no such tag.
         """
-        return remove_tag(self.store, check_dataset_name(dataset), check_tag_name(tag))
+        return remove_tag(self.writable, check_dataset_name(dataset), check_tag_name(tag))
 
     def manifest(self, dataset: str, version: int) -> Manifest:
         """Read the manifest of a committed version.
@@ -160,7 +176,7 @@ class Catalog:
             version = infos[-1].version + 1 if infos else 1
             ours = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
             try:
-                outcome = self.store.put_new(Layout(dataset, version).claim, ours.to_bytes())
+                outcome = self.writable.put_new(Layout(dataset, version).claim, ours.to_bytes())
             except VersionConflictError:
                 continue
             return ClaimResult(version, "new" if outcome == "created" else "resumed")
@@ -196,16 +212,6 @@ class Catalog:
                 continue
             return ClaimResult(info.version, "committed" if info.committed else "resumed")
         return None
-
-    def _find_version(self, reference: str) -> tuple[str, int, Tag | None]:
-        found = Reference.parse(reference)
-        if found.tag is not None:
-            tag = self.tag(found.dataset, found.tag)
-            return found.dataset, tag.version, tag
-        if found.version is None:
-            return found.dataset, self.latest(found.dataset), None
-        self._require_committed(found.dataset, found.version)
-        return found.dataset, found.version, None
 
     def _numbers(self, dataset: str) -> list[int]:
         """Versions with a folder, ascending; they may hold nothing."""
@@ -255,7 +261,7 @@ class Catalog:
         )
 
 
-def read_record(store: Store, layout: Layout, unit: int) -> UnitRecord:
+def read_record(store: ReadStore, layout: Layout, unit: int) -> UnitRecord:
     """Read one ledger record; IntegrityError if it is damaged or another unit's."""
     key = layout.ledger(unit)
     found = UnitRecord.from_bytes(store.read(key), key)

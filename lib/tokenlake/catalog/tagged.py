@@ -9,13 +9,13 @@ from tokenlake.catalog.tags import Tag
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.manifest import Manifest
 from tokenlake.sealed import is_sealed_as
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import Layout, tag_key
 
 ReadManifest: TypeAlias = Callable[[str, int], Manifest]
 
 
-def check_tag(store: Store, tag: Tag, read: ReadManifest) -> None:
+def check_tag(store: ReadStore, tag: Tag, read: ReadManifest) -> None:
     """Check that a tag's version is there with the manifest that it had; a manifest that is, is not parsed.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Self, final
 
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.sealed import FORMAT_VERSION, SHA256, seal, unseal
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.keys import DATASET_NAME, TAG_NAME
 from tokenlake.storage.layout import tag_key, tag_of, tags_prefix
 
@@ -73,7 +73,7 @@ class TagChange:
         return self.was != self.tag
 
 
-def read_tags(store: Store, dataset: str) -> list[Tag]:
+def read_tags(store: ReadStore, dataset: str) -> list[Tag]:
     """Return a dataset's tags by name; IntegrityError names what is damaged or no tag."""
     found: list[Tag] = []
     for key in _keys(store, dataset):
@@ -86,7 +86,7 @@ def read_tags(store: Store, dataset: str) -> list[Tag]:
     return found
 
 
-def read_tag(store: Store, dataset: str, tag: str) -> Tag:
+def read_tag(store: ReadStore, dataset: str, tag: str) -> Tag:
     """Return a tag; NotFoundError names near matches and what there is."""
     found = stored_tag(store, dataset, tag)
     if found is None:
@@ -94,7 +94,7 @@ def read_tag(store: Store, dataset: str, tag: str) -> Tag:
     return found[0]
 
 
-def stored_tag(store: Store, dataset: str, tag: str) -> tuple[Tag, bytes] | None:
+def stored_tag(store: ReadStore, dataset: str, tag: str) -> tuple[Tag, bytes] | None:
     """Return a tag and the bytes of its file; None if there is none."""
     key = tag_key(dataset, tag)
     try:
@@ -134,11 +134,11 @@ def remove_tag(store: Store, dataset: str, tag: str) -> int | None:
     return found
 
 
-def _keys(store: Store, dataset: str) -> list[str]:
+def _keys(store: ReadStore, dataset: str) -> list[str]:
     return [info.key for info in store.list(tags_prefix(dataset))]
 
 
-def _no_tag(store: Store, dataset: str, tag: str) -> NotFoundError:
+def _no_tag(store: ReadStore, dataset: str, tag: str) -> NotFoundError:
     names = [name for name in map(tag_of, _keys(store, dataset)) if name is not None]
     near = difflib.get_close_matches(tag, names, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(near)}? " if near else ""

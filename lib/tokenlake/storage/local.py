@@ -64,7 +64,7 @@ class LocalStore(Store):
         with self.open(key) as stream, os_errors("read", key):
             return stream.read()
 
-    def open(self, key: str) -> BinaryIO:
+    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
         path = self.local_path(key)
         with os_errors("open", key):
             return open_regular(path)
