@@ -211,7 +211,7 @@ def test_who_sets_a_tag_that_moved_meanwhile_learns_of_it(
 MOVE = """
 from tokenlake.errors import NotFoundError
 moves = []
-for index in range(20):
+for index in range(10):
     try:
         change = Catalog(store).set_tag("code", "prod", 1 + (arguments + index) % 3)
         if change.changed:
