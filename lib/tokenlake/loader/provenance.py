@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tokenlake.catalog import read_record
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.manifest import UnitRecord
+from tokenlake.manifest import ShardEntry, UnitRecord
 from tokenlake.order.random import Int64
 from tokenlake.ragged import offsets_of
 from tokenlake.storage import Layout
@@ -72,9 +72,9 @@ def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, 
         where = f"{dataset.manifest.dataset}@v{dataset.manifest.version}: {path}"
         with contextlib.ExitStack() as opened:
             file: Any = None
-            for group, _, index in some:
+            for group, shard, index in some:
                 try:
-                    file = file or _open(opened, dataset, path)
+                    file = file or _open(opened, dataset, shard)
                     found = Pieces.of(file.read_row_group(index, columns=_COLUMNS, use_threads=False))
                 except NotFoundError as error:
                     raise IntegrityError(f"{where} is missing. {_MEND}.", file=path) from error
@@ -89,9 +89,10 @@ def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, 
                 yield group, found
 
 
-def _open(opened: contextlib.ExitStack, dataset: Dataset, path: str) -> pq.ParquetFile:
-    key = Layout(dataset.manifest.dataset, dataset.manifest.version).key(path)
-    stream = opened.enter_context(dataset.store.open(key))
+def _open(opened: contextlib.ExitStack, dataset: Dataset, shard: ShardEntry) -> pq.ParquetFile:
+    key = Layout(dataset.manifest.dataset, dataset.manifest.version).key(shard.path)
+    # Without the hash: nobody keeps a whole copy of a shard for the little that is read of it.
+    stream = opened.enter_context(dataset.store.open(key, size=shard.bytes))
     return pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
 
 
