@@ -336,6 +336,16 @@ def test_a_state_of_a_mixture_holds_the_mixture(ds: tl.Dataset, learned: tl.Data
         assert explain_step(plan, step) == explain_step(loader.plan, step)
 
 
+def test_a_mixture_may_be_cut_elsewhere_after_a_state(ds: tl.Dataset, learned: tl.Dataset):
+    """Where it is cut is in the state, to explain it, and not of the order."""
+    state = tl.DataLoader(mixed(ds, learned, rows=70), 8, seed=2).get_state()
+    tl.DataLoader(mixed(ds, learned, rows=90), 8, seed=2).set_state(state)
+    with pytest.raises(ConfigError, match=r"mixture.stop is 'restart' there"):
+        tl.DataLoader(
+            mixed(ds, learned, rows=70, stop="all_exhausted"), 8, seed=2, lanes=state["lanes"]
+        ).set_state(state)
+
+
 def test_a_state_of_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
     state = tl.DataLoader(ds, 8).get_state()
     with pytest.raises(ConfigError, match=r"the state is of another run: .*plain@v1.*learned@v1"):
