@@ -18,7 +18,6 @@ from tokenlake.storage import open_store
 
 OURS: dict[str, Any] = {
     "compression": "zstd",
-    "compression_level": 3,
     "use_dictionary": False,
     "write_statistics": False,
     "write_page_checksum": True,
