@@ -23,7 +23,7 @@ from tokenlake.reading.packedgroup import LEARNED, PackedGroup
 from tokenlake.reading.packedreader import PackedReader
 from tokenlake.reading.ranges import Ranges
 from tokenlake.reading.runs import one_batch
-from tokenlake.storage import Layout, Store
+from tokenlake.storage import Layout, ReadStore
 
 Int64 = npt.NDArray[np.int64]
 
@@ -31,7 +31,7 @@ Int64 = npt.NDArray[np.int64]
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
-def open_rows(store: Store, dataset: str, version: int, split: str) -> StoredRows:
+def open_rows(store: ReadStore, dataset: str, version: int, split: str) -> StoredRows:
     """Open a split of a committed version; its manifest is read, its files are not.
 
     Raises:
@@ -55,7 +55,7 @@ class StoredRows:
         ConfigError: the version has no such split.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, split: str) -> None:
+    def __init__(self, store: ReadStore, manifest: Manifest, split: str) -> None:
         if split not in manifest.splits:
             names = ", ".join(manifest.splits) or "none, for it has no rows"
             raise ConfigError(
@@ -178,9 +178,12 @@ class StoredRows:
         shard = int(np.searchsorted(self._begins, group, side="right")) - 1
         return shard, group - int(self._begins[shard])
 
+    def _key(self, shard: int) -> str:
+        return Layout(self.manifest.dataset, self.manifest.version).key(self._shards[shard].path)
+
     def _open(self, shard: int) -> BinaryIO:
         entry = self._shards[shard]
-        stream = self._store.open(Layout(self.manifest.dataset, self.manifest.version).key(entry.path))
+        stream = self._store.open(self._key(shard), size=entry.bytes, sha256=entry.sha256)
         size = stream.seek(0, 2)
         if size != entry.bytes:
             stream.close()
