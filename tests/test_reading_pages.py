@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from tests.parquet_by_hand import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, page, thrift, varint
 from tests.reading_shards import another, assert_same, groups_of, ours, packed_rows, shard_path, stored
 from tokenlake.errors import IntegrityError
-from tokenlake.reading.blocks import Blocks
 from tokenlake.reading.files import OpenFiles
 from tokenlake.reading.packedreader import PackedReader
 from tokenlake.reading.pages import (
@@ -385,24 +384,7 @@ def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(tmp_path: 
     assert_same(rows.packed(1, loss_mask=False), groups_of(turned, 20)[1])
 
 
-# Memory that is used again
-
-
-def _holders() -> list[Callable[[Any], Any]]:
-    return [lambda row: row, memoryview, pa.py_buffer, lambda row: row[::2].view(np.uint32), np.asarray]
-
-
-@pytest.mark.parametrize("hold", _holders())
-def test_memory_is_used_again_when_nothing_refers_to_it(hold: Callable[[Any], Any]) -> None:
-    blocks = Blocks()
-    taken = blocks.take(4000)
-    place = taken.ctypes.data
-    held = hold(taken.view(np.int32).reshape(10, 100)[3])
-    del taken
-    other = blocks.take(4000)
-    assert other.ctypes.data != place
-    del held
-    assert blocks.take(4000).ctypes.data == place
+# Memory that is used again: see test_reading_blocks.py
 
 
 def test_rows_that_are_held_stay_what_they_are_while_others_are_decoded(tmp_path: Path) -> None:
@@ -412,10 +394,3 @@ def test_rows_that_are_held_stay_what_they_are_while_others_are_decoded(tmp_path
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda group: rows.packed(group % 15, loss_mask=False), range(200)))
     assert [view.tolist() for view in held] == [batch.column("input_ids")[1].as_py() for batch in batches]
-
-
-@given(st.integers(0, 1 << 22))
-def test_a_block_has_the_size_that_was_asked_for(size: int) -> None:
-    taken = Blocks().take(size)
-    assert (taken.dtype, taken.shape) == (np.uint8, (size,))
-    assert taken.flags.writeable
