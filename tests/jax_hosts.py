@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
+import pytest
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -14,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 import tokenlake as tl
 from tests.batch_digest import digest
 from tests.jax_checks import check_batch, reference
+from tokenlake.errors import ConfigError
+from tokenlake.loader.orbax import LoaderRestore, LoaderSave
 
 ROWS = 16
 
@@ -94,11 +98,32 @@ def _decoded(data: Any, sharding: NamedSharding) -> dict[str, int]:
 
 
 def _go_on(data: Any, sharding: NamedSharding, facts: dict[str, Any]) -> dict[str, Any]:
-    """Take a run over from other processes for some steps."""
+    """Take a run over from other processes for some steps: from their state, or from their checkpoint."""
     loader = tl.DataLoader(data, ROWS, seed=7, sharding=sharding)
-    loader.set_state(facts["state"])
-    batches = iter(loader)
-    told = [
-        digest(multihost_utils.process_allgather(next(batches), tiled=True)) for _ in range(facts["steps"])
-    ]
-    return {"batches": told, "state": loader.get_state()}
+    params = {"w": jax.jit(lambda: jnp.arange(64.0).reshape(8, 8), out_shardings=sharding)()}
+    with ocp.CheckpointManager(facts["folder"]) as manager:
+        if facts["state"] is not None:
+            loader.set_state(facts["state"])
+        else:
+            args = ocp.args.Composite(model=ocp.args.StandardRestore(params), data=LoaderRestore(loader))
+            restored = manager.restore(manager.latest_step(), args=args)
+            check_batch({"w": restored.model["w"]}, {"w": np.arange(64.0, dtype="f").reshape(8, 8)}, sharding)
+        batches = iter(loader)
+        gathered = [
+            multihost_utils.process_allgather(next(batches), tiled=True) for _ in range(facts["steps"])
+        ]
+        state = loader.get_state()
+        args = ocp.args.Composite(model=ocp.args.StandardSave(params), data=LoaderSave(loader))
+        manager.save(loader.step, args=args)
+        _check_ahead(loader, manager)
+    return {"batches": [digest(batch) for batch in gathered], "state": state}
+
+
+def _check_ahead(loader: tl.DataLoader, manager: ocp.CheckpointManager) -> None:
+    """A process that has gone on alone is found out, by all of them."""
+    manager.wait_until_finished()
+    ours = [loader.step, loader.step + (jax.process_index() == 1)]
+    loader.set_state(loader.get_state() | {"step": ours[1]})
+    at = f"{{0: {ours[0]}, 1: {ours[0] + 1}"
+    with pytest.raises(ConfigError, match=rf"different states of the loader, at these steps: {at}"):
+        manager.save(ours[0] + 1, args=ocp.args.Composite(data=LoaderSave(loader)))
