@@ -26,7 +26,7 @@ LENGTH = 256
 
 
 def main(facts: dict[str, Any]) -> None:
-    for count in (1, 2, 8):
+    for count in (1, 8):
         for spec in (P("data"), P(), P(None, "data")):
             sharding = NamedSharding(Mesh(np.array(jax.devices()[:count]), ("data",)), spec)
             for kind in (np.int32, np.bool_):
@@ -58,12 +58,12 @@ def _check_one(sharding: NamedSharding, kind: Any, *, shared: bool) -> None:
     assert bool(inside) == shared, (sharding, kind)
     piece, part = kept.addressable_shards[-1].data, copy[kept.addressable_shards[-1].index]
     seen: list[int] = []
-    for turn in range(200):
+    for turn in range(120):
         later, its_copy, its_inside = put()
         np.testing.assert_array_equal(later, its_copy)
         assert not its_inside & inside
         seen += its_inside
-        if turn == 100:
+        if turn == 60:
             np.testing.assert_array_equal(kept, copy)
             del kept  # one device's piece is enough to hold what all pieces lie in
             gc.collect()
@@ -89,7 +89,7 @@ def _check_under_way(sharding: NamedSharding) -> None:
 
     slow(put(0)).block_until_ready()
     under_way = 0
-    for value in range(10):
+    for value in range(6):
         ids = put(value)
         made = slow(ids)
         del ids
@@ -102,7 +102,7 @@ def _check_under_way(sharding: NamedSharding) -> None:
 
 def _check_loader(data: Any, sharding: NamedSharding) -> None:
     """Every third batch of many epochs is kept to the end."""
-    options: dict[str, Any] = {"seed": 2, "epochs": 40}
+    options: dict[str, Any] = {"seed": 2, "epochs": 25}
     kept: list[dict[str, jax.Array]] = []
     seen: list[int] = []
     for step, batch in enumerate(tl.DataLoader(data, 16, sharding=sharding, **options)):

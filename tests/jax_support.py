@@ -127,7 +127,7 @@ def _build(root: Path) -> Path:
         patch.setattr(dealing, "ROW_GROUP_TOKENS", 200)
         patch.setattr(dealing, "_LEAST_TOKENS", 1)
         for name, records, options in (
-            ("large", notes(1500), {}),
+            ("large", notes(700), {}),
             ("small", notes(150), {}),
             ("learned", asked, {"prompt": prompt}),
         ):
