@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from etils import epath
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -17,7 +18,7 @@ import tokenlake as tl
 from tests.batch_digest import digest
 from tests.jax_checks import check_batch, reference
 from tokenlake.errors import ConfigError
-from tokenlake.loader.orbax import LoaderRestore, LoaderSave
+from tokenlake.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
 
 ROWS = 16
 
@@ -116,6 +117,7 @@ def _go_on(data: Any, sharding: NamedSharding, facts: dict[str, Any]) -> dict[st
         args = ocp.args.Composite(model=ocp.args.StandardSave(params), data=LoaderSave(loader))
         manager.save(loader.step, args=args)
         _check_ahead(loader, manager)
+    _check_one_writes(data, epath.Path(facts["folder"]) / f"of-{jax.process_count()}")
     return {"batches": [digest(batch) for batch in gathered], "state": state}
 
 
@@ -127,3 +129,15 @@ def _check_ahead(loader: tl.DataLoader, manager: ocp.CheckpointManager) -> None:
     at = f"{{0: {ours[0]}, 1: {ours[0] + 1}"
     with pytest.raises(ConfigError, match=rf"different states of the loader, at these steps: {at}"):
         manager.save(ours[0] + 1, args=ocp.args.Composite(data=LoaderSave(loader)))
+
+
+def _check_one_writes(data: Any, folder: epath.Path) -> None:
+    """Of the processes that take part: each is given a folder of its own, and one of them writes."""
+    if jax.process_index() > 1:
+        return
+    options = ocp.options.MultiprocessingOptions(primary_host=1, active_processes={0, 1})
+    mine = folder / str(jax.process_index())
+    mine.mkdir(parents=True)
+    loader = tl.DataLoader(data, ROWS)
+    LoaderHandler(multiprocessing_options=options).save(mine, args=LoaderSave(loader))
+    assert [path.name for path in mine.iterdir()] == ["metadata"] * (jax.process_index() == 1)
