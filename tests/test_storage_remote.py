@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
@@ -9,7 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,13 +44,37 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return lake_of(tmp_path_factory)
 
 
-@pytest.fixture
-def served(request: pytest.FixtureRequest, lake: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("LAKE_KEY", KEY)
-    monkeypatch.setenv("LAKE_SECRET", SECRET)
+@pytest.fixture(scope="module")
+def running(lake: Store) -> Iterator[Callable[[str], Served]]:
+    """Starts a server of a protocol for all tests that want it."""
     files = {key: data for key, data in files_of(lake).items() if key.startswith(("plain/", "answers/"))}
-    with serving(request.param, files) as served:
+    found: dict[str, Served] = {}
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKE_KEY", KEY)
+        patch.setenv("LAKE_SECRET", SECRET)
+
+        def start(protocol: str) -> Served:
+            if protocol not in found:
+                found[protocol] = stack.enter_context(serving(protocol, files))
+            return found[protocol]
+
+        yield start
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest, running: Callable[[str], Served]) -> Iterator[Served]:
+    served = running(request.param)
+    if served.server is None:
         yield served
+        return
+    served.server.log.clear()
+    before = dict(vars(served.server))
+    files = dict(getattr(served.server, "files", {}))
+    yield served
+    assert not served.server.faults
+    vars(served.server).update(before)
+    if files:
+        served.server.files = files
 
 
 def over(*protocols: str) -> pytest.MarkDecorator:
@@ -142,6 +167,7 @@ class TestRequests:
             with pytest.raises(IntegrityError, match="it is not what was opened"):
                 pinned.read(10)
             assert known.read(10) == data[10:20]  # a repaired shard is another object of the same bytes
+            replace(served, key, data)
 
 
 def replace(served: Served, key: str, data: bytes) -> None:
