@@ -108,7 +108,7 @@ class ShardCache:
         except _WriteFailed as error:
             return self._without(what, str(error))
         except OSError as error:
-            return self._without(what, f"{error.strerror} ({error.filename})")
+            return self._without(what, error.strerror or str(error))
 
     def discard(self, sha256: str) -> bool:
         """Drop a copy that is damaged, and say whether there was one; who has it open keeps what it has."""
@@ -164,6 +164,7 @@ class ShardCache:
         """Give the temporary file its size, removing old copies for it; return why that cannot be, or None."""
         if size > self._max_bytes:
             return f"it has {size} bytes, and cache_bytes is {self._max_bytes}"
+        os.ftruncate(part_fd, 0)  # of what a dead process left in it, it would be counted as well
         with locked(self._folder):
             kept = self._kept()
             used, fits = sum(one.size for one in kept), False
@@ -341,7 +342,6 @@ def _removed(path: Path) -> bool:
 
 def _reserved(descriptor: int, size: int) -> bool:
     """Give an empty file its size, on the disk where the file system can; say whether there is room."""
-    os.ftruncate(descriptor, 0)
     try:
         if size and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
