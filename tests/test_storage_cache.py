@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import resource
 import threading
 import time
 import warnings
@@ -138,6 +139,22 @@ class TestKeeping:
 
     def test_an_empty_shard(self, tmp_path: Path, origin: Origin) -> None:
         assert opened(ShardCache(tmp_path, 1), origin, b"") == b""
+
+    def test_a_disk_that_is_full_before_the_end(self, tmp_path: Path, origin: Origin) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+        def fetch(target: Target) -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+            try:
+                origin.of(shard(1))(target)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        cache = ShardCache(tmp_path)
+        with pytest.warns(RuntimeWarning, match="keeps no copy: File too large after 50 bytes"):
+            assert cache.open(sha(shard(1)), 100, fetch, "a") is None
+        assert kept(tmp_path) == set()
+        assert opened(cache, origin, shard(1)) == shard(1)
 
     def test_files_of_others_are_left_alone(self, tmp_path: Path, origin: Origin) -> None:
         (tmp_path / "notes.txt").write_bytes(b"x" * 500)
