@@ -9,8 +9,8 @@ back from a process that dies, however it dies:
 - Whoever reads a copy holds it shared. Making room removes the copies that were not opened for the longest
   time, of those that nobody holds: removing an open one would free no byte. (It would harm nobody either: a
   file without a name stays readable to those who have it open. So a damaged copy is dropped at once.)
-- Whoever makes room, and takes it for a shard, holds the folder. The temporary file has its full size from
-  then on, so that the sizes of all files together are what the cache takes or will take.
+- Whoever makes room, and takes it for a shard, holds the folder, as does whoever renames a file. The temporary
+  file has its full size from then on, so that the sizes of all files are what the cache takes or will take.
 
 Bytes are compared with their sha256 when they are fetched. A copy that is opened later is looked at for its
 size; pages have checksums, and a reader that finds a wrong one has the copy discarded.
@@ -150,7 +150,8 @@ class ShardCache:
             _fetch(part_fd, size, copy.name, fetch, what)
             os.fsync(part_fd)
             os.fchmod(part_fd, 0o444)
-            part.rename(copy)
+            with locked(self._folder):  # who counts must not miss it between two names
+                part.rename(copy)
             fcntl.flock(part_fd, fcntl.LOCK_SH)
             stream = os.fdopen(part_fd, "rb")
             stream.seek(0)
