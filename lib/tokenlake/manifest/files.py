@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from operator import lt
+from operator import eq, lt
 from typing import Any, Final, Self, final
 
 from tokenlake.manifest.tables import are_all, are_counts, are_hex, columns, flat
@@ -96,11 +96,9 @@ class ShardEntry:
             and are_hex(hashes, 64)
             and are_all(splits, str)
             and all(map(SPLIT_NAME.fullmatch, set(splits)))
-            and all(map(str.__eq__, map(shard_path, splits, units, parts), paths))
+            and all(map(eq, map(shard_path, splits, units, parts), paths))
             and are_all(logical, dict)
             and are_hex(list(flat(map(dict.values, logical))), _DIGITS, more=True)
-            and are_all(groups, list)
-            and are_all(flat(groups), int)
         )
         starts = _shared(groups, rows) if well else None
         if starts is None:
@@ -167,22 +165,22 @@ class ShardEntry:
             )
 
 
-def _shared(groups: Iterable[list[int]], rows: Iterable[int]) -> list[tuple[int, ...]] | None:
-    """Return the first rows as tuples, equal ones being one object, as most are; None if they do not fit the rows."""
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}
-    found: list[tuple[int, ...]] = []
-    for group, count in zip(groups, rows, strict=True):
-        starts = tuple(group)
-        same = known.get(starts)
-        if same is None:
-            if starts and (starts[0] != 0 or not all(map(lt, starts, starts[1:]))):
-                return None
-            same = known[starts] = starts
-        # No row groups, no rows; else the last one begins before the end.
-        if (not starts and count) or (starts and starts[-1] >= count):
-            return None
-        found.append(same)
-    return found
+def _shared(groups: Collection[Any], rows: Iterable[int]) -> list[tuple[int, ...]] | None:
+    """Return the first rows as tuples, one for each list; None if they are no such numbers, or not of the rows."""
+    distinct = {id(group): group for group in groups}
+    if not are_all(distinct.values(), list) or not are_all(flat(distinct.values()), int):
+        return None
+    tuples = {key: tuple(group) for key, group in distinct.items()}
+    if not all(map(_ascend, tuples.values())):
+        return None
+    found = [tuples[id(group)] for group in groups]
+    # No row groups, no rows; else the last one begins before the end.
+    fit = all(starts[-1] < count if starts else not count for starts, count in zip(found, rows, strict=True))
+    return found if fit else None
+
+
+def _ascend(starts: tuple[int, ...]) -> bool:
+    return not starts or (starts[0] == 0 and all(map(lt, starts, starts[1:])))
 
 
 @final

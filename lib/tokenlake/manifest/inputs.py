@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from operator import eq
 from typing import Any, Final, Self, final
 
 from tokenlake.fingerprint import file_id, fingerprint
@@ -101,7 +102,7 @@ def _are_identities(*table: tuple[Any, ...]) -> bool:
         all(are_all(texts, str) for texts in (sources, paths, tokens))
         and are_counts(sizes)
         and are_all(ids, int)
-        and all(map(int.__eq__, map(file_id, sources, paths), ids))
+        and all(map(eq, map(file_id, sources, paths), ids))
     )
 
 

@@ -19,16 +19,11 @@ _HEX: Final = re.compile(r"[0-9a-f]*")
 
 
 def columns(values: list[Any], keys: tuple[str, ...]) -> list[tuple[Any, ...]] | None:
-    """Return the columns of objects that have these keys and no others; None if not all are such objects.
-
-    Args:
-        keys: two at least.
-    """
-    if not are_all(values, dict) or any(len(value) != len(keys) for value in values):
+    """Return the columns of objects that have these keys and no others; None if not all are such objects."""
+    if not are_all(values, dict) or not set(map(len, values)) <= {len(keys)}:
         return None
     try:
-        rows = map(itemgetter(*keys), values)
-        return list(zip(*rows, strict=True)) if values else [()] * len(keys)
+        return [tuple(map(itemgetter(key), values)) for key in keys]
     except KeyError:
         return None
 
