@@ -10,7 +10,7 @@ import functools
 import re
 from typing import Final
 
-from tokenlake.reading.thrift import STRUCT, Struct, integer, list_head
+from tokenlake.reading.thrift import STRUCT, Struct, list_head, signed
 
 # Ids of Thrift fields: of FileMetaData, SchemaElement, RowGroup, ColumnChunk and ColumnMetaData.
 SCHEMA, GROUPS = 2, 4
@@ -49,7 +49,7 @@ def read_groups(data: bytes, at: int, before: Struct) -> tuple[list[Struct], int
     for _ in range(number):
         if form is None or (found := form.match(data, at)) is None:
             return None
-        *facts, rows = [integer(text, 0)[0] for text in found.groups()]
+        *facts, rows = map(signed, found.groups())
         columns = [
             {META: dict(zip(_TAKEN, facts[first : first + 5], strict=True))}
             for first in range(0, len(facts), 5)

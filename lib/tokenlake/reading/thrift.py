@@ -122,3 +122,11 @@ def integer(data: bytes, at: int) -> tuple[int, int]:
     """Read a signed number, and return it and where it ends."""
     value, at = _unsigned(data, at)
     return value >> 1 ^ -(value & 1), at
+
+
+def signed(varint: bytes) -> int:
+    """Return the signed number that a varint is: seven bits a byte, the lowest first, its sign the lowest of all."""
+    value = 0
+    for byte in reversed(varint):
+        value = value << 7 | byte & 0x7F
+    return value >> 1 ^ -(value & 1)
