@@ -17,13 +17,14 @@ from tests.mix_plan_support import Lake, described, figures
 from tokenlake.build.mixing.job import RowsOut
 from tokenlake.build.mixing.order import open_mixture, open_stream
 from tokenlake.build.mixing.planning.identity import UnitIdentity
-from tokenlake.build.mixing.planning.lanes import choose_lanes, choose_unit_rows
+from tokenlake.build.mixing.planning.lanes import choose_unit_rows
 from tokenlake.build.mixing.planning.plan import MixPlan
 from tokenlake.build.mixing.planning.planned import RangeUnit, RepackedUnit
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.manifest import MIXED
 from tokenlake.mixing import Mixture
+from tokenlake.mixing.lanes import choose_lanes
 from tokenlake.storage import open_store
 from tokenlake.tokenizers import TokenizerFiles
 
@@ -310,10 +311,10 @@ def test_lanes_are_the_largest_divisor_that_leaves_every_lane_its_work(data: st.
     ]
     batch, rows = data.draw(st.integers(1, 512)), data.draw(st.integers(1, 10**6))
     step = data.draw(st.none() | st.integers(1, 512))
-    held = sum(parent.decoded_bytes for parent in parents)
+    held = sum(parent.size.decoded_bytes for parent in parents)
     shares = [1 / len(parents)] * len(parents)
     weights = [{parent.name: share for parent, share in zip(parents, shares, strict=True)}]
-    each = [parent.decoded_bytes * len(parent.group_rows) / parent.rows for parent in parents]
+    each = [parent.size.decoded_bytes * len(parent.group_rows) / parent.rows for parent in parents]
     mean = held / sum(share * size for share, size in zip(shares, each, strict=True))
 
     def fits(lanes: int) -> bool:
@@ -325,9 +326,10 @@ def test_lanes_are_the_largest_divisor_that_leaves_every_lane_its_work(data: st.
             and lanes * 6 * mean <= rows
         )
 
-    lanes = choose_lanes(parents, weights, batch_size=batch, step_rows=step, rows=rows)
+    sizes = {parent.name: parent.size for parent in parents}
+    lanes = choose_lanes(sizes, weights, batch_size=batch, step_rows=step, rows=rows)
     assert lanes == max((number for number in range(1, 65) if fits(number)), default=1)
-    unit = choose_unit_rows(parents, weights, lanes=lanes, batch_size=batch)
+    unit = choose_unit_rows(sizes, weights, lanes=lanes, batch_size=batch)
     assert unit % batch == 0
     assert -1e-6 < unit - 12 * lanes * mean < batch + 1e-6
 
@@ -359,7 +361,7 @@ def test_a_unit_decodes_at_most_a_fifth_more_bytes_than_it_takes(lake: Lake) -> 
     assert plan.spec is not None
     assert plan.spec.lanes == 16
     groups = {parent.name: parent.group_rows for parent in plan.parents}
-    sizes = [parent.decoded_bytes for parent in plan.parents]
+    sizes = [parent.size.decoded_bytes for parent in plan.parents]
     stream = open_stream(plan.spec, groups)
     units = ranges(plan)
     assert len(units) > 3

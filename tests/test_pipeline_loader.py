@@ -19,8 +19,8 @@ from tests.pipeline_support import Counted, Endless, prefetching_threads, requir
 from tests.sharded_support import Known, Plain
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceError
 from tokenlake.pipeline.loader import AsyncDataLoader
-from tokenlake.pipeline.prefetching import Prefetched
 from tokenlake.pipeline.shuffling import shuffled_by_buffer
+from tokenlake.prefetching import Prefetched
 
 
 def numbered(count: int) -> Known:

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from tokenlake.legacy.informs import TextDatasetInform
     from tokenlake.legacy.mixture import DatasetMixture
     from tokenlake.lengths.manager import LengthManager
+    from tokenlake.loader.dataset import Dataset
+    from tokenlake.loader.loader import DataLoader
+    from tokenlake.loader.mixture import Mixture
+    from tokenlake.loader.opening import open
     from tokenlake.manifest import Manifest
     from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
@@ -97,6 +101,10 @@ _HOME: Final = {
     "build_dataset": "tokenlake.legacy.building",
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
+    "DataLoader": "tokenlake.loader.loader",
+    "Dataset": "tokenlake.loader.dataset",
+    "Mixture": "tokenlake.loader.mixture",
+    "open": "tokenlake.loader.opening",
     "DatasetIntrospector": "tokenlake.discovery",
     "DatasetMixture": "tokenlake.legacy.mixture",
     "TextDatasetInform": "tokenlake.legacy.informs",
@@ -197,6 +205,8 @@ __all__ = [
     "ConvertInputOutputToChatML",
     "ConvertToChatML",
     "CsvShardedSource",
+    "DataLoader",
+    "Dataset",
     "DatasetConfig",
     "DatasetIntrospector",
     "DatasetMixture",
@@ -219,6 +229,7 @@ __all__ = [
     "MaybeApplyChatTemplate",
     "MixStageConfig",
     "MixedShardedSource",
+    "Mixture",
     "ObservabilityConfig",
     "Ok",
     "PackStageConfig",
@@ -262,6 +273,7 @@ __all__ = [
     "create_writer",
     "expand_data_files",
     "load_config",
+    "open",
     "pack_constant_length",
     "pack_pre_tokenized",
     "pretokenize",

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from tokenlake.mixing.slots import Slots
 from tokenlake.mixing.stopping import Lane
 from tokenlake.order import LaneLayout
 from tokenlake.order.random import Int64
+
+_FARTHEST: Final = 1 << 50
+"""The last place that is looked at for a row that may never come: of a source that weighs nothing from some step on."""
 
 
 @final
@@ -184,6 +187,25 @@ class Mixture:
         places = self.layout.places_before(position)
         each = [self.drawn(lane, int(place)) for lane, place in enumerate(places)]
         return np.stack(each).sum(axis=0)
+
+    def place_of(self, lane: int, source: int, number: int) -> int | None:
+        """Return the place of a lane at which a source gives its row `number` (from 0, over its epochs); None: never.
+
+        The inverse of :meth:`lane`, by bisection of :meth:`drawn`: some milliseconds.
+        """
+        self._check_lane(lane)
+        end = self.lane_rows(lane)
+        low, high = -1, 0
+        # `low` is before the row, `high` at it or behind it.
+        last = _FARTHEST if end is None else end - 1
+        while high <= last and self.drawn(lane, high + 1)[source] <= number:
+            low, high = high, last if high < last < 2 * high + 1 else 2 * high + 1
+        if high > last:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.drawn(lane, middle + 1)[source] <= number else (low, middle)
+        return high
 
     def at(self, position: int) -> tuple[str, int, int, int]:
         """Return (name of the source, epoch, index in that source's lane, lane) of the row at a position."""

@@ -94,6 +94,36 @@ class MixtureStream:
             return StreamRows(*np.empty((4, 0), np.int64))
         return StreamRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
+    def places(self, lane: Int64, place: Int64) -> StreamRows:
+        """Return what is at places of lanes, int64[n] both; a lane's are worked out from its first to its last."""
+        ascending, found = np.argsort(lane, kind="stable"), np.empty((4, len(lane)), np.int64)
+        source, epoch, index = np.empty((3, len(lane)), np.int64)
+        distinct, counts = np.unique(lane, return_counts=True)
+        for each, there in zip(distinct.tolist(), np.split(ascending, np.cumsum(counts)[:-1]), strict=True):
+            wanted = place[there]
+            first = int(wanted.min())
+            drawn = self._mixture.lane(each, first, int(wanted.max()) + 1)
+            for target, values in ((source, drawn.source), (epoch, drawn.epoch), (index, drawn.index)):
+                target[there] = values[wanted - first]
+        found[0], found[1] = source, epoch
+        for number, order in enumerate(self._orders):
+            there = np.flatnonzero(source == number)
+            found[2][there], found[3][there] = order.at(epoch[there], lane[there], index[there])
+        return StreamRows(*found)
+
+    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+        """Return the lane and the place at which rows of a source come in one of its epochs, int64[n] both.
+
+        A place of -1: they never do. The inverse of :meth:`places`, some milliseconds for each row.
+        """
+        order = self._orders[source]
+        lane, index = order.place_of(epoch, group, row)
+        place = np.full(len(lane), -1, np.int64)
+        for number, (there, at) in enumerate(zip(lane.tolist(), index.tolist(), strict=True)):
+            found = self._mixture.place_of(there, source, epoch * order.lane_rows(there) + at)
+            place[number] = -1 if found is None else found
+        return lane, place
+
     def lanes(self, start: int, stop: int) -> Int64:
         """Return the lane of each of these positions, int64[n]."""
         return self._mixture.layout.locate(np.arange(start, stop, dtype=np.int64))[0]

@@ -84,6 +84,32 @@ class LaneLayout:
             lane[late], place[late] = self._locate_late(positions[late])
         return lane, place
 
+    def locate_in(self, start: Int64, size: Int64, row: Int64) -> tuple[Int64, Int64]:
+        """Return the lane and the place of rows of batches of any sizes, one after the other.
+
+        As :meth:`locate`, where batches may have other sizes than :attr:`batch_size`: a batch takes ``size / lanes``
+        places of each lane, so that after any number of batches all lanes stand at the same place.
+
+        Args:
+            start: rows before the batch, int64[n]; as long as all lanes have rows, divisible by their number.
+            size: rows of the batch, int64[n], divisible by the number of lanes.
+            row: in the batch, int64[n].
+
+        Returns:
+            int64[n] both.
+        """
+        self._check(start + row, self.rows, "positions")
+        before = np.minimum(start // self.lanes, self._even)
+        share = np.minimum(size // self.lanes, self._even - before)
+        lane = row // np.maximum(share, 1)
+        place = before + row - lane * share
+        late = np.flatnonzero(row >= share * self.lanes)
+        if len(late):
+            rest = start[late] + row[late] - self._even * self.lanes
+            lane[late] = np.searchsorted(self._rest, rest, side="right") - 1
+            place[late] = self._even + rest - self._rest[lane[late]]
+        return lane, place
+
     def position(self, lane: Int64, place: Int64) -> Int64:
         """Return the position of each (lane, place), int64[n]; the inverse of :meth:`locate`."""
         self._check(lane, self.lanes, "lanes")

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, final
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.order.random import key_of
 from tokenlake.pipeline.batches import Batch, Filling, batch_of
-from tokenlake.pipeline.prefetching import Prefetched
 from tokenlake.pipeline.shuffling import shuffled_by_buffer
+from tokenlake.prefetching import Prefetched
 from tokenlake.sources.sharded.base import ShardedDataSource
 from tokenlake.sources.sharded.fields import Row
 

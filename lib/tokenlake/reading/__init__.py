@@ -9,12 +9,14 @@
 
 from tokenlake.reading.cache import Decoded, GroupCache
 from tokenlake.reading.gather import Documents, take_documents, take_packed
+from tokenlake.reading.packedgroup import PackedGroup
 from tokenlake.reading.version import StoredRows, open_rows
 
 __all__ = [
     "Decoded",
     "Documents",
     "GroupCache",
+    "PackedGroup",
     "StoredRows",
     "open_rows",
     "take_documents",

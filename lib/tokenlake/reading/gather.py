@@ -52,7 +52,7 @@ def take_packed(
     group: Int64,
     row: Int64,
     *,
-    cache: GroupCache,
+    cache: GroupCache[pa.RecordBatch],
     bos_id: int | None = None,
 ) -> pa.RecordBatch:
     """Return sequences of packed datasets of one length.
@@ -91,7 +91,7 @@ def take_documents(
     group: Int64,
     row: Int64,
     *,
-    cache: GroupCache,
+    cache: GroupCache[pa.RecordBatch],
     bos_id: int | None = None,
 ) -> Documents:
     """Return documents of token datasets, without the padding that some have; arguments as of :func:`take_packed`.

@@ -7,7 +7,7 @@ manifest, so that an order can be computed before any file is opened.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, BinaryIO, Final, Self, final
 
 import numpy as np
@@ -19,6 +19,7 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.manifest import Manifest, ShardEntry
 from tokenlake.ragged import offsets_of
 from tokenlake.reading.files import OpenFiles
+from tokenlake.reading.packedgroup import IDS, LEARNED, LENGTHS, PackedGroup
 from tokenlake.storage import Layout, Store
 
 Int64 = npt.NDArray[np.int64]
@@ -117,12 +118,29 @@ class StoredRows:
         shard, index = self._place(group)
         with self._reading(shard, f"row group {index}"), self._files.borrow(shard) as file:
             batch = _one_batch(file.read_row_group(index, use_threads=False))
-        expected, got = sorted(self._shards[shard].logical), sorted(batch.schema.names)
-        if got != expected or batch.num_rows != self.group_rows[group]:
-            found = f"{batch.num_rows} rows of {', '.join(got)}"
-            stated = f"{self.group_rows[group]} rows of {', '.join(expected)}"
-            raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
+        self._check(batch, self._shards[shard].logical, shard, index)
         return batch
+
+    def packed(self, group: int, *, loss_mask: bool) -> PackedGroup:
+        """Decode what a batch needs of a row group of a packed dataset, every page read against its checksum.
+
+        Args:
+            group: 0 to G - 1.
+            loss_mask: whether the stored ``loss_mask`` is read as well, where there is one.
+
+        Raises:
+            ConfigError: the dataset is not packed, or there is no such row group.
+            IntegrityError: as :meth:`read`.
+        """
+        if (length := self.manifest.seq_length) is None or self.manifest.kind != "packed":
+            raise ConfigError(f"{self.name} is of kind {self.manifest.kind}; expected packed")
+        shard, index = self._place(group)
+        columns = [IDS, LENGTHS] + [LEARNED] * (loss_mask and LEARNED in self._shards[shard].logical)
+        with self._reading(shard, f"row group {index}"):
+            with self._files.borrow(shard) as file:
+                batch = _one_batch(file.read_row_group(index, columns=columns, use_threads=False))
+            self._check(batch, columns, shard, index)
+            return PackedGroup.of(batch, length)
 
     def bytes_of(self, group: int) -> int:
         """Return the bytes of a row group in its file (compressed); the footer of its file is read once."""
@@ -147,6 +165,14 @@ class StoredRows:
             raise ConfigError(f"{self.name} has row groups 0 to {len(self.group_rows) - 1}, not {group}")
         shard = int(np.searchsorted(self._begins, group, side="right")) - 1
         return shard, group - int(self._begins[shard])
+
+    def _check(self, batch: pa.RecordBatch, columns: Iterable[str], shard: int, index: int) -> None:
+        expected, got = sorted(columns), sorted(batch.schema.names)
+        rows = self.group_rows[int(self._begins[shard]) + index]
+        if got != expected or batch.num_rows != rows:
+            found = f"{batch.num_rows} rows of {', '.join(got)}"
+            stated = f"{rows} rows of {', '.join(expected)}"
+            raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
 
     def _open(self, shard: int) -> BinaryIO:
         entry = self._shards[shard]

@@ -39,7 +39,7 @@ class Part:
 
 
 def wanted_parts(
-    sources: Sequence[StoredRows], source: Int64, group: Int64, row: Int64, cache: GroupCache
+    sources: Sequence[StoredRows], source: Int64, group: Int64, row: Int64, cache: GroupCache[pa.RecordBatch]
 ) -> Iterator[Part]:
     """Yield each row group that n wanted rows lie in, once, in the order they are stored.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,9 @@ from tokenlake.catalog import Catalog
 from tokenlake.config.resolved_mix import ResolvedParent
 from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.manifest import InputFileEntry, Manifest, Parent, ShardEntry, Totals
+from tokenlake.mixing.lanes import SourceSize
 
 Int64 = npt.NDArray[np.int64]
-
-_DOCUMENT_BYTES: Final = 24  # file, position and the offset of a decoded row, roughly
 
 
 @final
@@ -70,11 +69,16 @@ class FoundParent:
         """Rows inside which an epoch's order shuffles: as many as a row group has in the mean, at least 1."""
         return max(1, -(-self.rows // max(1, len(self.group_rows))))
 
-    @property
-    def decoded_bytes(self) -> int:
-        """About how many bytes a row group takes in memory, in the mean."""
-        ids = self.rows * (self.manifest.seq_length or 0) or self.tokens
-        return (4 * ids + _DOCUMENT_BYTES * self.totals.documents) // max(1, len(self.group_rows))
+    @cached_property
+    def size(self) -> SourceSize:
+        """How large the split is."""
+        return SourceSize.of(
+            rows=self.rows,
+            groups=len(self.group_rows),
+            tokens=self.tokens,
+            documents=self.totals.documents,
+            seq_length=self.manifest.seq_length,
+        )
 
     @property
     def columns(self) -> frozenset[str]:

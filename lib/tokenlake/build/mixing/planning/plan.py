@@ -145,7 +145,10 @@ def _mixed(
     spec, mixture = settled(asked, parents, out)
     drawn = outcomes(mixture, spec.lengths, spec.step_rows)
     unit_rows = asked.unit_rows or choose_unit_rows(
-        parents, [weights for _, weights in spec.points], lanes=spec.lanes, batch_size=spec.batch_size
+        {parent.name: parent.size for parent in parents},
+        [weights for _, weights in spec.points],
+        lanes=spec.lanes,
+        batch_size=spec.batch_size,
     )
     content = {parent.name: content_identity(parent) for parent in parents}
     of_unit = UnitIdentity(level, content, spec, mixture, out)

@@ -9,13 +9,13 @@ from fractions import Fraction
 from tokenlake.build.mixing.job import RowsOut
 from tokenlake.build.mixing.order import open_mixture
 from tokenlake.build.mixing.planning.ends import rows_of
-from tokenlake.build.mixing.planning.lanes import choose_lanes
 from tokenlake.build.mixing.planning.parents import FoundParent
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.config.resolved_mix import ResolvedMixture
 from tokenlake.errors import ConfigError
 from tokenlake.manifest.mixture import MOST_BLOCK, MOST_LANES
 from tokenlake.mixing import Mixture, row_weights
+from tokenlake.mixing.lanes import choose_lanes
 
 
 def weighed(parents: Sequence[FoundParent], asked: ResolvedMixture) -> tuple[FoundParent, ...]:
@@ -53,7 +53,7 @@ def settled(
     lanes = asked.lanes
     if lanes is None:
         lanes = choose_lanes(
-            parents,
+            {parent.name: parent.size for parent in parents},
             [weights for _, weights in spec.points],
             batch_size=asked.batch_size,
             step_rows=asked.step_rows if single.scheduler.changes else None,

@@ -1,0 +1,257 @@
+"""Columns of a batch that are made from the stored segment lengths: which document an id is of, and where loss lies.
+
+A row of 8 with two segments, of 3 and 4 ids, and one id of padding::
+
+    input_ids     a   b   c   d   e   f   g   0
+    segment_ids   1   1   1   2   2   2   2   0      0 is padding
+    positions     0   1   2   0   1   2   3   0      begin anew with each segment
+    loss_mask     .   x   x   .   x   x   x   .      x: this id is a target that bears loss
+    labels      -100  b   c -100  e   f   g -100     each under itself: the model shifts
+    targets       b   c -100  e   f   g -100 -100    each under the id that predicts it: nobody shifts
+
+An id is never a target where it is the first of its segment, for what lies before it is another document's, nor in
+padding, nor where the dataset's own mask says that it is not learned (a prompt). Lengths decide, never the ids: an EOS
+or padding id inside a text is an id like any other.
+
+`labels` is what Hugging Face models expect (transformers' ``ForCausalLMLoss`` shifts), and EasyDeL's, whose loss shifts
+too unless ``shift_tokens`` is off. `targets` is for trainers that compare logits and targets place by place: MaxText's
+``targets``, whose ``targets_segmentation`` is then ``targets != -100`` (it bears loss where that is not 0), and a loss
+written by hand, such as optax's ``softmax_cross_entropy_with_integer_labels``, which wants the places of -100 masked.
+
+Everything is a few passes of numpy over the batch: all runs of one value are spread by one ``np.repeat``, padding being
+a run as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.ragged import Bools, Int32, Int64, offsets_of
+
+IGNORED: Final = -100
+"""What `labels` and `targets` hold where there is no loss."""
+
+_CHUNK: Final = 1 << 17  # ids that are spread at a time into a given array: what lies between stays small
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class Segments:
+    """The segments of B rows, checked once; the columns that follow from them.
+
+    Attributes:
+        length: ids of a row, padding included.
+        runs: ids of each segment and, behind those of each row, of its padding (may be 0), int64[s + B].
+        row_runs: which of them are each row's, int64[B + 1] from 0.
+    """
+
+    length: int
+    runs: Int64
+    row_runs: Int64
+
+    @classmethod
+    def of(cls, lengths: Int32, offsets: Int64, length: int) -> Segments:
+        """Return the segments of rows.
+
+        Args:
+            lengths: ids of each segment, of all rows, one row after the other, int32[s].
+            offsets: where each row's begin in `lengths` and the last row's end, int64[B + 1]; a row may have none.
+            length: ids of a row, padding included.
+
+        Raises:
+            ConfigError: the offsets do not cut the lengths into rows, or rows have no length.
+            IntegrityError: a segment is empty, or a row's are longer than the row; `details` hold the row.
+        """
+        if length < 1:
+            raise ConfigError(f"rows of {length} ids; expected 1 or more")
+        per_row = np.diff(offsets)
+        if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(lengths) or (per_row < 0).any():
+            raise ConfigError(
+                f"offsets {offsets[:3].tolist()} ... {offsets[-3:].tolist()} of {len(lengths)} segments; "
+                f"expected them to ascend from 0 to {len(lengths)}"
+            )
+        padding = length - np.diff(offsets_of(lengths)[offsets])
+        if len(lengths) and (lengths.min() < 1 or padding.min() < 0):
+            raise _damage(lengths, offsets, length, padding)
+        runs = np.insert(lengths.astype(np.int64), offsets[1:], padding)
+        return cls(length, runs, offsets + np.arange(len(offsets)))
+
+    @property
+    def rows(self) -> int:
+        """Rows, B."""
+        return len(self.row_runs) - 1
+
+    @property
+    def padding(self) -> Int64:
+        """Ids of padding of each row, int64[B]."""
+        return self.runs[self.row_runs[1:] - 1]
+
+    def ids(self, out: Int32 | None = None) -> Int32:
+        """As :func:`segment_ids`."""
+        numbers = np.arange(1, len(self.runs) + 1, dtype=np.int32)
+        numbers -= np.repeat(self.row_runs[:-1].astype(np.int32), np.diff(self.row_runs))
+        numbers[self.row_runs[1:] - 1] = 0
+        return self._spread(numbers, out)
+
+    def positions(self, out: Int32 | None = None) -> Int32:
+        """As :func:`positions`."""
+        starts = self._starts() - np.repeat(np.arange(self.rows) * self.length, np.diff(self.row_runs))
+        column = self._spread(starts.astype(np.int32), out)
+        np.subtract(_counted(self.length), column, out=column)
+        padded = np.flatnonzero(self.padding)
+        for row, begin in zip(padded.tolist(), (self.length - self.padding[padded]).tolist(), strict=True):
+            column[row, begin:] = 0
+        return column
+
+    def loss_mask(self, learned: Bools | None, out: Bools | None = None) -> Bools:
+        """As :func:`loss_mask`."""
+        if learned is not None:
+            _check("learned", learned, (self.rows, self.length), np.bool_)
+        there = np.ones(len(self.runs), np.bool_)
+        there[self.row_runs[1:] - 1] = False
+        column = self._spread(there, out)
+        column.reshape(-1)[self._starts()[there]] = False
+        if learned is not None:
+            np.logical_and(column, learned, out=column)
+        return column
+
+    def _starts(self) -> Int64:
+        """Where each run begins among the ids of all rows, int64[s + B]."""
+        return np.cumsum(self.runs) - self.runs
+
+    def _spread(self, values: npt.NDArray[_Scalar], out: npt.NDArray[_Scalar] | None) -> npt.NDArray[_Scalar]:
+        """Return one value for each run, repeated over its ids: [B, L]."""
+        if out is None:
+            return np.repeat(values, self.runs).reshape(self.rows, self.length)
+        _check("out", out, (self.rows, self.length), values.dtype, contiguous=True)
+        together = max(1, _CHUNK // self.length)
+        for row in range(0, self.rows, together):
+            some = slice(self.row_runs[row], self.row_runs[min(row + together, self.rows)])
+            out[row : row + together] = np.repeat(values[some], self.runs[some]).reshape(-1, self.length)
+        return out
+
+
+def segment_ids(lengths: Int32, offsets: Int64, length: int, out: Int32 | None = None) -> Int32:
+    """Return which segment of its row each id is of: 1, 2, 3, ..., and 0 in padding; int32[B, L].
+
+    Args:
+        lengths: see :meth:`Segments.of`, which says what is raised, too.
+        offsets: the same.
+        length: L.
+        out: where to write, int32[B, L], C-contiguous; None: a new array.
+    """
+    return Segments.of(lengths, offsets, length).ids(out)
+
+
+def positions(lengths: Int32, offsets: Int64, length: int, out: Int32 | None = None) -> Int32:
+    """Return the place of each id in its segment: 0, 1, 2, ..., and 0 in padding; int32[B, L].
+
+    Arguments and errors as :func:`segment_ids`.
+    """
+    return Segments.of(lengths, offsets, length).positions(out)
+
+
+def loss_mask(
+    lengths: Int32, offsets: Int64, length: int, learned: Bools | None, out: Bools | None = None
+) -> Bools:
+    """Return which ids are targets that bear loss, bool[B, L]: see the table above.
+
+    Other arguments and errors as :func:`segment_ids`.
+
+    Args:
+        learned: the stored mask, bool[B, L]; None where the dataset has none and everything is learned.
+        out: where to write, bool[B, L], C-contiguous; None: a new array.
+    """
+    return Segments.of(lengths, offsets, length).loss_mask(learned, out)
+
+
+def labels(input_ids: Int32, loss_mask: Bools, out: Int32 | None = None) -> Int32:
+    """Return each id where it bears loss, else -100; int32[B, L].
+
+    Args:
+        input_ids: int32[B, L].
+        loss_mask: as :func:`loss_mask` gives it, bool[B, L].
+        out: where to write, int32[B, L], C-contiguous; None: a new array. It may be `input_ids` itself.
+
+    Raises:
+        ConfigError: shapes or types are others.
+    """
+    column = _checked_pair(input_ids, loss_mask, out)
+    _mark(input_ids, loss_mask, column)
+    return column
+
+
+def targets(input_ids: Int32, loss_mask: Bools, out: Int32 | None = None) -> Int32:
+    """Return what each place predicts: the next id where that bears loss, else (and last in the row) -100; int32[B, L].
+
+    Arguments and errors as :func:`labels`.
+    """
+    column = _checked_pair(input_ids, loss_mask, out)
+    # One long row is three times as fast; what comes into a row from the next one lies in the last column.
+    _mark(input_ids.reshape(-1)[1:], loss_mask.reshape(-1)[1:], column.reshape(-1)[:-1])
+    column[:, -1:] = IGNORED
+    return column
+
+
+def _mark(ids: Int32, mask: Bools, out: Int32) -> None:
+    """Write ``mask ? id : -100``; as arithmetic, since choosing by a mask that changes often is ten times slower.
+
+    Sums that leave 32 bits wrap and come back.
+    """
+    np.subtract(ids, IGNORED, out=out)
+    np.multiply(out, mask, out=out)
+    np.add(out, IGNORED, out=out)
+
+
+@lru_cache(maxsize=8)
+def _counted(length: int) -> Int32:
+    counted = np.arange(length, dtype=np.int32)
+    counted.flags.writeable = False
+    return counted
+
+
+def _checked_pair(input_ids: Int32, mask: Bools, out: Int32 | None) -> Int32:
+    _check("input_ids", input_ids, input_ids.shape if input_ids.ndim == 2 else None, np.int32)
+    _check("loss_mask", mask, input_ids.shape, np.bool_)
+    if out is None:
+        return np.empty(input_ids.shape, np.int32)
+    _check("out", out, input_ids.shape, np.int32, contiguous=True)
+    return out
+
+
+def _check(
+    name: str,
+    array: npt.NDArray[Any],
+    shape: tuple[int, ...] | None,
+    kind: npt.DTypeLike,
+    *,
+    contiguous: bool = False,
+) -> None:
+    if array.shape == shape and array.dtype == kind and (array.flags.c_contiguous or not contiguous):
+        return
+    wanted = f"{np.dtype(kind)}{list(shape) if shape is not None else '[rows, length]'}"
+    raise ConfigError(
+        f"{name} is {array.dtype}{list(array.shape)}; expected {wanted}{', C-contiguous' if contiguous else ''}"
+    )
+
+
+def _damage(lengths: Int32, offsets: Int64, length: int, padding: Int64) -> IntegrityError:
+    empty = np.flatnonzero(lengths < 1)
+    if len(empty):
+        row = int(np.searchsorted(offsets, empty[0], side="right")) - 1
+        found = f"a segment of {lengths[empty[0]]} ids; expected 1 or more"
+    else:
+        row = int(np.argmax(padding < 0))
+        found = f"segments of {length - padding[row]} ids together; expected at most {length}"
+    return IntegrityError(
+        f"row {row} of the batch has {found}: its segment_lengths are damaged. "
+        "Run `tokenlake verify --deep`.",
+        row=row,
+    )

@@ -1,0 +1,253 @@
+"""A stored version, opened: its rows by number, its manifest, its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final, Self, final, overload
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError
+from tokenlake.loader.assemble import Assembler, Batch, check_columns, pad_id_of
+from tokenlake.manifest import Manifest
+from tokenlake.order.random import Int64
+from tokenlake.reading import GroupCache, PackedGroup, StoredRows
+from tokenlake.schema import packed_schema
+from tokenlake.storage import Layout, Store
+from tokenlake.storage.layout import TOKENIZER
+
+_CACHE_BYTES: Final = 64 << 20
+
+
+@final
+class Dataset:
+    """One split of a committed version. Opening reads its manifest, and no other file.
+
+    ::
+
+        ds = tl.open("artifacts/llama2-2048@v3")
+        ds[17]["input_ids"]         # int32 (2048,)
+        ds[100:200]["segment_ids"]  # int32 (100, 2048)
+
+    May be used by several threads; rows that are read stay decoded as long as 64 MiB hold them.
+    """
+
+    def __init__(self, store: Store, manifest: Manifest, split: str) -> None:
+        """Open nothing yet; ConfigError if there is no such split."""
+        self._store, self._rows = store, StoredRows(store, manifest, split)
+        self._cache = GroupCache(_CACHE_BYTES, _decode, _size)
+
+    @property
+    def name(self) -> str:
+        """``llama2-2048@v3/train``."""
+        return self._rows.name
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the version."""
+        return self._rows.manifest
+
+    @property
+    def split(self) -> str:
+        return self._rows.split
+
+    @property
+    def rows(self) -> StoredRows:
+        """The rows by row group, as they are stored."""
+        return self._rows
+
+    @property
+    def kind(self) -> str:
+        """``packed``, ``tokens`` or ``preference``."""
+        return self.manifest.kind
+
+    @property
+    def seq_length(self) -> int:
+        """Ids of a row; ConfigError where rows are of many lengths."""
+        self._require_packed("seq_length")
+        return self.manifest.seq_length or 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What :meth:`take` gives where no columns are named."""
+        return check_columns(None)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Of the stored rows (of kind packed without opening a file)."""
+        if self.kind == "packed":
+            names = {name for shard in self.manifest.files for name in shard.logical}
+            return packed_schema(
+                self.seq_length,
+                store_segment_ids="segment_ids" in names,
+                loss_mask=self._rows.has_loss_mask,
+            )
+        return self._rows.read(0).schema if len(self) else pa.schema([])
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The version's own tokenizer, a ``tokenizers.Tokenizer``.
+
+        Raises:
+            MissingExtraError: ``tokenizers`` is not installed.
+            NotFoundError: the version has none.
+            ConfigError: its sources have different ones.
+        """
+        where = f"{self.manifest.dataset}@v{self.manifest.version}"
+        found = {
+            path: entry.sha256
+            for path, entry in self.manifest.other_files.items()
+            if path.startswith(f"{TOKENIZER}/") and path.endswith("/tokenizer.json")
+        } | {
+            path: entry.sha256
+            for path, entry in self.manifest.other_files.items()
+            if path == f"{TOKENIZER}/tokenizer.json"
+        }
+        if not found:
+            raise NotFoundError(f"{where} holds no {TOKENIZER}/tokenizer.json; its ids cannot be decoded")
+        if len(set(found.values())) > 1:
+            raise ConfigError(f"the sources of {where} have different tokenizers: {', '.join(sorted(found))}")
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise MissingExtraError("a tokenizer needs tokenizers: pip install 'tokenlake[etl]'") from error
+        path, digest = min(found.items())
+        return Tokenizer.from_buffer(_verified(self._store, self.manifest, path, digest))
+
+    def __len__(self) -> int:
+        return self._rows.rows
+
+    def __bool__(self) -> bool:
+        return True
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batch: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any]:
+        """Return one row (arrays of shape (L,)) or a range of rows (arrays of shape (n, L)).
+
+        Of kinds other than packed one row is a dict of what is stored; ranges are for :meth:`read`.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self.take(np.arange(start, stop, step, dtype=np.int64))
+        at = int(index)
+        if not -len(self) <= at < len(self):
+            raise IndexError(f"{self.name} has {len(self)} rows; there is no row {at}")
+        at %= len(self)
+        if self.kind != "packed":
+            return self.read(at, at + 1).to_pylist()[0]
+        return {name: values[0] for name, values in self.take(np.array([at])).items()}
+
+    def take(self, rows: Int64 | Sequence[int], columns: Sequence[str] | None = None) -> Batch:
+        """Return rows in any order: column -> array of shape (n, L).
+
+        Args:
+            rows: numbers of rows, n of them, 0 to ``len(self) - 1``.
+            columns: see :class:`tokenlake.loader.DataLoader`.
+
+        Raises:
+            ConfigError: of another kind than packed, there is no such row or column.
+            IntegrityError: a file is damaged.
+        """
+        self._require_packed("rows of one length")
+        group, row = self._rows.group_of(np.asarray(rows, np.int64))
+        assembler = Assembler([self._rows], check_columns(columns), fresh=True)
+        groups: dict[int, PackedGroup] = {}
+        for number in np.unique(group).tolist():
+            groups[number] = self._cache.read(self._rows, number)
+        return assembler.batch(len(group), group, row, groups.__getitem__)
+
+    def read(self, start: int, stop: int) -> pa.Table:
+        """Return rows ``start .. stop`` as they are stored, fewer where the split ends."""
+        parts = [
+            self._rows.read(group).slice(low, high - low)
+            for group, low, high in self._rows.ranges(max(start, 0), stop)
+        ]
+        return pa.Table.from_batches(parts, schema=parts[0].schema if parts else self.schema)
+
+    def documents(self, index: int) -> list[dict[str, Any]]:
+        """Return where the segments of a row come from.
+
+        Returns:
+            for each: ``source``, ``path``, ``position`` (row number or byte offset of the document), ``start`` (its
+            first id within the document), ``length``.
+        """
+        self._require_packed("documents of a row")
+        row = self.read(index, index + 1).to_pylist()[0]
+        found: list[dict[str, Any]] = []
+        for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
+            entry = self._inputs.get(piece["file"])
+            if entry is None:
+                raise IntegrityError(
+                    f"{self.name}: row {index} is of file {piece['file']}, which no input is"
+                )
+            place = {"source": entry.source, "path": entry.path}
+            found.append({**place, "position": piece["position"], "start": piece["start"], "length": length})
+        return found
+
+    def decode(self, index: int) -> list[str]:
+        """Return the text of each segment of a row; special tokens stay visible."""
+        row = self.read(index, index + 1).to_pylist()[0]
+        lengths = row["segment_lengths"] if self.kind == "packed" else [len(row["input_ids"])]
+        ends = np.cumsum(lengths)
+        return [
+            self.tokenizer.decode(row["input_ids"][end - length : end], skip_special_tokens=False)
+            for length, end in zip(lengths, ends.tolist(), strict=True)
+        ]
+
+    @property
+    def pad_id(self) -> int:
+        """The id of padding."""
+        return pad_id_of(self.manifest)
+
+    def close(self) -> None:
+        """Close files and let go of decoded rows; what is read later opens them again."""
+        self._rows.close()
+        self._cache.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        length = "" if self.manifest.seq_length is None else f" x {self.manifest.seq_length}"
+        return f"Dataset({self.name}: {len(self):,} rows{length}, {self.kind})"
+
+    @cached_property
+    def _inputs(self) -> dict[int, Any]:
+        return {entry.file_id: entry for entry in self.manifest.inputs}
+
+    def _require_packed(self, what: str) -> None:
+        if self.kind != "packed":
+            raise ConfigError(
+                f"{self.name} is of kind {self.kind}, which has no {what}; pack it first: "
+                f"datasets: [{{dataset: {self.manifest.dataset}@v{self.manifest.version}}}], pack: {{enabled: true}}"
+            )
+
+
+def _verified(store: Store, manifest: Manifest, path: str, digest: str) -> bytes:
+    import hashlib
+
+    data = store.read(Layout(manifest.dataset, manifest.version).key(path))
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise IntegrityError(
+            f"{manifest.dataset}@v{manifest.version}: {path} is not what was committed", file=path
+        )
+    return data
+
+
+def _decode(rows: StoredRows, group: int) -> PackedGroup:
+    return rows.packed(group, loss_mask=rows.has_loss_mask)
+
+
+def _size(group: PackedGroup) -> int:
+    return group.nbytes

@@ -1,0 +1,258 @@
+"""Batches of a dataset or a mixture, in an order that is a function, with a state of a few integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, Self, final
+
+import numpy as np
+
+from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.loader.assemble import Assembler, check_columns
+from tokenlake.loader.batchplan import BatchPlan, Wanted
+from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.groups import Groups
+from tokenlake.loader.hostbatches import HostBatch, HostBatches
+from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.state import place_of, state_of
+from tokenlake.loader.steps import BatchSizes, Place
+from tokenlake.order.random import Int64
+from tokenlake.reading import Decoded
+
+_CACHE_BYTES: Final = 512 << 20
+
+Batch = dict[str, Any]
+
+
+@final
+class DataLoader:
+    """Batches of packed rows: dicts of arrays of shape (rows, L), ids int32, masks bool.
+
+    ::
+
+        loader = tl.DataLoader(ds, batch_size=256, seed=0)
+        for batch in loader:
+            batch["input_ids"]  # int32 (256, 2048)
+        state = loader.get_state()  # JSON; loader.set_state(state) goes on exactly there
+
+    One ``for`` loop is a pass: `epochs` epochs laid end to end, every row exactly once in each. The next loop goes on
+    with the next epochs. After a loop was left, the next one goes on behind the last batch that was delivered.
+
+    The order is a function of the data, `seed`, `lanes` and `window`, and of nothing else: batch k of the whole run is
+    the same with any number of hosts, threads and resumptions.
+
+    Args:
+        data: a dataset of kind packed, or a :class:`Mixture` of some.
+        batch_size: rows of the global batch, or step -> rows, as ``{0: 128, 1000: 256}``.
+        seed: of the order, any integer.
+        shuffle: False: rows as they are stored.
+        epochs: of a pass; None: it never ends.
+        drop_last: leave out the last batch of a pass if it is not full. Nothing else ever leaves out a row.
+        pad_last: give that batch its full number of rows, the missing ones being padding (segment_ids 0, no loss);
+            None: only with `sharding`, where all batches must be alike.
+        columns: any of input_ids, segment_ids, positions, loss_mask, labels, targets
+            (see :mod:`tokenlake.loader.columns`); None: the first four.
+        sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
+        host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
+        lanes: into how many stretches an epoch is cut, part of the order; None: the largest number up to 64 that
+            divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
+        window: rows that are permuted together, part of the order; None: as many as a row group has in the mean.
+        prefetch: batches that are ready ahead; 0: none, and no thread for them.
+        workers: threads that decode ahead; 0: none.
+        cache_bytes: of decoded row groups that are kept; what a batch needs is decoded however much it is.
+
+    Raises:
+        ConfigError: an argument is not what is allowed.
+    """
+
+    def __init__(
+        self,
+        data: Dataset | Mixture,
+        batch_size: int | Mapping[int, int],
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        epochs: int | None = 1,
+        drop_last: bool = False,
+        pad_last: bool | None = None,
+        columns: Sequence[str] | None = None,
+        sharding: Any = None,
+        host: tuple[int, int] | None = None,
+        lanes: int | None = None,
+        window: int | None = None,
+        prefetch: int = 2,
+        workers: int = 2,
+        cache_bytes: int = _CACHE_BYTES,
+    ) -> None:
+        if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
+        for name, value in (("prefetch", prefetch), ("workers", workers), ("cache_bytes", cache_bytes)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"{name}: got {value!r}, must be a whole number from 0 on")
+        sizes = BatchSizes.of(batch_size)
+        self.plan = BatchPlan(
+            data,
+            sizes,
+            seed=seed,
+            shuffle=shuffle,
+            epochs=epochs,
+            drop_last=drop_last,
+            lanes=lanes,
+            window=window,
+        )
+        self._assembler = Assembler(self.plan.sources, check_columns(columns))
+        if sharding is not None:
+            raise NotAvailableError("sharding: not here yet")
+        self._wanted: Wanted = _wanted_by(host, sizes)
+        self._pad = sharding is not None if pad_last is None else pad_last
+        self._prefetch, self._workers, self._cache_bytes = prefetch, workers, cache_bytes
+        self._place = Place(0, 0, 0)
+        self._ended = False
+        self._groups: Groups | None = None
+        self._iterator: _Delivery | None = None
+
+    @property
+    def step(self) -> int:
+        """Batches delivered so far, over all passes."""
+        return self._place.step
+
+    @property
+    def epoch(self) -> int:
+        """The first epoch of the present pass."""
+        return self._place.passes * (self.plan.epochs or 1)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What batches hold."""
+        return self._assembler.names
+
+    @property
+    def decoded(self) -> Decoded:
+        """What was decoded since the last iteration began."""
+        return Decoded() if self._groups is None else self._groups.decoded
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Go on behind the last batch that was delivered, or with the next pass; an earlier iterator ends."""
+        self.close()
+        if self._ended:
+            self._place, self._ended = Place(self._place.step, self._place.passes + 1, 0), False
+        self._iterator = _Delivery(self._batches(), self._move)
+        return self._iterator
+
+    def iter_from_step(self, step: int) -> Iterator[Batch]:
+        """Go on as if `step` batches had been delivered; the time it takes does not depend on the step."""
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"step: got {step!r}, must be a whole number from 0 on")
+        self.close()
+        self._place, self._ended = self.plan.steps.place(step), False
+        return iter(self)
+
+    def __len__(self) -> int:
+        """Return how many batches the present pass has; TypeError where it has no end."""
+        batches = self.plan.steps.batches(self.plan.steps.begin(self._place.passes))
+        if batches is None:
+            raise TypeError("a loader without end has no length; give epochs, or the mixture rows")
+        return batches
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what :meth:`set_state` needs to go on behind the last batch that was delivered: JSON, small."""
+        return state_of(self.plan, self._place)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where another loader stood, of the same data and order; the next iteration begins there.
+
+        Raises:
+            ConfigError: the state is of other data or of another order; says what differs.
+        """
+        place = place_of(self.plan, state)
+        self.close()
+        self._place, self._ended = place, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """As :meth:`get_state`, by the name that torch's loaders use."""
+        return self.get_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As :meth:`set_state`, by the name that torch's loaders use."""
+        self.set_state(state)
+
+    def close(self) -> None:
+        """End an iteration that is under way and its threads; the next one goes on behind it."""
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _batches(self) -> HostBatches:
+        self._groups = Groups(
+            self.plan.sources,
+            loss_mask=self._assembler.loss_mask,
+            max_bytes=self._cache_bytes,
+            threads=self._workers,
+        )
+        return HostBatches(
+            self.plan,
+            self._place,
+            self._wanted,
+            self._assembler,
+            self._groups,
+            prefetch=self._prefetch,
+            pad=self._pad,
+        )
+
+    def _move(self, delivered: HostBatch | None) -> None:
+        """A batch was handed out; None: the pass has ended."""
+        if delivered is None:
+            self._ended = True
+        else:
+            self._place = delivered.step.after
+
+
+@final
+class _Delivery(Iterator[Batch]):
+    """Hands batches out and tells the loader."""
+
+    def __init__(self, batches: HostBatches, tell: Callable[[HostBatch | None], None]) -> None:
+        self._batches, self._tell = batches, tell
+        self._open = True
+
+    def __next__(self) -> Batch:
+        if not self._open:
+            raise StopIteration
+        try:
+            batch = next(self._batches)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, StopIteration):
+                self._tell(None)
+            raise
+        self._tell(batch)
+        return batch.columns
+
+    def close(self) -> None:
+        """End the threads; nothing more comes."""
+        self._open = False
+        self._batches.close()
+
+
+def _wanted_by(host: tuple[int, int] | None, sizes: BatchSizes) -> Wanted:
+    index, hosts = (0, 1) if host is None else host
+    if not 0 <= index < hosts or sizes.common % hosts:
+        raise ConfigError(
+            f"host: got {host}, must be (index, number of hosts) with a number that divides {sizes.common}"
+        )
+
+    @lru_cache(8)
+    def rows(size: int) -> Int64:
+        return np.arange(size // hosts * index, size // hosts * (index + 1), dtype=np.int64)
+
+    return rows

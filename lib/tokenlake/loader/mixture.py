@@ -1,0 +1,175 @@
+"""Several packed datasets as one stream, mixed while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final, Literal, final
+
+from tokenlake.errors import ConfigError
+from tokenlake.loader.dataset import Dataset
+from tokenlake.mixing import Mixture as MixtureOrder
+from tokenlake.mixing import MixtureStream, Stop, WeightScheduler, constant, row_weights, source_order
+from tokenlake.mixing.lanes import SourceSize, choose_lanes
+
+_WEIGHTS_BY: Final = ("rows", "tokens")
+
+
+@final
+class Mixture:
+    """Packed datasets of one length and one tokenizer, and the weights to mix them by.
+
+    ::
+
+        mixture = tl.Mixture({"code": code, "web": web}, {"code": 0.3, "web": 0.7})
+        loader = tl.DataLoader(mixture, batch_size=256, seed=0)
+
+    What comes where is the function that the flow ``mix`` writes by at the level of sequences: with the same seed,
+    batch size, lanes and rows the stream is the same, row by row.
+
+    Args:
+        datasets: name -> dataset; the order inside a source depends on its name.
+        weights: name -> share of rows, or a :class:`tokenlake.WeightScheduler`. A source of weight 0 may be left out.
+        stop: "restart" (a source that ends begins its next epoch: no end, unless `rows` says one), "first_exhausted"
+            or "all_exhausted".
+        rows: where the stream is cut.
+        block_size: rows inside which the order of sources is shuffled.
+        step_rows: rows per step of the schedule; None: the batch size.
+        weights_by: "rows", or "tokens": weights are shares of ids that are not padding.
+
+    Raises:
+        ConfigError: names, weights, kinds, lengths or tokenizers do not fit each other.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, Dataset],
+        weights: Mapping[str, float] | WeightScheduler,
+        *,
+        stop: Stop = "restart",
+        rows: int | None = None,
+        block_size: int = 1000,
+        step_rows: int | None = None,
+        weights_by: Literal["rows", "tokens"] = "rows",
+    ) -> None:
+        scheduler = weights if isinstance(weights, WeightScheduler) else constant(_whole(datasets, weights))
+        _check_sources(datasets, scheduler)
+        if weights_by not in _WEIGHTS_BY:
+            raise ConfigError(f"weights_by: got {weights_by!r}, must be one of {', '.join(_WEIGHTS_BY)}")
+        self.datasets = {name: datasets[name] for name in scheduler.names}
+        self.scheduler = scheduler if weights_by == "rows" else self._per_row(scheduler)
+        self.stop, self.rows, self.block_size, self.step_rows = stop, rows, block_size, step_rows
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sources, in the order of the schedule."""
+        return tuple(self.datasets)
+
+    @cached_property
+    def sizes(self) -> dict[str, SourceSize]:
+        """How large each source is."""
+        return {name: _size(dataset) for name, dataset in self.datasets.items()}
+
+    def lanes(self, batch_size: int) -> int:
+        """Return into how many lanes the stream is cut where nobody says: as many as the flow ``mix`` takes."""
+        pieces = self.scheduler.pieces
+        weights = [dict(zip(self.names, piece.first.given, strict=True)) for piece in pieces]
+        weights.append(dict(zip(self.names, pieces[-1].last.given, strict=True)))
+        return choose_lanes(
+            self.sizes,
+            weights,
+            batch_size=batch_size,
+            step_rows=(self.step_rows or batch_size) if self.scheduler.changes else None,
+            rows=self._length,
+        )
+
+    def stream(self, *, lanes: int, batch_size: int, seed: int) -> MixtureStream:
+        """Return the order of the mixture's rows; ConfigError where there can be none."""
+        order = self._order(lanes, batch_size, seed)
+        orders = [
+            source_order(name, dataset.rows.group_rows, lanes=lanes, seed=seed)
+            for name, dataset in self.datasets.items()
+        ]
+        return MixtureStream(order, orders)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what decides the order, beside lanes, batch size, seed and the datasets."""
+        return {
+            "stop": self.stop,
+            "block_size": self.block_size,
+            "step_rows": self.step_rows,
+            "schedule": self.scheduler.to_json(),
+        }
+
+    def __repr__(self) -> str:
+        return f"Mixture({', '.join(f'{name}: {dataset.name}' for name, dataset in self.datasets.items())})"
+
+    @cached_property
+    def _length(self) -> int | None:
+        """Rows of the stream, which hardly depend on lanes; None: it has no end."""
+        return self._order(1, 1, 0).rows
+
+    def _order(self, lanes: int, batch_size: int, seed: int) -> MixtureOrder:
+        return MixtureOrder(
+            {name: len(dataset) for name, dataset in self.datasets.items()},
+            self.scheduler,
+            lanes=lanes,
+            batch_size=batch_size,
+            block_size=self.block_size,
+            step_rows=self.step_rows or batch_size,
+            seed=seed,
+            stop=self.stop,
+            rows=self.rows,
+        )
+
+    def _per_row(self, scheduler: WeightScheduler) -> WeightScheduler:
+        if scheduler.before is not None:
+            raise ConfigError(
+                "weights_by: 'tokens' with a schedule that was extended: its points would be read anew; "
+                "expected a schedule of points, or weights per row"
+            )
+        means = {name: size.tokens / size.rows for name, size in _totals(self.datasets).items()}
+        data = scheduler.to_json()
+        points = [
+            {"step": point["step"], "weights": row_weights(point["weights"], means)}
+            for point in data["points"]
+        ]
+        return WeightScheduler(points, data["interpolation"])
+
+
+def _totals(datasets: Mapping[str, Dataset]) -> dict[str, Any]:
+    return {name: dataset.manifest.splits[dataset.split] for name, dataset in datasets.items()}
+
+
+def _size(dataset: Dataset) -> SourceSize:
+    totals = dataset.manifest.splits[dataset.split]
+    return SourceSize.of(
+        rows=totals.rows,
+        groups=len(dataset.rows.group_rows),
+        tokens=totals.tokens,
+        documents=totals.documents,
+        seq_length=dataset.manifest.seq_length,
+    )
+
+
+def _whole(datasets: Mapping[str, Dataset], weights: Mapping[str, float]) -> dict[str, float]:
+    """Weights in the order of the datasets; those of no dataset stay, for the check to name them."""
+    named = {name: weights[name] for name in datasets if name in weights}
+    return named | {name: weight for name, weight in weights.items() if name not in named}
+
+
+def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) -> None:
+    unknown = [name for name in scheduler.names if name not in datasets]
+    idle = [name for name in datasets if name not in scheduler.names]
+    if unknown or idle:
+        raise ConfigError(
+            f"weights are of {', '.join(scheduler.names)}, datasets are {', '.join(datasets) or 'none'}; "
+            "expected the same names"
+        )
+    tokenizers: dict[str, list[str]] = {}
+    for name in scheduler.names:
+        for facts in datasets[name].manifest.tokenizer.values():
+            tokenizers.setdefault(str(facts["probe"]), []).append(f"{name} ({facts['name']})")
+    if len(tokenizers) > 1:
+        shown = " | ".join(", ".join(dict.fromkeys(names)) for names in tokenizers.values())
+        raise ConfigError(f"sources of different tokenizers cannot be mixed: {shown}; expected one tokenizer")

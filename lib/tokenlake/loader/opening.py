@@ -1,0 +1,72 @@
+"""From a path or URL to a dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tokenlake.catalog import Catalog
+from tokenlake.errors import ConfigError
+from tokenlake.loader.dataset import Dataset
+from tokenlake.manifest import Manifest
+from tokenlake.storage import open_store
+
+
+def open(
+    where: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    split: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+) -> Dataset:
+    """Open a version of a dataset; its manifest is read, and nothing else.
+
+    ::
+
+        tl.open("artifacts/llama2-2048")  # the newest version
+        tl.open("artifacts/llama2-2048@v3")
+        tl.open("artifacts", "llama2-2048@v3")
+
+    Args:
+        where: a store and a dataset in it, or a store if `name` is given.
+        name: ``NAME`` (newest), ``NAME@v3``.
+        split: None: ``train``, or else the only one.
+
+    Raises:
+        NotFoundError: there is no such version; near matches are named.
+        ConfigError: there is no such split, or more than one and none is named.
+        IntegrityError: the manifest is damaged.
+    """
+    if storage_options or cache or cache_bytes:
+        raise ConfigError("storage_options and cache are for remote stores, which come with the next part")
+    place = os.fspath(where)
+    if name is None:
+        place, name = _parted(place)
+    store = open_store(place)
+    catalog = Catalog(store)
+    manifest = catalog.manifest(*catalog.resolve(name))
+    return Dataset(store, manifest, _split(manifest, split))
+
+
+def _parted(where: str) -> tuple[str, str]:
+    """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same."""
+    store, slash, name = where.rstrip("/").rpartition("/")
+    if slash and name[:1] == "v" and name[1:].isdecimal():
+        store, slash, dataset = store.rpartition("/")
+        name = f"{dataset}@{name}"
+    return store if slash else ".", name
+
+
+def _split(manifest: Manifest, asked: str | None) -> str:
+    names = list(manifest.splits)
+    if asked is not None:
+        return asked
+    if "train" in names or len(names) == 1:
+        return "train" if "train" in names else names[0]
+    raise ConfigError(
+        f"{manifest.dataset}@v{manifest.version} has the splits {', '.join(names) or '(none: it has no rows)'}; "
+        "name one: split=..."
+    )

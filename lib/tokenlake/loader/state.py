@@ -1,0 +1,117 @@
+"""Where a loader stands, as a few integers: small enough for any checkpoint, strict enough to refuse another's.
+
+The state counts what was delivered, never what was prepared. It holds no buffer and no random state: order is a
+function. It is the same on every host, whatever their number, so that a run may go on with more hosts, or fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tokenlake.errors import ConfigError
+from tokenlake.loader.batchplan import BatchPlan
+from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.steps import BatchSizes, Place
+from tokenlake.loader.stream import MixedOrder
+from tokenlake.mixing import WeightScheduler
+
+FORMAT: Final = 1
+_COUNTS: Final = ("step", "epoch", "rows")
+
+
+def state_of(plan: BatchPlan, place: Place) -> dict[str, Any]:
+    """Return the state, JSON-able."""
+    return {
+        "format": FORMAT,
+        "step": place.step,
+        "epoch": place.passes * (plan.epochs or 1),
+        "rows": place.rows,
+        "batch_size": plan.sizes.to_json(),
+        **plan.identity(),
+        "sources": {
+            name: {"dataset": dataset.name, "manifest": dataset.manifest.sha256}
+            for name, dataset in plan.datasets.items()
+        },
+        "mixture": plan.data.to_json() if isinstance(plan.data, Mixture) else None,
+    }
+
+
+def place_of(plan: BatchPlan, state: Mapping[str, Any]) -> Place:
+    """Return where a loader of this plan stands in a state.
+
+    Batch sizes may differ from the state's step on, and a schedule of weights may be one that was extended behind it:
+    what was delivered stays what it was.
+
+    Raises:
+        ConfigError: it is no state, or one of other data or another order; all that differs is named.
+    """
+    _check_form(state)
+    step, epoch, rows = (int(state[name]) for name in _COUNTS)
+    passes, rest = divmod(epoch, plan.epochs or 1)
+    ours = state_of(plan, Place(step, passes, rows))
+    problems = [
+        f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here"
+        for name in ours
+        if name not in (*_COUNTS, "batch_size", "mixture") and state.get(name) != ours[name]
+    ]
+    theirs = BatchSizes.from_json(state["batch_size"])
+    if theirs.before(step) != plan.sizes.before(step):
+        problems.append(
+            f"batch sizes up to step {step} are {theirs.to_json()} there and {plan.sizes.to_json()} here "
+            f"(another size from now on is written {{0: {theirs.at(0)}, {step}: {plan.sizes.at(step)}}})"
+        )
+    problems.extend(_mixture_problems(plan, state.get("mixture"), passes, rows))
+    if rest or (plan.steps.rows is not None and rows > plan.steps.rows):
+        problems.append(f"a pass here has {plan.epochs} epochs and {plan.steps.rows} rows")
+    if problems:
+        raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
+    return Place(step, passes, rows)
+
+
+def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> list[str]:
+    if not isinstance(plan.data, Mixture) or not isinstance(theirs, Mapping):
+        return (
+            [] if isinstance(plan.data, Dataset) and theirs is None else ["only one of them is of a mixture"]
+        )
+    ours = plan.data.to_json()
+    found = [
+        f"mixture.{name} is {theirs.get(name)!r} there and {value!r} here"
+        for name, value in ours.items()
+        if name != "schedule" and theirs.get(name) != value
+    ]
+    if not found and ours["schedule"] != theirs.get("schedule"):
+        found.extend(_schedule_problem(plan, WeightScheduler.from_json(theirs["schedule"]), passes, rows))
+    return found
+
+
+def _schedule_problem(plan: BatchPlan, theirs: WeightScheduler, passes: int, rows: int) -> list[str]:
+    """Nothing where our schedule extends theirs behind the rows that were delivered."""
+    assert isinstance(plan.data, Mixture)
+    stream = plan.stream(passes)
+    assert isinstance(stream, MixedOrder)
+    safe = stream.stream.mixture.step_after(rows)
+    schedule: WeightScheduler | None = plan.data.scheduler
+    at = None
+    while schedule is not None and schedule != theirs:
+        at, schedule = schedule.at, schedule.before
+    if schedule is None or at is None:
+        return ["the weights are others; expected the same schedule, or one that extends it (extend(at=...))"]
+    if at < safe:
+        return [f"the schedule was extended at step {at}, which was passed; expected step {safe} or later"]
+    return []
+
+
+def _check_form(state: Any) -> None:
+    whole = isinstance(state, Mapping) and state.get("format") == FORMAT
+    counts = whole and all(isinstance(state.get(name), int) and state[name] >= 0 for name in _COUNTS)
+    if not counts or not isinstance(state.get("batch_size"), list):
+        raise ConfigError(
+            f"this is no state of a loader: {_short(state)}; expected what get_state() returned (format {FORMAT})"
+        )
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 200 else f"{shown[:200]}..."
