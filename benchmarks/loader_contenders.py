@@ -54,6 +54,7 @@ SEGMENTS: Final = "tokenlake, input_ids, segment_ids, positions"
 EVERYTHING: Final = "tokenlake, all four columns"
 MIXTURE: Final = "tokenlake, mixture of three, input_ids"
 GRAIN: Final = "Grain Parquet"
+UNSHUFFLED: Final = "Grain Parquet, unshuffled"
 LITDATA: Final = "litdata TokensLoader"
 
 LOADERS: Final = (
@@ -61,16 +62,36 @@ LOADERS: Final = (
     Loader(SEGMENTS, "loader_tokenlake", variant="segments", role="ours"),
     Loader(EVERYTHING, "loader_tokenlake", variant="all", role="ours"),
     Loader(MIXTURE, "loader_tokenlake", variant="mixture", role="ours"),
-    Loader("tokenlake, input_ids, jax.Array on the CPU", "loader_tokenlake", variant="jax", role="ours"),
     Loader(
-        *(GRAIN, "loader_grain", "parquet", "parquet", "grain", "files shuffled, 16 interleaved, window of 10,000"),
+        "tokenlake, input_ids, jax.Array on the CPU",
+        "loader_tokenlake",
+        variant="jax",
+        module="jax",
+        role="ours",
     ),
-    Loader("Grain Parquet, unshuffled", "loader_grain", "parquet", "stored", "grain", "16 files interleaved"),
+    Loader(
+        *(
+            GRAIN,
+            "loader_grain",
+            "parquet",
+            "parquet",
+            "grain",
+            "files shuffled, 16 interleaved, window of 10,000",
+        ),
+    ),
+    Loader(UNSHUFFLED, "loader_grain", "parquet", "stored", "grain", "16 files interleaved"),
     Loader("Grain ArrayRecord", "loader_grain", "arrayrecord", "arrayrecord", "grain"),
     Loader(LITDATA, "loader_litdata", "litdata", module="litdata", order="chunks shuffled, rows inside each"),
     Loader("datasets, Arrow mapped", "loader_datasets", "datasets", module="datasets"),
     Loader("MosaicML MDS", "loader_mds", "mds", module="streaming", order="py1e, its default", share=0.25),
-    Loader("pyarrow row groups", "loader_bare", variant="parquet", module="pyarrow", order="stored", role="ceiling"),
+    Loader(
+        "pyarrow row groups",
+        "loader_bare",
+        variant="parquet",
+        module="pyarrow",
+        order="stored",
+        role="ceiling",
+    ),
     Loader("zstd blocks", "loader_bare", "zstd", "zstd", "pyarrow", "stored", role="ceiling"),
     Loader("memory copy", "loader_bare", "ids", "copy", "numpy", "stored", role="ceiling"),
 )

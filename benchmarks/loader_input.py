@@ -11,8 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import builds
-from benchmarks.inputs import PARTS, Input
+from benchmarks.inputs import Input
+from benchmarks.loader_sources import SOURCES
 from benchmarks.measure import ROOT
 from benchmarks.systems.loader_sink import LENGTH
 from benchmarks.vocabularies import Vocabulary
 
 RECIPE: Final = 1  # change it when the same request would give other rows
 CORPUS: Final = "corpus"
-SOURCES: Final = {"text": slice(0, 4), "code": slice(4, 6), "multilingual": slice(6, PARTS)}  # parts of the input
 UNIT: Final = "16MiB"  # of text: some forty shards at the default size
 
 
@@ -69,15 +68,14 @@ class LoaderInput:
         )
 
 
-def make_input(work: Path, source: Input, vocabulary: Vocabulary, *, mixture: bool) -> LoaderInput:
-    """Build what is not there yet; `mixture`: the three sources as well."""
+def make_input(work: Path, source: Input, vocabulary: Vocabulary) -> LoaderInput:
+    """Build what is not there yet, the three sources of the mixture as well."""
     folder = work / "inputs" / f"loader-{RECIPE}-{vocabulary.name}-{Path(source.folder).name}"
     folder.mkdir(parents=True, exist_ok=True)
     parts = sorted(Path(source.folder).glob("*.jsonl"))
-    _build(work, folder, CORPUS, parts, vocabulary)
-    if mixture:
-        for name, share in SOURCES.items():
-            _build(work, folder, name, parts[share], vocabulary)
+    build(work, folder, CORPUS, parts, vocabulary)
+    for name, share in SOURCES.items():
+        build(work, folder, name, parts[share], vocabulary)
     told = folder / "input.json"
     if not told.exists():
         _write_atomically(told, asdict(_extract(folder)))
@@ -106,19 +104,27 @@ def convert(given: LoaderInput, form: str, python: str) -> Path:
     return target
 
 
-def _build(work: Path, folder: Path, name: str, parts: list[Path], vocabulary: Vocabulary) -> None:
-    """One real build, with two workers."""
+def build(
+    work: Path,
+    folder: Path,
+    name: str,
+    parts: Sequence[Path],
+    vocabulary: Vocabulary,
+    *,
+    seq_length: int = LENGTH,
+    num_shards: int | None = None,
+) -> Path:
+    """One real build with two workers, unless it was made before; returns the version's folder."""
     store = folder / "store"
-    if (store / name / "v1" / "manifest.json").exists():
-        return
+    version = store / name / "v1"
+    if (version / "manifest.json").exists():
+        return version
     config = {
         "name": name,
-        "datasets": [
-            {"name": name, "data_files": list(map(str, parts)), "tokenizer": vocabulary.folder}
-        ],
-        "pack": {"enabled": True, "seq_length": LENGTH},
+        "datasets": [{"name": name, "data_files": list(map(str, parts)), "tokenizer": vocabulary.folder}],
+        "pack": {"enabled": True, "seq_length": seq_length},
         "source": {"unit_size": UNIT},
-        "save": {"output_dir": str(store)},
+        "save": {"output_dir": str(store), "num_shards": num_shards},
     }
     path, log = folder / f"{name}.yaml", folder / f"{name}.log"
     path.write_text(json.dumps(config, indent=1))
@@ -126,7 +132,10 @@ def _build(work: Path, folder: Path, name: str, parts: list[Path], vocabulary: V
     with log.open("wb") as sink:
         done = subprocess.run(builds.library_command(path, 2), env=env, cwd=ROOT, stdout=sink, stderr=sink)
     if done.returncode:
-        raise RuntimeError(f"the build of {name} ended with exit code {done.returncode}; its output is in {log}")
+        raise RuntimeError(
+            f"the build of {name} ended with exit code {done.returncode}; its output is in {log}"
+        )
+    return version
 
 
 def _extract(folder: Path) -> LoaderInput:
@@ -138,7 +147,10 @@ def _extract(folder: Path) -> LoaderInput:
     target, keys = folder / "ids", [np.zeros(0, np.uint64)]
     target.mkdir(exist_ok=True)
     for number, shard in enumerate(manifest["files"]):
-        with (target / f"{number:05d}.ids").open("wb") as sink, pq.ParquetFile(version / shard["path"]) as file:
+        with (
+            (target / f"{number:05d}.ids").open("wb") as sink,
+            pq.ParquetFile(version / shard["path"]) as file,
+        ):
             for group in range(file.num_row_groups):
                 column: Any = file.read_row_group(group, columns=["input_ids"]).column(0).combine_chunks()
                 ids = column.flatten().to_numpy().reshape(-1, LENGTH)
@@ -160,6 +172,3 @@ def _write_atomically(path: Path, value: Mapping[str, Any]) -> None:
     half = path.with_suffix(".half")
     half.write_text(json.dumps(value))
     half.rename(path)
-
-
-PYTHON: Final = sys.executable

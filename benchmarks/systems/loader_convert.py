@@ -25,7 +25,11 @@ def parquet(source: list[Path], target: Path) -> None:
         rows = pa.ListArray.from_arrays(_offsets(path), pa.array(_ids(path).reshape(-1)))
         table = pa.table({"input_ids": rows})
         pq.write_table(
-            table, target / f"{path.stem}.parquet", row_group_size=GROUP, compression="zstd", use_dictionary=False
+            table,
+            target / f"{path.stem}.parquet",
+            row_group_size=GROUP,
+            compression="zstd",
+            use_dictionary=False,
         )
 
 
@@ -83,7 +87,9 @@ def zstd(source: list[Path], target: Path) -> None:
     codec: Any = importlib.import_module("pyarrow").Codec("zstd", compression_level=3)
     for path in source:
         ids = _ids(path)
-        blocks = [codec.compress(ids[at : at + PAGE].tobytes(), asbytes=True) for at in range(0, len(ids), PAGE)]
+        blocks = [
+            codec.compress(ids[at : at + PAGE].tobytes(), asbytes=True) for at in range(0, len(ids), PAGE)
+        ]
         (target / f"{path.stem}.zstd").write_bytes(b"".join(blocks))
         plain = [ids[at : at + PAGE].nbytes for at in range(0, len(ids), PAGE)]
         np.save(target / f"{path.stem}.npy", np.array([list(map(len, blocks)), plain]).T)

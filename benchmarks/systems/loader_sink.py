@@ -23,7 +23,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", help="what the conversion wrote for this system")
     parser.add_argument("passes", type=int, help="epochs, each shuffled anew")
-    parser.add_argument("--order", type=Path, help="write the words of each row in delivered order here (.npy)")
+    parser.add_argument(
+        "--order", type=Path, help="write the words of each row in delivered order here (.npy)"
+    )
     parser.add_argument("--variant", default="", help="of systems that have several")
     return parser.parse_args()
 

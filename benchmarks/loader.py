@@ -1,0 +1,71 @@
+"""The part `loader`: what batches cost, how long a trainer waits, what hosts share, how well rows are mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from benchmarks.goals import Goal
+from benchmarks.inputs import InputMaker
+from benchmarks.loader_contenders import LOADERS, Loader
+from benchmarks.loader_hosts import measure_hosts
+from benchmarks.loader_input import make_input
+from benchmarks.loader_moments import measure_moments
+from benchmarks.loader_quality import measure_quality
+from benchmarks.loader_rates import LoaderSeries, measure_rates, rate_goals
+from benchmarks.vocabularies import Vocabulary
+
+SMALL, QUICK: Final = 4.0, 16.0  # MB of text: the input that shows start-up cost, the one of `--quick`
+PASSES: Final = 3  # epochs of a measured run
+
+
+@dataclass(slots=True, kw_only=True)
+class LoaderReport:
+    """Everything that was found."""
+
+    series: list[LoaderSeries] = field(default_factory=list)
+    quality: list[list[str]] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def measure_loader(
+    work: Path, maker: InputMaker, vocabulary: Vocabulary, megabytes: float, repeats: int, *, quick: bool
+) -> LoaderReport:
+    """Measure all that can run here; what cannot is named with its install line.
+
+    Args:
+        megabytes: text of the input.
+        quick: a small input, one epoch, and no peers.
+    """
+    report = LoaderReport()
+    small = make_input(work, maker.make(SMALL), vocabulary)
+    full = make_input(work, maker.make(QUICK if quick else megabytes), vocabulary)
+    report.notes.append(f"Loaders read {full.describe()}; batches of 256 x 2048 int32, every token summed up")
+    loaders = _present(report.notes, quick=quick)
+    report.series = measure_rates(work, loaders, full, small, 1 if quick else PASSES, repeats)
+    report.goals = rate_goals(report.series)
+    for goals, notes in (
+        measure_moments(work, maker, vocabulary, full, 1 if quick else max(repeats, 5)),
+        measure_hosts(work, full),
+    ):
+        report.goals += goals
+        report.notes += notes
+    report.quality, notes = measure_quality(work, [one.loader for one in report.series if one.runs], full)
+    report.notes += notes
+    return report
+
+
+def _present(notes: list[str], *, quick: bool) -> Sequence[Loader]:
+    found: list[Loader] = []
+    for loader in LOADERS:
+        reason = loader.missing()
+        if reason is not None:
+            notes.append(reason)
+        elif quick and loader.role == "peer":
+            notes.append(f"{loader.name} left out: quick")
+        else:
+            found.append(loader)
+    return found

@@ -1,0 +1,58 @@
+"""Several hosts: what share of the row groups does each decode?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import builds
+from benchmarks.goals import Goal
+from benchmarks.loader_input import LoaderInput
+from benchmarks.measure import ROOT
+
+HOSTS: Final = (1, 2, 4, 8)
+FACTOR: Final = 1.2  # times 1 / H, at most
+_WHAT: Final = {"ids": "shuffled dataset", "mixture": "mixture of three"}
+
+Account = Mapping[str, int]
+
+
+def measure_hosts(work: Path, given: LoaderInput) -> tuple[list[Goal], list[str]]:
+    """A goal for each number of hosts; a note with the row groups that each decoded."""
+    goals: list[Goal] = []
+    notes: list[str] = []
+    for variant, what in _WHAT.items():
+        found = _run(work, given, variant)
+        goals += [_goal(what, int(hosts), each) for hosts, each in found.items()]
+        shown = "; ".join(
+            f"{hosts}: {', '.join(str(one['groups']) for one in each)}" for hosts, each in found.items()
+        )
+        notes.append(f"Row groups decoded by each host in an epoch, {what}, by number of hosts: {shown}")
+    return goals, notes
+
+
+def _run(work: Path, given: LoaderInput, variant: str) -> Mapping[str, Sequence[Account]]:
+    program = [sys.executable, "-m", "benchmarks.systems.loader_hosts", str(given.store), variant]
+    env = builds.environment(work, work / "scratch" / "hash-cache")
+    done = subprocess.run([*program, *map(str, HOSTS)], cwd=ROOT, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"loader_hosts failed: {done.stderr.strip()[-400:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _goal(what: str, hosts: int, each: Sequence[Account]) -> Goal:
+    """Rows of the row groups that the busiest host decoded, over all rows that the hosts delivered together."""
+    delivered = sum(one["delivered"] for one in each)
+    share = max(one["rows"] for one in each) / delivered
+    return Goal(
+        f"{what}, {hosts} host{'s' * (hosts > 1)}: share decoded by the busiest, times {hosts}",
+        share * hosts,
+        "at most",
+        FACTOR,
+        "x",
+    )

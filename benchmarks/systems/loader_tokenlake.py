@@ -1,0 +1,54 @@
+"""Tokenlake's loader: from the zstd shards of a version, globally shuffled, numpy on the host or JAX arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import tokenlake as tl
+from benchmarks.loader_sources import SOURCES, WEIGHTS
+from benchmarks.systems.loader_sink import BATCH, Sink, arguments
+
+COLUMNS: Final = {
+    "ids": ("input_ids",),
+    "segments": ("input_ids", "segment_ids", "positions"),
+    "all": ("input_ids", "segment_ids", "positions", "loss_mask"),
+    "mixture": ("input_ids",),
+    "mixture-all": ("input_ids", "segment_ids", "positions", "loss_mask"),
+    "jax": ("input_ids",),
+}
+
+
+def opened(store: Path, variant: str) -> Any:
+    """Return the dataset, or the mixture of as many rows as there are in its sources."""
+    if not variant.startswith("mixture"):
+        return tl.open(store, "corpus")
+    sources = {name: tl.open(store, name) for name in SOURCES}
+    return tl.Mixture(sources, WEIGHTS, rows=sum(map(len, sources.values())))
+
+
+def main() -> None:
+    """Deliver the epochs; on JAX a batch is read back, which copies nothing on the CPU."""
+    given = arguments()
+    sink = Sink(given.order)
+    more: dict[str, Any] = {}
+    if given.variant == "jax":
+        jax = __import__("jax")
+        more["sharding"] = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    loader = tl.DataLoader(
+        opened(Path(given.data), given.variant),
+        BATCH,
+        seed=0,
+        epochs=given.passes,
+        columns=COLUMNS[given.variant],
+        **more,
+    )
+    for batch in loader:
+        sink.take(np.asarray(batch["input_ids"]))
+    sink.finish(groups=loader.decoded.groups)
+
+
+if __name__ == "__main__":
+    main()
