@@ -54,6 +54,11 @@ class Dataset:
         return self._rows.split
 
     @property
+    def store(self) -> Store:
+        """Where it lies."""
+        return self._store
+
+    @property
     def rows(self) -> StoredRows:
         """The rows by row group, as they are stored."""
         return self._rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Self, final
@@ -110,7 +111,7 @@ class DataLoader:
         self._place = Place(0, 0, 0)
         self._ended = False
         self._groups: Groups | None = None
-        self._iterator: _Delivery | None = None
+        self._iterator: weakref.ref[_Delivery] | None = None
 
     @property
     def step(self) -> int:
@@ -137,8 +138,10 @@ class DataLoader:
         self.close()
         if self._ended:
             self._place, self._ended = Place(self._place.step, self._place.passes + 1, 0), False
-        self._iterator = _Delivery(self._batches(), self._move)
-        return self._iterator
+        # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
+        delivery = _Delivery(self._batches(), self._move)
+        self._iterator = weakref.ref(delivery)
+        return delivery
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
         """Go on as if `step` batches had been delivered; the time it takes does not depend on the step."""
@@ -182,9 +185,10 @@ class DataLoader:
 
     def close(self) -> None:
         """End an iteration that is under way and its threads; the next one goes on behind it."""
-        if self._iterator is not None:
-            self._iterator.close()
-            self._iterator = None
+        delivery = None if self._iterator is None else self._iterator()
+        self._iterator = None
+        if delivery is not None:
+            delivery.close()
 
     def __enter__(self) -> Self:
         return self

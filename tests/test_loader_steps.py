@@ -1,0 +1,91 @@
+"""Which rows each step has: a function of the step, however far away, and of nothing that came before."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenlake.errors import ConfigError
+from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps
+
+SCHEDULES = st.dictionaries(st.integers(1, 12), st.integers(1, 9), max_size=3).flatmap(
+    lambda later: st.integers(1, 9).map(lambda first: {0: first, **later})
+)
+
+
+def walk(steps: Steps, count: int) -> list[Batch]:
+    """The first batches, one after the other."""
+    place, found = Place(0, 0, 0), list[Batch]()
+    while len(found) < count:
+        batch = steps.next(place)
+        if batch is None:
+            place = Place(place.step, place.passes + 1, 0)
+            continue
+        found.append(batch)
+        place = batch.after
+    return found
+
+
+@given(SCHEDULES, st.integers(0, 30))
+def test_rows_before_a_step_are_the_sum_of_the_sizes(asked: dict[int, int], step: int):
+    sizes = BatchSizes.of(asked)
+    assert sizes.rows_before(step) == sum(sizes.at(each) for each in range(step))
+
+
+@given(SCHEDULES, st.integers(0, 20), st.integers(0, 200))
+def test_the_full_batches_of_some_rows_are_counted_without_a_walk(
+    asked: dict[int, int], first: int, rows: int
+):
+    sizes = BatchSizes.of(asked)
+    count = 0
+    while rows >= sizes.at(first + count):
+        rows -= sizes.at(first + count)
+        count += 1
+    assert sizes.steps_in(first, rows + sizes.rows_before(first + count) - sizes.rows_before(first)) == count
+
+
+@given(SCHEDULES, st.integers(9, 60), st.booleans(), st.integers(0, 50))
+def test_a_place_is_where_a_walk_arrives(asked: dict[int, int], rows: int, drop_last: bool, step: int):
+    steps = Steps(BatchSizes.of(asked), rows, drop_last)
+    batch = walk(steps, step + 1)[step]
+    assert steps.place(step) == Place(step, batch.passes, batch.start)
+    assert steps.next(steps.place(step)) == batch
+
+
+@given(SCHEDULES, st.integers(9, 60), st.booleans(), st.integers(0, 5))
+def test_a_pass_has_as_many_batches_as_it_says(
+    asked: dict[int, int], rows: int, drop_last: bool, passes: int
+):
+    steps = Steps(BatchSizes.of(asked), rows, drop_last)
+    batches = [batch for batch in walk(steps, 400) if batch.passes == passes]
+    assert steps.begin(passes) == batches[0].step
+    assert steps.batches(batches[0].step) == len(batches)
+    assert sum(batch.rows for batch in batches) == (rows if not drop_last else sum(b.size for b in batches))
+
+
+def test_a_pass_without_end_has_no_number_of_batches():
+    steps = Steps(BatchSizes.of({0: 8, 100: 16}), None, drop_last=False)
+    assert steps.batches(0) is None
+    assert steps.place(10**15) == Place(10**15, 0, 800 + 16 * (10**15 - 100))
+
+
+def test_far_steps_are_found_at_once():
+    steps = Steps(BatchSizes.of({0: 4, 10: 8}), 1001, drop_last=False)
+    far = steps.place(10**15)
+    assert 0 <= far.rows < 1001
+    assert steps.begin(far.passes) <= 10**15 < steps.begin(far.passes + 1)
+
+
+def test_sizes_that_do_not_change_are_one_size():
+    assert BatchSizes.of({0: 8, 3: 8, 5: 4}) == BatchSizes.of({0: 8, 5: 4})
+    assert BatchSizes.of({0: 8, 3: 8}) == BatchSizes.of(8)
+    assert BatchSizes.from_json(BatchSizes.of({0: 8, 5: 12}).to_json()).points == ((0, 8), (5, 12))
+    assert BatchSizes.of({0: 8, 5: 12}).common == 4
+    assert BatchSizes.of({0: 8, 5: 12}).most == 12
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, {}, {0: 0}, {1: 4}, {0: 4, -1: 4}, {0: 2.5}, {"0": 4}])
+def test_other_sizes_are_refused(wrong: object):
+    with pytest.raises(ConfigError, match="batch_size: got"):
+        BatchSizes.of(wrong)  # type: ignore[arg-type]
