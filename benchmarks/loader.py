@@ -17,7 +17,7 @@ from benchmarks.loader_quality import measure_quality
 from benchmarks.loader_rates import LoaderSeries, measure_rates, rate_goals
 from benchmarks.vocabularies import Vocabulary
 
-SMALL, QUICK: Final = 4.0, 16.0  # MB of text: the input that shows start-up cost, the one of `--quick`
+SMALL, QUICK = 4.0, 16.0  # MB of text: the input that shows start-up cost, the one of `--quick`
 PASSES: Final = 3  # epochs of a measured run
 
 
