@@ -53,6 +53,7 @@ OURS: Final = "tokenlake, input_ids"
 SEGMENTS: Final = "tokenlake, input_ids, segment_ids, positions"
 EVERYTHING: Final = "tokenlake, all four columns"
 MIXTURE: Final = "tokenlake, mixture of three, input_ids"
+MIXTURE_EVERYTHING: Final = "tokenlake, mixture of three, all four columns"
 GRAIN: Final = "Grain Parquet"
 UNSHUFFLED: Final = "Grain Parquet, unshuffled"
 LITDATA: Final = "litdata TokensLoader"
@@ -62,6 +63,7 @@ LOADERS: Final = (
     Loader(SEGMENTS, "loader_tokenlake", variant="segments", role="ours"),
     Loader(EVERYTHING, "loader_tokenlake", variant="all", role="ours"),
     Loader(MIXTURE, "loader_tokenlake", variant="mixture", role="ours"),
+    Loader(MIXTURE_EVERYTHING, "loader_tokenlake", variant="mixture-all", role="ours"),
     Loader(
         "tokenlake, input_ids, jax.Array on the CPU",
         "loader_tokenlake",

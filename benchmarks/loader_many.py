@@ -41,7 +41,7 @@ def make_many(work: Path, maker: InputMaker, vocabulary: Vocabulary) -> Path:
         built = build(work, folder, _FEW, [path], vocabulary, seq_length=_LENGTH, num_shards=_BUILT)
         shutil.rmtree(version, ignore_errors=True)
         shutil.copytree(built, version, ignore=shutil.ignore_patterns(DATA, MANIFEST, "runs"))
-        _multiply(built, version, SHARDS // _BUILT)
+        multiply(built, version, SHARDS // _BUILT)
     return folder / "store"
 
 
@@ -50,17 +50,19 @@ def _texts(maker: InputMaker) -> Iterator[str]:
     return islice((piece for piece in pieces if len(piece) > 100), _DOCUMENTS)
 
 
-def _multiply(built: Path, version: Path, times: int) -> None:
+def multiply(built: Path, version: Path, times: int) -> None:
+    """Commit a version in a new folder that has each shard of another one so many times."""
     manifest = Manifest.from_bytes((built / MANIFEST).read_bytes())
     files: list[ShardEntry] = []
+    units = 1 + max(shard.unit for shard in manifest.files)
     (version / DATA).mkdir(parents=True)
     for copy in range(times):
         for shard in manifest.files:
-            unit = copy * len(manifest.files) + shard.unit
+            unit = copy * units + shard.unit
             path = shard_path(shard.split, unit, shard.part)
             os.link(built / shard.path, version / path)
             files.append(replace(shard, path=path, unit=unit))
     accounts = {name: Account.total([account] * times) for name, account in manifest.accounts.items()}
-    made = replace(manifest, dataset=MANY, files=tuple(files), accounts=accounts)
+    made = replace(manifest, dataset=version.parent.name, files=tuple(files), accounts=accounts)
     made.check()
     (version / MANIFEST).write_bytes(made.to_bytes())

@@ -21,12 +21,12 @@ COLUMNS: Final = {
 }
 
 
-def opened(store: Path, variant: str) -> Any:
-    """Return the dataset, or the mixture of as many rows as there are in its sources."""
+def opened(store: Path, variant: str, passes: int = 1) -> Any:
+    """Return the dataset, or a mixture of so many times as many rows as there are in its sources."""
     if not variant.startswith("mixture"):
         return tl.open(store, "corpus")
     sources = {name: tl.open(store, name) for name in SOURCES}
-    return tl.Mixture(sources, WEIGHTS, rows=sum(map(len, sources.values())))
+    return tl.Mixture(sources, WEIGHTS, rows=passes * sum(map(len, sources.values())))
 
 
 def main() -> None:
@@ -38,10 +38,10 @@ def main() -> None:
         jax = __import__("jax")
         more["sharding"] = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     loader = tl.DataLoader(
-        opened(Path(given.data), given.variant),
+        opened(Path(given.data), given.variant, given.passes),
         BATCH,
         seed=0,
-        epochs=given.passes,
+        epochs=1 if given.variant.startswith("mixture") else given.passes,
         columns=COLUMNS[given.variant],
         **more,
     )
