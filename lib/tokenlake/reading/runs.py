@@ -16,6 +16,12 @@ LONG: Final = 16
 """Ids a run from which on copying run by run is faster than looking up each id (measured)."""
 
 
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return a table as one batch, without a copy where its columns are whole, as those of a row group are."""
+    batches = table.to_batches()
+    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
+
+
 def numbers(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
     """Return a column of numbers."""
     column: Any = batch.column(name)

@@ -7,7 +7,7 @@ manifest, so that an order can be computed before any file is opened.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO, Final, Self, final
 
 import numpy as np
@@ -19,7 +19,9 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.manifest import Manifest, ShardEntry
 from tokenlake.ragged import offsets_of
 from tokenlake.reading.files import OpenFiles
-from tokenlake.reading.packedgroup import IDS, LEARNED, LENGTHS, PackedGroup
+from tokenlake.reading.packedgroup import LEARNED, PackedGroup
+from tokenlake.reading.packedreader import PackedReader
+from tokenlake.reading.runs import one_batch
 from tokenlake.storage import Layout, Store
 
 Int64 = npt.NDArray[np.int64]
@@ -66,6 +68,7 @@ class StoredRows:
         self.group_rows: Int64 = np.concatenate([np.zeros(0, np.int64), *sizes])
         self._first_rows = offsets_of(self.group_rows)
         self._files = OpenFiles(self._open)
+        self._packed = PackedReader(self._files, manifest.seq_length or 0)
         self._bytes: dict[int, list[int]] = {}
 
     @property
@@ -117,8 +120,12 @@ class StoredRows:
         """
         shard, index = self._place(group)
         with self._reading(shard, f"row group {index}"), self._files.borrow(shard) as file:
-            batch = _one_batch(file.read_row_group(index, use_threads=False))
-        self._check(batch, self._shards[shard].logical, shard, index)
+            batch = one_batch(file.read_row_group(index, use_threads=False))
+        expected, got = sorted(self._shards[shard].logical), sorted(batch.schema.names)
+        if got != expected or batch.num_rows != self.group_rows[group]:
+            found = f"{batch.num_rows} rows of {', '.join(got)}"
+            stated = f"{self.group_rows[group]} rows of {', '.join(expected)}"
+            raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
         return batch
 
     def packed(self, group: int, *, loss_mask: bool) -> PackedGroup:
@@ -132,15 +139,12 @@ class StoredRows:
             ConfigError: the dataset is not packed, or there is no such row group.
             IntegrityError: as :meth:`read`.
         """
-        if (length := self.manifest.seq_length) is None or self.manifest.kind != "packed":
+        if self.manifest.kind != "packed":
             raise ConfigError(f"{self.name} is of kind {self.manifest.kind}; expected packed")
         shard, index = self._place(group)
-        columns = [IDS, LENGTHS] + [LEARNED] * (loss_mask and LEARNED in self._shards[shard].logical)
+        stored = loss_mask and LEARNED in self._shards[shard].logical
         with self._reading(shard, f"row group {index}"):
-            with self._files.borrow(shard) as file:
-                batch = _one_batch(file.read_row_group(index, columns=columns, use_threads=False))
-            self._check(batch, columns, shard, index)
-            return PackedGroup.of(batch, length)
+            return self._packed.read(shard, index, int(self.group_rows[group]), loss_mask=stored)
 
     def bytes_of(self, group: int) -> int:
         """Return the bytes of a row group in its file (compressed); the footer of its file is read once."""
@@ -152,6 +156,7 @@ class StoredRows:
 
     def close(self) -> None:
         """Close the files that stay open between reads; what is read later opens them again."""
+        self._packed.close()
         self._files.close()
 
     def __enter__(self) -> Self:
@@ -165,14 +170,6 @@ class StoredRows:
             raise ConfigError(f"{self.name} has row groups 0 to {len(self.group_rows) - 1}, not {group}")
         shard = int(np.searchsorted(self._begins, group, side="right")) - 1
         return shard, group - int(self._begins[shard])
-
-    def _check(self, batch: pa.RecordBatch, columns: Iterable[str], shard: int, index: int) -> None:
-        expected, got = sorted(columns), sorted(batch.schema.names)
-        rows = self.group_rows[int(self._begins[shard]) + index]
-        if got != expected or batch.num_rows != rows:
-            found = f"{batch.num_rows} rows of {', '.join(got)}"
-            stated = f"{rows} rows of {', '.join(expected)}"
-            raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
 
     def _open(self, shard: int) -> BinaryIO:
         entry = self._shards[shard]
@@ -196,12 +193,6 @@ class StoredRows:
         version, path = f"{self.manifest.dataset}@v{self.manifest.version}", self._shards[shard].path
         mend = f"Run `tokenlake verify {version}` to see all that is damaged"
         return IntegrityError(f"{version}: {path}{problem}. {mend}.", file=path)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    """The table as one batch, without a copy where its columns are whole, as those of a row group are."""
-    batches = table.to_batches()
-    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
 
 
 def _group_bytes(metadata: Any) -> list[int]:
