@@ -77,7 +77,7 @@ def test_all_that_differs_is_named_at_once(ds: tl.Dataset):
 
 def test_other_data_is_refused(ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
     state = state_at(tl.DataLoader(ds, 8), 2)
-    with pytest.raises(ConfigError, match="sources is .*plain@v1.* there and .*learned@v1"):
+    with pytest.raises(ConfigError, match=r"sources is .*plain@v1.* there and .*learned@v1"):
         tl.DataLoader(plain(tmp_path_factory, "learned"), 8).set_state(state)
     state["sources"]["train"]["manifest"] = "0" * 64
     with pytest.raises(ConfigError, match="sources is"):

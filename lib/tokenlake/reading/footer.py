@@ -1,23 +1,30 @@
-"""What the footer of a shard says of the columns that batches are made of, as plain numbers."""
+"""What the footer of a shard says of where its columns lie, as plain numbers."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, Self, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tokenlake.reading.packedgroup import IDS, LEARNED, LENGTHS
+from tokenlake.reading.thrift import Struct, read_struct
 
 Int64 = npt.NDArray[np.int64]
 
-_COLUMNS: Final = {IDS: "INT32", LENGTHS: "INT32", LEARNED: "BOOLEAN"}
 _MAGIC: Final = b"PAR1"
 _TAIL: Final = 1 << 16  # bytes that hold most footers, read at once
+_ZSTD: Final = 6
+_REQUIRED, _REPEATED = 0, 2
+
+# Ids of Thrift fields: of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData and SchemaElement.
+_SCHEMA, _GROUPS = 2, 4
+_COLUMNS, _ROWS = 1, 3
+_META = 3
+_TYPE, _CODEC, _VALUES, _SIZE, _DATA, _DICTIONARY = 1, 4, 5, 7, 9, 11
+_REPETITION, _NAME, _CHILDREN = 3, 4, 5
 
 
 class Source(Protocol):
@@ -39,13 +46,14 @@ class Chunk(NamedTuple):
     Attributes:
         begin, size: its bytes in the file.
         values: how many it holds, empty lists counted as one.
-        familiar: whether its pages may be what :mod:`tokenlake.reading.pages` understands.
+        kind: Parquet's number of the type its values have, if it is a list that our writer might have written (zstd,
+            no dictionary, nothing may be null); else -1.
     """
 
     begin: int
     size: int
     values: int
-    familiar: bool
+    kind: int
 
 
 @final
@@ -55,15 +63,14 @@ class Footer:
 
     Attributes:
         rows: of each row group, int64[groups].
-        chunks: of each column: :class:`Chunk` of all row groups, int64[4, groups].
+        sizes: bytes of each row group in the file, int64[groups].
+        lists: of each column that is a list of plain values: :class:`Chunk` of all row groups, int64[groups, 4].
         digest: of the footer's bytes.
-
-    Raises:
-        ValueError: as :meth:`read`.
     """
 
     rows: Int64
-    chunks: dict[str, Int64]
+    sizes: Int64
+    lists: dict[str, Int64]
     digest: int
 
     @classmethod
@@ -74,26 +81,30 @@ class Footer:
             ValueError: there is none, or what it describes is not one column chunk after the other.
         """
         data = _footer_bytes(source)
-        metadata: Any = pq.read_metadata(pa.BufferReader(data))
-        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        columns = [[group.column(leaf) for leaf in range(metadata.num_columns)] for group in groups]
-        _check_places(columns, source.size - len(data))
-        leaves = _leaves(metadata.schema)
-        chunks = {
-            name: _chunks(columns, leaf, metadata.schema, kind) for name, (leaf, kind) in leaves.items()
-        }
-        return cls(np.array([group.num_rows for group in groups], np.int64), chunks, zlib.crc32(data))
+        try:
+            return cls._of(read_struct(data), zlib.crc32(data), source.size - len(data))
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise ValueError(f"the footer lacks what it must have: {error!r}") from error
+
+    @classmethod
+    def _of(cls, metadata: Struct, digest: int, end: int) -> Self:
+        groups: list[Struct] = metadata[_GROUPS]
+        columns: list[list[Struct]] = [[column[_META] for column in group[_COLUMNS]] for group in groups]
+        _check_places(columns, end)
+        rows = np.array([group[_ROWS] for group in groups], np.int64)
+        sizes = np.array([sum(column[_SIZE] for column in group) for group in columns], np.int64)
+        lists = {name: _chunks(columns, *place) for name, place in _lists(metadata[_SCHEMA]).items()}
+        return cls(rows, sizes, lists, digest)
 
     def is_of(self, source: Source) -> bool:
-        """Return whether a shard still has this footer."""
+        """Return whether a shard has this footer."""
         return zlib.crc32(_footer_bytes(source)) == self.digest
 
     def chunk(self, group: int, column: str) -> Chunk:
         """Return a column chunk; ValueError where there is none."""
-        if group >= len(self.rows) or column not in self.chunks:
-            raise ValueError(f"no column {column} of row group {group}")
-        begin, size, values, familiar = self.chunks[column][:, group].tolist()
-        return Chunk(begin, size, values, bool(familiar))
+        if group >= len(self.rows) or column not in self.lists:
+            raise ValueError(f"there is no column {column} of row group {group}")
+        return Chunk(*self.lists[column][group].tolist())
 
 
 def _footer_bytes(source: Source) -> bytes:
@@ -108,42 +119,65 @@ def _footer_bytes(source: Source) -> bytes:
     return tail[-length:] if length <= len(tail) else source.read(size - length, length)
 
 
-def _leaves(schema: Any) -> dict[str, tuple[int, str]]:
-    """Return of each column that is known where it stands among the leaves, and the type its values must have."""
-    roots = [schema.column(leaf).path.partition(".")[0] for leaf in range(len(schema))]
-    return {name: (roots.index(name), kind) for name, kind in _COLUMNS.items() if roots.count(name) == 1}
+def _lists(schema: Sequence[Struct]) -> dict[str, tuple[int, int, bool]]:
+    """Return of each list: where it stands among the leaves, the type of its values, whether none can be null."""
+    found: dict[str, tuple[int, int, bool]] = {}
+    at, leaf = 1, 0
+    while at < len(schema):
+        end = _end(schema, at)
+        if end - at == 3:
+            outer, middle, values = schema[at:end]
+            forms = outer.get(_REPETITION), middle.get(_REPETITION), values.get(_REPETITION)
+            if forms[1] == _REPEATED and _TYPE in values:
+                found[outer[_NAME].decode()] = (
+                    leaf,
+                    values[_TYPE],
+                    forms == (_REQUIRED, _REPEATED, _REQUIRED),
+                )
+        leaf += sum(not element.get(_CHILDREN) for element in schema[at:end])
+        at = end
+    return found
 
 
-def _chunks(columns: list[list[Any]], leaf: int, schema: Any, kind: str) -> Int64:
-    described = schema.column(leaf)
-    listed = described.max_definition_level == described.max_repetition_level == 1
-    facts = [
+def _end(schema: Sequence[Struct], at: int) -> int:
+    """Return where the elements below one end; they follow it."""
+    open_ = 1
+    while open_:
+        open_, at = open_ - 1 + schema[at].get(_CHILDREN, 0), at + 1
+    return at
+
+
+def _chunks(columns: list[list[Struct]], leaf: int, kind: int, whole: bool) -> Int64:
+    chunks = [group[leaf] for group in columns]
+    facts: list[Any] = [
         (
-            column.data_page_offset,
-            column.total_compressed_size,
-            column.num_values,
-            listed
-            and described.physical_type == column.physical_type == kind
-            and column.compression == "ZSTD"
-            and not column.has_dictionary_page,
+            _begin(chunk),
+            chunk[_SIZE],
+            chunk[_VALUES],
+            kind
+            if whole and chunk[_TYPE] == kind and chunk[_CODEC] == _ZSTD and _DICTIONARY not in chunk
+            else -1,
         )
-        for column in (group[leaf] for group in columns)
+        for chunk in chunks
     ]
-    return np.array(facts, np.int64).reshape(-1, 4).T.copy()
+    return np.array(facts, np.int64).reshape(-1, 4)
 
 
-def _check_places(columns: list[list[Any]], end: int) -> None:
-    """Raise ValueError unless column chunks follow each other from the first byte on, as every writer lays them.
+def _check_places(columns: list[list[Struct]], end: int) -> None:
+    """Raise ValueError unless column chunks follow each other from the first byte on, as writers lay them.
 
-    A footer has no checksum: a flipped bit could lead from one good page to another.
+    A flipped bit in a footer could else lead from one good page to another.
     """
-    chunks = [chunk for group in columns for chunk in group]
-    begins = np.array([_begin(chunk) for chunk in chunks], np.int64)
-    sizes = np.array([chunk.total_compressed_size for chunk in chunks], np.int64)
-    expected = np.cumsum(np.concatenate([[len(_MAGIC)], sizes]))
-    if (sizes < 0).any() or (begins != expected[:-1]).any() or expected[-1] > end:
-        raise ValueError("the footer's column chunks do not follow each other through the file")
+    at = len(_MAGIC)
+    for chunk in (chunk for group in columns for chunk in group):
+        if _begin(chunk) != at or chunk[_SIZE] < 0:
+            raise ValueError(
+                f"a column chunk at byte {_begin(chunk)}; expected byte {at}, where the last one ends"
+            )
+        at += chunk[_SIZE]
+    if at > end:
+        raise ValueError(f"column chunks up to byte {at}; the footer begins at {end}")
 
 
-def _begin(chunk: Any) -> int:
-    return chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+def _begin(chunk: Struct) -> int:
+    return chunk.get(_DICTIONARY) or chunk[_DATA]

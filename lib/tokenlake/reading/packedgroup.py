@@ -71,7 +71,7 @@ class PackedGroup:
         if lists.type != pa.list_(lists.type.value_field) or lists.type.value_type != pa.int32():
             raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
         _check_whole(LENGTHS, lists, lists.values)
-        offsets = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+        offsets = values(lists.offsets).astype(np.int64)
         lengths = values(lists.values)[offsets[0] : offsets[-1]]
         learned = None
         if LEARNED in batch.schema.names:

@@ -12,6 +12,8 @@ from tokenlake.reading.pages import SeenLevels, Unfamiliar, fixed_bits, fixed_nu
 from tokenlake.reading.ranges import Descriptor, Ranges, Streamed
 from tokenlake.reading.runs import one_batch
 
+_BOOLEAN, _INT32 = 0, 1
+_KINDS: Final = {IDS: _INT32, LENGTHS: _INT32, LEARNED: _BOOLEAN}
 _NEAR: Final = 1 << 16  # bytes between two column chunks that are read rather than skipped
 
 
@@ -20,15 +22,14 @@ class PackedReader:
     """Row groups of the shards of a packed dataset; may be used by several threads.
 
     Args:
-        files: opens the shards.
+        files: opens the shards as Parquet.
+        ranges: reads their bytes.
         length: ids of a row.
     """
 
-    def __init__(self, files: OpenFiles, length: int) -> None:
-        self._files, self._length = files, length
-        self._ranges = Ranges(files)
+    def __init__(self, files: OpenFiles, ranges: Ranges, length: int) -> None:
+        self._files, self._ranges, self._length = files, ranges, length
         self._seen = SeenLevels(length)
-        self._footers: dict[int, Footer] = {}
         self._through_arrow: set[int] = set()
 
     def read(self, shard: int, index: int, rows: int, *, loss_mask: bool) -> PackedGroup:
@@ -44,8 +45,7 @@ class PackedReader:
         """
         columns = [IDS, LENGTHS] + [LEARNED] * loss_mask
         try:
-            source = self._ranges.of(shard)
-            footer = self._footer(shard, source)
+            source, footer = self._ranges.of(shard)
             chunks = _chunks(footer, index, rows, columns, self._length)
             if shard not in self._through_arrow:
                 try:
@@ -57,26 +57,13 @@ class PackedReader:
             self._ranges.close(shard)
             raise
 
-    def close(self) -> None:
-        """Close what is open; what is read later opens it again."""
-        self._ranges.close()
-
     @property
     def through_arrow(self) -> frozenset[int]:
         """The shards that were found to be laid out in another way than ours."""
         return frozenset(self._through_arrow)
 
-    def _footer(self, shard: int, source: Descriptor | Streamed) -> Footer:
-        if source.footer is None:
-            known = self._footers.get(shard)
-            # A file that was closed meanwhile may have been replaced; an object of a remote store is created once.
-            if known is None or (isinstance(source, Descriptor) and not known.is_of(source)):
-                known = self._footers[shard] = Footer.read(source)
-            source.footer = known
-        return source.footer
-
     def _direct(self, source: Descriptor | Streamed, chunks: dict[str, Chunk], rows: int) -> PackedGroup:
-        if not all(chunk.familiar for chunk in chunks.values()):
+        if any(chunk.kind != _KINDS[name] for name, chunk in chunks.items()):
             raise Unfamiliar("a column is stored in another way")
         data, length = _bytes(source, chunks), self._length
         ids = fixed_numbers(data[IDS], rows, length, self._seen)

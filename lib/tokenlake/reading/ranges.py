@@ -76,9 +76,32 @@ class Ranges:
     def __init__(self, files: OpenFiles, *, kept: int = KEPT_OPEN) -> None:
         self._files, self._kept, self._lock = files, kept, Lock()
         self._open: OrderedDict[int, Descriptor | Streamed] = OrderedDict()
+        self._footers: dict[int, Footer] = {}
 
-    def of(self, shard: int) -> Descriptor | Streamed:
-        """Return a shard, open."""
+    def of(self, shard: int) -> tuple[Descriptor | Streamed, Footer]:
+        """Return a shard and its footer, which is read once.
+
+        Raises:
+            ValueError: it has no footer, or not one that can be.
+        """
+        source = self._source(shard)
+        if source.footer is None:
+            known = self._footers.get(shard)
+            # A file that was closed meanwhile may have been replaced; an object of a remote store is created once.
+            if known is None or (isinstance(source, Descriptor) and not known.is_of(source)):
+                known = self._footers[shard] = Footer.read(source)
+            source.footer = known
+        return source, source.footer
+
+    def close(self, shard: int | None = None) -> None:
+        """Let go of one shard or of all; who reads one just now reads on."""
+        with self._lock:
+            if shard is None:
+                self._open.clear()
+            else:
+                self._open.pop(shard, None)
+
+    def _source(self, shard: int) -> Descriptor | Streamed:
         with self._lock:
             if (found := self._open.get(shard)) is not None:
                 self._open.move_to_end(shard)
@@ -89,14 +112,6 @@ class Ranges:
             if len(self._open) > self._kept:
                 self._open.popitem(last=False)
         return opened
-
-    def close(self, shard: int | None = None) -> None:
-        """Let go of one shard or of all; who reads one just now reads on."""
-        with self._lock:
-            if shard is None:
-                self._open.clear()
-            else:
-                self._open.pop(shard, None)
 
     def _opened(self, shard: int) -> Descriptor | Streamed:
         with self._files.borrow_stream(shard) as stream:
