@@ -238,7 +238,7 @@ def _loader(
     )
     results.figures += results.loader.goals
     results.notes += results.loader.notes
-    results.failures += [f"{one.loader.name}: {one.failure}" for one in results.loader.series if one.failure]
+    results.failures += results.loader.failures
 
 
 def _planning(work: Path, files: int) -> list[Goal]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,19 @@ class LoaderReport:
     quality: list[list[str]] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, what: str, measure: Callable[[], tuple[list[Goal], list[str]]]) -> None:
+        """Have one more question answered; where that fails, the others keep their answers."""
+        print(f"loader, {what} ...", file=sys.stderr, flush=True)
+        try:
+            goals, notes = measure()
+        except (RuntimeError, OSError, KeyError, ValueError) as error:
+            self.failures.append(f"loader, {what}: {type(error).__name__}: {error}")
+            print(self.failures[-1], file=sys.stderr, flush=True)
+            return
+        self.goals += goals
+        self.notes += notes
 
 
 def measure_loader(
@@ -47,13 +61,12 @@ def measure_loader(
     loaders = _present(report.notes, quick=quick)
     report.series = measure_rates(work, loaders, full, small, 1 if quick else PASSES, repeats)
     report.goals = rate_goals(report.series)
-    for goals, notes in (
-        measure_moments(work, maker, vocabulary, full, 1 if quick else max(repeats, 5)),
-        measure_hosts(work, full),
-    ):
-        report.goals += goals
-        report.notes += notes
-    report.quality, notes = measure_quality(work, [one.loader for one in report.series if one.runs], full)
+    report.failures = [f"{one.loader.name}: {one.failure}" for one in report.series if one.failure]
+    turns = 1 if quick else max(repeats, 5)
+    report.add("moments", lambda: measure_moments(work, maker, vocabulary, full, turns))
+    report.add("hosts", lambda: measure_hosts(work, full))
+    ran = [one.loader for one in report.series if one.runs]
+    report.quality, notes = measure_quality(work, ran, full)
     report.notes += notes
     return report
 
