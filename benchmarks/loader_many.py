@@ -34,13 +34,11 @@ def make_many(work: Path, maker: InputMaker, vocabulary: Vocabulary) -> Path:
     """Return the store that has the version, made if it is not there."""
     folder = work / "inputs" / f"loader-many-{vocabulary.name}"
     version = folder / "store" / MANY / "v1"
-    if not (version / MANIFEST).exists():
+    if not version.exists():
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "short.jsonl"
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in _texts(maker)))
         built = build(work, folder, _FEW, [path], vocabulary, seq_length=_LENGTH, num_shards=_BUILT)
-        shutil.rmtree(version, ignore_errors=True)
-        shutil.copytree(built, version, ignore=shutil.ignore_patterns(DATA, MANIFEST, "runs"))
         multiply(built, version, SHARDS // _BUILT)
     return folder / "store"
 
@@ -51,11 +49,15 @@ def _texts(maker: InputMaker) -> Iterator[str]:
 
 
 def multiply(built: Path, version: Path, times: int) -> None:
-    """Commit a version in a new folder that has each shard of another one so many times."""
+    """Commit a version that has each shard of another one so many times; it is new, or was made before."""
+    if (version / MANIFEST).exists():
+        return
+    shutil.rmtree(version, ignore_errors=True)
+    shutil.copytree(built, version, ignore=shutil.ignore_patterns(DATA, MANIFEST, "runs"))
     manifest = Manifest.from_bytes((built / MANIFEST).read_bytes())
     files: list[ShardEntry] = []
     units = 1 + max(shard.unit for shard in manifest.files)
-    (version / DATA).mkdir(parents=True)
+    (version / DATA).mkdir()
     for copy in range(times):
         for shard in manifest.files:
             unit = copy * units + shard.unit

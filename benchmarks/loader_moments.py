@@ -39,12 +39,14 @@ def measure_moments(
         **{name: ("resume", store, CORPUS, str(states), str(step)) for name, step in steps.items()},
     }
     times: dict[str, list[float]] = {name: [] for name in actions}
+    groups: dict[str, int] = {}
     for turn in range(repeats + 1):
         for name, action in actions.items():
-            seconds = _run(work, *action)
+            found = _run(work, *action)
             if turn:  # the first is a warm-up
-                times[name].append(seconds)
-    return _goals(times, list(steps)), [_note(times, steps)]
+                times[name].append(found["seconds"])
+                groups[name] = max(groups.get(name, 0), found["groups"])
+    return _goals(times, list(steps)), [_note(times, groups, steps)]
 
 
 def _steps(given: LoaderInput) -> dict[str, int]:
@@ -86,9 +88,13 @@ def _goals(times: dict[str, list[float]], steps: Sequence[str]) -> list[Goal]:
     ]
 
 
-def _note(times: dict[str, list[float]], steps: dict[str, int]) -> str:
-    each = [f"{name} (step {step:,}) {_span(times[name])}" for name, step in steps.items()]
-    return f"Resume, median and range in ms: {'; '.join(each)}"
+def _note(times: dict[str, list[float]], groups: dict[str, int], steps: dict[str, int]) -> str:
+    places = {"first batch": 0} | steps
+    each = [
+        f"{name} (step {step:,}) {_span(times[key])}, {groups[key]} row groups decoded by then"
+        for (name, step), key in zip(places.items(), ["first", *steps], strict=True)
+    ]
+    return f"Waiting for a batch, median and range in ms: {'; '.join(each)}"
 
 
 def _span(seconds: Sequence[float]) -> str:

@@ -32,32 +32,38 @@ def states(store: str, name: str, *steps: str) -> dict[str, Any]:
     return found
 
 
-def opened(store: str, name: str) -> float:
+def opened(store: str, name: str) -> dict[str, float]:
     """Return the seconds that opening takes; the first row is read, to show that it is open."""
     began = time.perf_counter()
     dataset = tl.open(store, name)
     seconds = time.perf_counter() - began
     assert len(dataset[0]["input_ids"])
-    return seconds
+    return {"seconds": seconds, "groups": 1}
 
 
-def first(store: str, name: str) -> float:
+def _waited(loader: Any, began: float) -> dict[str, float]:
+    """Return the seconds until the next batch is there, and the row groups that were decoded by then."""
+    batches = iter(loader)
+    next(batches)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "groups": loader.decoded.groups}
+
+
+def first(store: str, name: str) -> dict[str, float]:
     """Return the seconds from an open dataset to the first batch."""
     dataset = tl.open(store, name)
     began = time.perf_counter()
     with tl.DataLoader(dataset, BATCH, seed=0) as loader:
-        next(iter(loader))
-        return time.perf_counter() - began
+        return _waited(loader, began)
 
 
-def resume(store: str, name: str, path: str, step: str) -> float:
+def resume(store: str, name: str, path: str, step: str) -> dict[str, float]:
     """Return the seconds from a state to the batch that comes next."""
     state = json.loads(Path(path).read_bytes())[step]
     with loader_of(store, name) as loader:
         began = time.perf_counter()
         loader.set_state(state)
-        next(iter(loader))
-        return time.perf_counter() - began
+        return _waited(loader, began)
 
 
 _ACTIONS: Final[dict[str, Callable[..., Any]]] = {

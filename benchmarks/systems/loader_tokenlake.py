@@ -24,7 +24,7 @@ COLUMNS: Final = {
 def opened(store: Path, variant: str, passes: int = 1) -> Any:
     """Return the dataset, or a mixture of so many times as many rows as there are in its sources."""
     if not variant.startswith("mixture"):
-        return tl.open(store, "corpus")
+        return tl.open(store, "large" if variant == "large" else "corpus")
     sources = {name: tl.open(store, name) for name in SOURCES}
     return tl.Mixture(sources, WEIGHTS, rows=passes * sum(map(len, sources.values())))
 
