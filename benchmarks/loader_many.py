@@ -34,7 +34,7 @@ def make_many(work: Path, maker: InputMaker, vocabulary: Vocabulary) -> Path:
     """Return the store that has the version, made if it is not there."""
     folder = work / "inputs" / f"loader-many-{vocabulary.name}"
     version = folder / "store" / MANY / "v1"
-    if not version.exists():
+    if not (version / MANIFEST).exists():
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "short.jsonl"
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in _texts(maker)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,9 +41,8 @@ def opened(store: str, name: str) -> dict[str, float]:
     return {"seconds": seconds, "groups": 1}
 
 
-def _waited(loader: Any, began: float) -> dict[str, float]:
+def _waited(batches: Iterator[Any], loader: Any, began: float) -> dict[str, float]:
     """Return the seconds until the next batch is there, and the row groups that were decoded by then."""
-    batches = iter(loader)
     next(batches)
     seconds = time.perf_counter() - began
     return {"seconds": seconds, "groups": loader.decoded.groups}
@@ -54,7 +53,8 @@ def first(store: str, name: str) -> dict[str, float]:
     dataset = tl.open(store, name)
     began = time.perf_counter()
     with tl.DataLoader(dataset, BATCH, seed=0) as loader:
-        return _waited(loader, began)
+        batches = iter(loader)  # held on to until the loader is closed, which then waits for its threads
+        return _waited(batches, loader, began)
 
 
 def resume(store: str, name: str, path: str, step: str) -> dict[str, float]:
@@ -63,7 +63,8 @@ def resume(store: str, name: str, path: str, step: str) -> dict[str, float]:
     with loader_of(store, name) as loader:
         began = time.perf_counter()
         loader.set_state(state)
-        return _waited(loader, began)
+        batches = iter(loader)  # held on to until the loader is closed, which then waits for its threads
+        return _waited(batches, loader, began)
 
 
 _ACTIONS: Final[dict[str, Callable[..., Any]]] = {
