@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
-from benchmarks.loader_contenders import LOADERS, Loader
+from benchmarks.loader_contenders import LOADERS, Loader, release
 from benchmarks.loader_hosts import measure_hosts
 from benchmarks.loader_input import make_input
 from benchmarks.loader_moments import measure_moments
@@ -59,6 +59,10 @@ def measure_loader(
     full = make_input(work, maker.make(QUICK if quick else megabytes), vocabulary)
     report.notes.append(f"Loaders read {full.describe()}; batches of 256 x 2048 int32, every token summed up")
     loaders = _present(report.notes, quick=quick)
+    modules = dict.fromkeys(
+        one.module for one in loaders if one.role != "ceiling" and "tokenlake" not in one.module
+    )
+    report.notes.append(f"Loaders' versions: {', '.join(map(release, modules)) or 'none but ours'}")
     report.series = measure_rates(work, loaders, full, small, 1 if quick else PASSES, repeats)
     report.goals = rate_goals(report.series)
     report.failures = [f"{one.loader.name}: {one.failure}" for one in report.series if one.failure]

@@ -105,6 +105,14 @@ def interpreter(module: str) -> str:
     return os.environ.get(f"BENCH_PYTHON_{module.partition('.')[0].upper()}", sys.executable)
 
 
+def release(module: str) -> str:
+    """Return ``grain 0.2.18``: the package of a module that is there, as its interpreter has it."""
+    name = _PACKAGES.get(module, module)
+    look = f"import importlib.metadata as m; print(m.version({name!r}))"
+    done = subprocess.run([interpreter(module), "-c", look], capture_output=True, text=True)
+    return f"{name} {done.stdout.strip() or 'of an unknown version'}"
+
+
 def command(loader: Loader, data: Path, passes: int) -> list[str]:
     """The command line of one run."""
     variant = ["--variant", loader.variant] if loader.variant else []
