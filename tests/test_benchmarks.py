@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import tokenlake as tl
-from tests.reading_support import lake_of
-
 pytest.importorskip("tokenizers", reason="the benchmark needs the etl extra: pip install 'tokenlake[etl]'")
 
+import tokenlake as tl
 from benchmarks import builds, cli
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import differences, stamps
@@ -35,6 +33,8 @@ from benchmarks.systems import loader_bare, loader_convert
 from benchmarks.systems.loader_sink import BATCH, LENGTH, Sink
 from benchmarks.text import find_texts, is_text_name
 from benchmarks.vocabularies import Vocabulary
+from tests.outputs_support import build_here, notes, settings, write_jsonl
+from tests.tokenizer_samples import byte_level
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 # With SIGCHLD ignored this waits for the child, which nobody may reap.
@@ -374,12 +374,19 @@ class TestLoaderRows:
         assert [len(batch) for batch in batches] == [BATCH, BATCH, 600 - 2 * BATCH]
         assert np.array_equal(np.concatenate(batches), ids)
 
-    def test_a_version_of_many_shards_is_a_version(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        lake, target = lake_of(tmp_path_factory), tmp_path_factory.mktemp("many")
-        few = tl.open(lake.url, "plain", split="train")
-        multiply(Path(lake.url) / "plain" / "v1", target / "many" / "v1", 5)
-        many = tl.open(target, "many", split="train")
+    def test_a_version_of_many_shards_is_a_version(self, tmp_path: Path) -> None:
+        tokenizer = tmp_path / "tokenizer"
+        tokenizer.mkdir()
+        for name, data in byte_level().files.items():
+            (tokenizer / name).write_bytes(data)
+        config = settings(tmp_path, tokenizer, write_jsonl(tmp_path / "notes.jsonl", notes(40)))
+        config |= {"name": "few", "pack": {"enabled": True, "seq_length": 32}}
+        config["save"]["num_shards"] = 3
+        built = build_here(config)
+        multiply(built.folder, tmp_path / "store" / "many" / "v1", 5)
+        few, many = (tl.open(tmp_path / "store", name) for name in ("few", "many"))
         assert len(many) == 5 * len(few)
+        assert len(many.manifest.files) == 15
         assert np.array_equal(many[4 * len(few) + 3]["input_ids"], few[3]["input_ids"])
 
 
