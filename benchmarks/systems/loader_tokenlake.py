@@ -37,8 +37,10 @@ def main() -> None:
     if given.variant == "jax":
         jax = __import__("jax")
         more["sharding"] = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    data = opened(Path(given.data), given.variant, given.passes)
+    left = data.rows if given.variant.startswith("mixture") else len(data) * given.passes
     loader = tl.DataLoader(
-        opened(Path(given.data), given.variant, given.passes),
+        data,
         BATCH,
         seed=0,
         epochs=1 if given.variant.startswith("mixture") else given.passes,
@@ -46,7 +48,9 @@ def main() -> None:
         **more,
     )
     for batch in loader:
-        sink.take(np.asarray(batch["input_ids"]))
+        ids = np.asarray(batch["input_ids"])[:left]  # on devices the last batch is filled up with padding
+        sink.take(ids)
+        left -= len(ids)
     sink.finish(groups=loader.decoded.groups)
 
 
