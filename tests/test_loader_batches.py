@@ -28,7 +28,7 @@ ALL_KINDS: list[dict[str, object]] = [
     {"epochs": 3},
     {"drop_last": True},
     {"lanes": 1},
-    {"window": 5},
+    {"window": 2},
     {"batch_size": {0: 8, 3: 16, 5: 24}},
 ]
 

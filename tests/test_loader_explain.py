@@ -350,7 +350,7 @@ def test_a_state_of_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
     state = tl.DataLoader(ds, 8).get_state()
     with pytest.raises(ConfigError, match=r"the state is of another run: .*plain@v1.*learned@v1"):
         restored(state, lambda name, split: learned)
-    for wrong in ({}, [], {**state, "sources": {"train": {"dataset": "plain"}}}, {**state, "windows": {}}):
+    for wrong in ({}, [], {**state, "sources": {"train": {"dataset": "plain"}}}, {**state, "batch_size": 8}):
         with pytest.raises(ConfigError, match="this is no state of a loader"):
             restored(wrong, lambda name, split: ds)
 

@@ -43,7 +43,8 @@ def test_a_state_is_pinned(ds: tl.Dataset):
         "epochs": 1,
         "drop_last": False,
         "lanes": 8,
-        "windows": {"train": 6},
+        "window": 1,
+        "order": 2,
         "mixture": None,
     }
 
@@ -52,7 +53,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "seed is 0 there and 1 here"),
     ({"shuffle": False}, "shuffle is True there and False here"),
     ({"lanes": 4}, "lanes is 8 there and 4 here"),
-    ({"window": 3}, r"windows is {'train': 6} there and {'train': 3} here"),
+    ({"window": 3}, "window is 1 there and 3 here"),
     ({"epochs": 2}, "epochs is 1 there and 2 here"),
     ({"drop_last": True}, "drop_last is False there"),
     ({"batch_size": 16}, r"another size from now on is written {0: 8, 5: 16}"),

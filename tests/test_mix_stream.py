@@ -143,13 +143,14 @@ def test_the_rows_of_a_stream_are_pinned() -> None:
     found = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
     # (source, epoch, row group, row)
     assert found[:8] == [
+    ]
         (1, 0, 0, 2),
         (0, 0, 0, 1),
-        (1, 0, 1, 3),
+        (1, 0, 1, 1),
         (1, 0, 1, 2),
         (1, 0, 0, 1),
         (1, 0, 0, 3),
-        (1, 0, 1, 1),
-        (0, 0, 1, 2),
+        (1, 0, 1, 3),
+        (0, 0, 1, 1),
     ]
-    assert found[-4:] == [(0, 0, 0, 0), (1, 1, 0, 0), (1, 1, 0, 2), (1, 1, 0, 3)]
+    assert found[-4:] == [(0, 0, 0, 0), (1, 1, 0, 1), (1, 1, 1, 3), (1, 1, 1, 2)]

@@ -18,7 +18,7 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps
 from tokenlake.loader.stream import MixedOrder, ShuffledOrder, StoredOrder, Stream
 from tokenlake.mixing.stream import StreamRows
-from tokenlake.order import EpochOrder
+from tokenlake.order import ORDER_VERSION, EpochOrder
 from tokenlake.order.random import Int64
 from tokenlake.reading import StoredRows
 
@@ -41,7 +41,7 @@ class BatchPlan:
         drop_last: leave out the last batch of a pass if it is not full.
         lanes: into how many stretches an epoch is cut; None: the largest number up to 64 that divides all batch sizes
             (of a mixture, as many as the flow ``mix`` takes).
-        window: rows that are permuted together; None: as many as a row group has in the mean.
+        window: row groups whose rows are permuted together.
 
     Raises:
         ConfigError: any of them cannot be.
@@ -57,7 +57,7 @@ class BatchPlan:
         epochs: int | None = 1,
         drop_last: bool = False,
         lanes: int | None = None,
-        window: int | None = None,
+        window: int = 1,
     ) -> None:
         self.data, self.sizes, self.seed, self.shuffle = data, sizes, seed, shuffle
         self.epochs, self.drop_last = epochs, drop_last
@@ -85,13 +85,13 @@ class BatchPlan:
         return list(self.datasets)
 
     @property
-    def windows(self) -> dict[str, int]:
-        """Rows that are permuted together, of each source; 1 where nothing is shuffled."""
+    def window_rows(self) -> int:
+        """Rows that are permuted together, in the mean, of the source where they are most; 1 where none are."""
+        if not self.shuffle:
+            return 1
         stream = self.stream(0)
-        if isinstance(stream, MixedOrder):
-            orders = stream.stream.orders
-            return {name: order.window for name, order in zip(self.names, orders, strict=True)}
-        return dict.fromkeys(self.names, self._order.window if self.shuffle else 1)
+        orders = stream.stream.orders if isinstance(stream, MixedOrder) else [self._order]
+        return max(order.window_rows for order in orders)
 
     def next(self, place: Place) -> Batch | None:
         """Return the batch that comes next in this pass; None at its end."""
@@ -151,7 +151,8 @@ class BatchPlan:
             "epochs": self.epochs,
             "drop_last": self.drop_last,
             "lanes": self.lanes,
-            "windows": self.windows,
+            "window": self._window,
+            "order": ORDER_VERSION,
         }
 
     def _stream(self, passes: int) -> Stream:
@@ -182,7 +183,7 @@ class BatchPlan:
         most = min(MOST_LANES, len(self.data))
         return max((number for number in range(1, most + 1) if self.sizes.common % number == 0), default=1)
 
-    def _check(self, lanes: int | None, window: int | None) -> None:
+    def _check(self, lanes: int | None, window: int) -> None:
         for name, value in (("epochs", self.epochs), ("lanes", lanes), ("window", window)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"{name}: got {value!r}, must be a whole number from 1 on")
@@ -192,15 +193,15 @@ class BatchPlan:
             )
         if isinstance(self.data, Mixture):
             self._check_mixture(self.data, window)
-        elif not self.shuffle and (lanes or window):
+        elif not self.shuffle and (lanes or window != 1):
             raise ConfigError("lanes and window are of a shuffled order; leave them out with shuffle=False")
 
-    def _check_mixture(self, mixture: Mixture, window: int | None) -> None:
+    def _check_mixture(self, mixture: Mixture, window: int) -> None:
         if not self.shuffle:
             raise ConfigError(
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read what it wrote"
             )
-        if self.epochs not in (1, None) or window:
+        if self.epochs not in (1, None) or window != 1:
             raise ConfigError("epochs and window are of single datasets; give the mixture `stop` or `rows`")
         if len(self.sizes.points) > 1 and mixture.scheduler.changes and mixture.step_rows is None:
             raise ConfigError(

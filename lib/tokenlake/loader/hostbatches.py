@@ -146,6 +146,6 @@ class _Work:
 
     def _horizon(self) -> int:
         """Steps that two windows last: so far ahead it is known what is needed."""
-        window = max(self.plan.windows.values())
+        window = self.plan.window_rows
         each = max(1, self.plan.sizes.first // self.plan.lanes)
         return min(max(_LEAST, 2 * -(-window // each)), _MOST)

@@ -63,9 +63,9 @@ class DataLoader:
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order; None: the largest number up to 64 that
             divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
-        window: rows that are permuted together, part of the order; None: as many as a row group has in the mean.
+        window: row groups whose rows are permuted together, part of the order.
         prefetch: batches that are ready ahead; 0: none, and no thread for them.
-        workers: threads that decode ahead; 0: none. None: 2, or 16 where a store is remote and most of the time is waiting.
+        workers: threads that decode ahead; 0: none. None: 2, or 16 where a store is remote and they mostly wait.
         cache_bytes: of decoded row groups that are kept; what a batch needs is decoded however much it is.
 
     Raises:
@@ -86,7 +86,7 @@ class DataLoader:
         sharding: Any = None,
         host: tuple[int, int] | None = None,
         lanes: int | None = None,
-        window: int | None = None,
+        window: int = 1,
         prefetch: int = 2,
         workers: int | None = None,
         cache_bytes: int = _CACHE_BYTES,

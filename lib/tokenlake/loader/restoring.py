@@ -31,8 +31,8 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Place]:
     try:
         sources = {name: _split(each["dataset"]) for name, each in state["sources"].items()}
         order = {name: state[name] for name in ("seed", "shuffle", "epochs", "drop_last")}
-        sizes, lanes, windows = BatchSizes.from_json(state["batch_size"]), state["lanes"], state["windows"]
-        mixture, (window, *_) = state["mixture"], windows.values()
+        sizes, lanes, window = BatchSizes.from_json(state["batch_size"]), state["lanes"], state["window"]
+        mixture = state["mixture"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"this is no state of a loader ({error!r}); expected the JSON of what get_state() returned"

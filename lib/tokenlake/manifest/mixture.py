@@ -81,7 +81,7 @@ class MixedSource:
 
     Attributes:
         dataset, version, split: of the parent; its hash is in the manifest's lineage.
-        window: rows inside which the order of an epoch shuffles.
+        window: rows inside which the order of an epoch shuffles, in the mean.
         rows, tokens: of the split; tokens are ids that are not padding.
         drawn_rows: rows of the mixture that are of this source.
         drawn_tokens: ids of the parent that these rows hold, padding apart.

@@ -7,9 +7,10 @@
     lanes        L stretches      |----|----|    lane l owns [floor(l N / L), floor((l + 1) N / L))
     windows      permuted each    |--|-|--|-|    place -> virtual row, inside a window of the lane
 
-A row group is decoded as a whole, so they move as wholes; rows mix inside a window, which needs but a few row groups at
-a time. A row group on a border between lanes is needed by both. Everything is a function of the seed and the place;
-what is kept of an epoch is where each of its row groups begins.
+A row group is decoded as a whole, so they move as wholes; rows mix inside a window, one or more row groups that lie
+next to each other in the epoch. So a lane has as many row groups open as a window has, and no more. A row group on a
+border between lanes is needed by both, which have a part of it each. Everything is a function of the seed and the
+place; what is kept of an epoch is where each of its row groups begins.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.order.feistel import Digits, Permutation
 from tokenlake.order.lanes import lane_bounds
 from tokenlake.order.random import Int64, UInt64, extended, key_of
 from tokenlake.ragged import offsets_of
+
+ORDER_VERSION: Final = 2
+"""What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""
 
 _GROUPS: Final = 1  # the first word of the keys that permute row groups
 _WINDOWS: Final = 2  # and of those that permute windows
@@ -54,6 +59,38 @@ class _Laid:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The windows of n virtual rows, all int64[n].
+
+    Attributes:
+        index: of the row group that each lies in, in the layout.
+        number: of the window in the epoch.
+        begin: its first virtual row in the lane.
+        size: its rows in the lane.
+    """
+
+    index: Int64
+    number: Int64
+    begin: Int64
+    size: Int64
+
+    def permuted(self, virtual: Int64, keys: UInt64, *, backwards: bool = False) -> Int64:
+        """Move virtual rows inside their windows; keys of epoch and lane, uint64[n] or uint64[1]."""
+        if not len(virtual):
+            return virtual
+        inside, keys = virtual - self.begin, extended(keys, self.number)
+        sizes, counts = np.unique(self.size, return_counts=True)
+        if len(sizes) == 1:
+            return self.begin + Digits(int(sizes[0])).permuted(inside, keys, backwards=backwards)
+        moved = np.empty_like(inside)
+        by_size = np.argsort(self.size, kind="stable")
+        for size, there in zip(sizes.tolist(), np.split(by_size, np.cumsum(counts)[:-1]), strict=True):
+            moved[there] = Digits(size).permuted(inside[there], keys[there], backwards=backwards)
+        return self.begin + moved
+
+
+@final
 class EpochOrder:
     """The rows of a dataset, in a different order in every epoch.
 
@@ -61,13 +98,13 @@ class EpochOrder:
         group_rows: rows of each row group, in the order they are stored, int64[G]; some may have none.
         lanes: into how many stretches an epoch is cut; part of the order.
         seed: any integer, taken modulo 2^64.
-        window: rows that are permuted together; None: as many as a row group has in the mean.
+        window: row groups whose rows are permuted together.
 
     Raises:
         ConfigError: any of them cannot be.
     """
 
-    def __init__(self, group_rows: Int64, *, lanes: int, seed: int, window: int | None = None) -> None:
+    def __init__(self, group_rows: Int64, *, lanes: int, seed: int, window: int = 1) -> None:
         if (group_rows < 0).any():
             raise ConfigError(f"a row group of {group_rows.min()} rows; expected 0 or more")
         self._group_rows = np.asarray(group_rows, np.int64)
@@ -75,9 +112,9 @@ class EpochOrder:
         self._bounds = lane_bounds(self._rows, lanes)
         self._lengths = np.diff(self._bounds)
         self._seed = seed
-        self._window = max(1, -(-self._rows // max(len(group_rows), 1))) if window is None else window
-        if self._window < 1:
-            raise ConfigError(f"a window of {window} rows; expected 1 or more, or none for a row group's")
+        if window < 1:
+            raise ConfigError(f"a window of {window} row groups; expected 1 or more")
+        self._window = window
         self._laid: OrderedDict[int, _Laid] = OrderedDict()
         self._lock = Lock()
 
@@ -93,8 +130,13 @@ class EpochOrder:
 
     @property
     def window(self) -> int:
-        """Rows that are permuted together."""
+        """Row groups whose rows are permuted together."""
         return self._window
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of a window, in the mean."""
+        return max(1, -(-self._rows * self._window // max(len(self._group_rows), 1)))
 
     @property
     def lengths(self) -> Int64:
@@ -123,12 +165,14 @@ class EpochOrder:
         epochs, lanes = np.atleast_1d(np.asarray(epoch, np.int64)), np.atleast_1d(np.asarray(lane, np.int64))
         self._check(epochs, lanes, place)
         keys = extended(extended(key_of(self._seed, _WINDOWS), epochs), lanes)
-        virtual = self._bounds[lanes] + self._permuted(keys, lanes, place)
-        group, row = np.empty_like(virtual), np.empty_like(virtual)
+        begin, end = self._bounds[lanes], self._bounds[lanes + 1]
+        group, row = np.empty_like(place), np.empty_like(place)
         for laid, there, base in self._laid_for(epochs):
-            wanted = virtual[there] + base
-            index = laid.index(wanted)
-            group[there], row[there] = laid.order[index], wanted - laid.offsets[index]
+            low, high = _some(begin, there) + base, _some(end, there) + base
+            windows = self._windows(laid, low + place[there], low, high)
+            moved = windows.permuted(low + place[there], _some(keys, there))
+            index = windows.index if self._window == 1 else laid.index(moved)
+            group[there], row[there] = laid.order[index], moved - laid.offsets[index]
         return group, row
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
@@ -136,53 +180,59 @@ class EpochOrder:
         self._check_rows(group, row)
         key = key_of(self._seed, _GROUPS, epoch)
         index = Permutation(len(self._group_rows), key).inverse(group)
-        virtual = self._one(epoch).offsets[index] + row
+        laid = self._one(epoch)
+        virtual = laid.offsets[index] + row
         lane = np.searchsorted(self._bounds, virtual, side="right") - 1
         keys = extended(key_of(self._seed, _WINDOWS, epoch), lane)
-        return lane, self._permuted(keys, lane, virtual - self._bounds[lane], backwards=True)
+        windows = self._windows(laid, virtual, self._bounds[lane], self._bounds[lane + 1])
+        return lane, windows.permuted(virtual, keys, backwards=True) - self._bounds[lane]
 
     def groups(self, epoch: int, lane: int, start: int, stop: int) -> Int64:
         """Return the row groups that places ``start .. stop`` of a lane need, each once, int64[m].
 
-        They ascend in the lane: the first is the one that the epoch lays out first. Whole windows need what lies
-        between their ends; of a window that the range cuts, only the places inside are looked at.
+        They ascend in the lane: the first is the one that the epoch lays out first. Of a window of several row groups
+        that the range cuts, only the places inside are looked at.
         """
         if not 0 <= start <= stop <= self.lane_rows(lane):
             raise ConfigError(
                 f"places {start} to {stop} of lane {lane}; expected a range within its {self.lane_rows(lane)} rows"
             )
-        laid, begin = self._one(epoch), int(self._bounds[lane])
-        low, high = -(-start // self._window) * self._window, stop // self._window * self._window
-        if low >= high:
-            low = high = stop
-        cut = np.concatenate([np.arange(start, low), np.arange(high, stop)])
-        keys = extended(key_of(self._seed, _WINDOWS, epoch), np.array([lane]))
-        found = [laid.index(begin + self._permuted(keys, np.array([lane]), cut))]
-        if low < high:
-            first, last = laid.index(np.array([begin + low, begin + high - 1]))
-            found.append(np.arange(first, last + 1))
-        groups = laid.order[np.unique(np.concatenate(found))]
+        if start == stop:
+            return np.zeros(0, np.int64)
+        laid = self._one(epoch)
+        index = self._indices(laid, epoch, lane, start, stop)
+        groups = laid.order[np.unique(index)]
         return groups[self._group_rows[groups] > 0]
 
-    def _permuted(self, keys: UInt64, lanes: Int64, place: Int64, *, backwards: bool = False) -> Int64:
-        """Move places inside their windows: int64[n].
+    def _indices(self, laid: _Laid, epoch: int, lane: int, start: int, stop: int) -> Int64:
+        """Where the row groups of some places are in the layout; whole windows need all that they hold."""
+        begin, end = int(self._bounds[lane]), int(self._bounds[lane + 1])
+        if self._window == 1:
+            first, last = laid.index(np.array([begin + start, begin + stop - 1])).tolist()
+            return np.arange(first, last + 1)
+        bounds = np.unique(np.clip(laid.offsets[:: self._window], begin, end))
+        bounds = np.union1d(bounds, [begin, end]) - begin
+        low = int(bounds[np.searchsorted(bounds, start)])
+        high = int(bounds[np.searchsorted(bounds, stop, side="right") - 1])
+        if low >= high:
+            low = high = stop
+        group, _ = self.at(epoch, lane, np.concatenate([np.arange(start, low), np.arange(high, stop)]))
+        key = key_of(self._seed, _GROUPS, epoch)
+        index = Permutation(len(self._group_rows), key).inverse(group)
+        if low == high:
+            return index
+        first, last = laid.index(np.array([begin + low, begin + high - 1])).tolist()
+        return np.concatenate([index, np.arange(first, last + 1)])
 
-        Args:
-            keys: of epoch and lane, uint64[n] or uint64[1].
-            lanes: int64[n] or int64[1].
-        """
-        number = place // self._window
-        begin = number * self._window
-        inside, keys = place - begin, extended(keys, number)
-        last = np.broadcast_to((self._lengths // self._window)[lanes], place.shape) == number
-        if not last.any():
-            return begin + Digits(self._window).permuted(inside, keys, backwards=backwards)
-        sizes = np.where(last, (self._lengths % self._window)[lanes], self._window)
-        moved = np.empty_like(inside)
-        for size in np.unique(sizes):  # a full window, and at most two lengths of last ones
-            there = sizes == size
-            moved[there] = Digits(int(size)).permuted(inside[there], keys[there], backwards=backwards)
-        return begin + moved
+    def _windows(self, laid: _Laid, virtual: Int64, begin: Int64, end: Int64) -> _Windows:
+        """The windows that virtual rows, int64[n], lie in; their lanes are from `begin` to `end`."""
+        index, groups = laid.index(virtual), len(self._group_rows)
+        # Counted from the epoch's own first row group, where several epochs are laid out together.
+        number = index % groups // self._window
+        first = index - index % groups + number * self._window
+        after = np.minimum(first + self._window, index - index % groups + groups)
+        low, high = np.maximum(laid.offsets[first], begin), np.minimum(laid.offsets[after], end)
+        return _Windows(index, number, low, high - low)
 
     def _laid_for(self, epochs: Int64) -> Iterator[tuple[_Laid, Int64 | slice, Int64 | int]]:
         """Yield (row groups, for which places, virtual row that each one's epoch begins at) until all have been."""
@@ -248,3 +298,8 @@ class EpochOrder:
             raise ConfigError(
                 f"row group {group[first]} has no row {row[first]}: it has {self._group_rows[group[first]]} rows"
             )
+
+
+def _some(values: npt.NDArray[Any], there: Int64 | slice) -> npt.NDArray[Any]:
+    """Return the values of some places, where there may be one for all."""
+    return values if len(values) == 1 else values[there]

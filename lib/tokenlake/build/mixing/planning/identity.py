@@ -21,6 +21,7 @@ from tokenlake.config.identity import pack_identity
 from tokenlake.fingerprint import fingerprint
 from tokenlake.manifest import ShardEntry
 from tokenlake.mixing import Mixture
+from tokenlake.order import ORDER_VERSION
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
@@ -106,7 +107,7 @@ class UnitIdentity:
         self, level: Level, content: Mapping[str, str], spec: MixtureSpec, mixture: Mixture, out: RowsOut
     ) -> None:
         self._spec, self._mixture, self._content, self._out = spec, mixture, content, out
-        self._base = {"format_version": FORMAT_VERSION, "level": level}
+        self._base = {"format_version": FORMAT_VERSION, "order_version": ORDER_VERSION, "level": level}
 
     def of(self, start: int, stop: int) -> str:
         """Return the fingerprint of the rows at positions ``start .. stop``."""

@@ -1,10 +1,10 @@
 """How many rows a unit of a mixture has, where the configuration leaves that open.
 
-A unit takes some neighbouring rows of each source from each lane. They begin inside a window and end inside one, and a
-window begins and ends inside a row group: together about two row groups more than they need are decoded for each lane
-and source. So for a unit that takes twelve times the bytes of a row group of every source from each lane, 14 / 12 =
-1.17 of what it takes are decoded. A unit that is a whole stream is cut at the ends of its lanes only: half of that is
-enough, which is what :func:`tokenlake.mixing.lanes.choose_lanes` sees to.
+A unit takes some neighbouring rows of each source from each lane. They begin inside a row group and end inside one:
+together about one row group more than they need is decoded for each lane and source. So for a unit that takes twelve
+times the bytes of a row group of every source from each lane, 13 / 12 = 1.08 of what it takes are decoded. A unit that
+is a whole stream is cut at the ends of its lanes only: half of that is enough, which is what
+:func:`tokenlake.mixing.lanes.choose_lanes` sees to.
 
     unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches; what is
                 left at the end, if it is less than two thirds of that, goes to the last unit.
