@@ -13,7 +13,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.assemble import check_columns
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.torchtensors import check_integers, tensors_of
-from tokenlake.loader.turns import PerProcess, own
+from tokenlake.loader.turns import PerProcess, own_dataset
 
 Row = dict[str, torch.Tensor]
 
@@ -31,7 +31,7 @@ class TorchRows(TorchDataset[Row]):
         _ = data.seq_length  # raises where rows are of many lengths
         self._length, self._name = len(data), data.name
         self._columns, self._integers = check_columns(columns), check_integers(integers)
-        self._opened = PerProcess(partial(_own, data))
+        self._opened = PerProcess(partial(own_dataset, data))
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -53,9 +53,3 @@ class TorchRows(TorchDataset[Row]):
         if not -self._length <= at < self._length:
             raise IndexError(f"{self._name} has {self._length} rows; there is no row {at}")
         return at % self._length
-
-
-def _own(data: Dataset) -> Dataset:
-    mine = own(data)
-    assert isinstance(mine, Dataset)
-    return mine

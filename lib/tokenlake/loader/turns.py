@@ -64,8 +64,13 @@ def own(data: Dataset | Mixture) -> Dataset | Mixture:
     """Return the same data with files and caches of its own."""
     mine = copy.copy(data)
     if isinstance(mine, Mixture):
-        mine.datasets = {name: copy.copy(dataset) for name, dataset in mine.datasets.items()}
+        mine.datasets = {name: own_dataset(dataset) for name, dataset in mine.datasets.items()}
     return mine
+
+
+def own_dataset(data: Dataset) -> Dataset:
+    """Return the same dataset with files and a cache of its own."""
+    return copy.copy(data)
 
 
 @final
