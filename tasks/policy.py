@@ -37,7 +37,7 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.steps import first_steps, foreseen, is_text_build
 from tokenlake.errors import ConfigError
 from tokenlake.sources.local.patterns import is_url
-from tokenlake.sources.remote.urls import Url, parse_url
+from tokenlake.storage.remote.urls import Url, parse_url
 
 INPUTS: Final = "TOKENLAKE_ALLOWED_INPUTS"
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"

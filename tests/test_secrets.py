@@ -24,7 +24,7 @@ from tokenlake.config import load_config, references
 from tokenlake.config.references import HIDDEN, provide_blocks, remember, resolve_options, scrub
 from tokenlake.config.secret import referenced_blocks
 from tokenlake.errors import ConfigError, SourceError, WorkerError
-from tokenlake.sources.remote.filesystems import close_filesystems
+from tokenlake.storage.remote.filesystems import close_filesystems
 
 SECRET = "Bearer opensesame-7d1f0c55"
 

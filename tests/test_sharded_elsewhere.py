@@ -16,7 +16,6 @@ from tests.servers.http import HttpServer
 from tests.servers.hub import HubServer, hub
 from tests.sharded_support import numbered
 from tokenlake.errors import ConfigError, InputChangedError, SourceNotFoundError
-from tokenlake.sources.remote.filesystems import close_filesystems
 from tokenlake.sources.sharded import (
     CompositeShardedSource,
     FilesShardedSource,
@@ -28,6 +27,7 @@ from tokenlake.sources.sharded import (
     expand_data_files,
     wrap_hf_dataset,
 )
+from tokenlake.storage.remote.filesystems import close_filesystems
 
 ROWS = [{"id": place, "text": f"text {place}"} for place in range(9)]
 

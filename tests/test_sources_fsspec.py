@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from tests.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
-from tokenlake.sources.remote.filesystems import close_filesystems
 from tokenlake.sources.remote.readahead import PIECE_BYTES, ReadAhead
-from tokenlake.sources.remote.retries import HttpStatusError, Patience, ShortBodyError, Trouble, verdict
 from tokenlake.sources.remote.urlglob import compile_glob, is_flat, static_folder
-from tokenlake.sources.remote.urls import parse_url
+from tokenlake.storage.remote.filesystems import close_filesystems
+from tokenlake.storage.remote.retries import HttpStatusError, Patience, ShortBodyError, Trouble, verdict
+from tokenlake.storage.remote.urls import parse_url
 
 
 @pytest.fixture

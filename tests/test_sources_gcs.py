@@ -14,7 +14,7 @@ from tests.servers.gcs import GcsServer
 from tokenlake.build.runner import build_dataset
 from tokenlake.errors import InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.sources.opening import opened
-from tokenlake.sources.remote.filesystems import close_filesystems
+from tokenlake.storage.remote.filesystems import close_filesystems
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from tests.servers.base import Fault, large
 from tests.servers.http import HttpServer
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.sources.opening import opened
-from tokenlake.sources.remote.filesystems import close_filesystems
-from tokenlake.sources.remote.retries import SECONDS_VARIABLE
+from tokenlake.storage.remote.filesystems import close_filesystems
+from tokenlake.storage.remote.retries import SECONDS_VARIABLE
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tests.servers.s3 import KEY, SECRET, S3Server
 from tokenlake.build.runner import build_dataset
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.sources.opening import opened
-from tokenlake.sources.remote.filesystems import close_filesystems
-from tokenlake.sources.remote.retries import SECONDS_VARIABLE
+from tokenlake.storage.remote.filesystems import close_filesystems
+from tokenlake.storage.remote.retries import SECONDS_VARIABLE
 
 TREE = {
     "raw/a.jsonl": b"{}",

@@ -11,7 +11,7 @@ from tokenlake.catalog import Catalog, read_record
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.fingerprint import sha256_file
 from tokenlake.manifest import QuarantineEntry, ShardEntry, UnitRecord
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, quarantine_path, shard_path
 
 #: Versions looked through for reusable units, newest first.
@@ -32,9 +32,9 @@ def finished_records(
             record = read_record(catalog.store, layout, index)
             if wanted.get(index) != record.fingerprint:
                 raise IntegrityError(f"{layout.ledger(index)}: not a unit of this build")
-            _require_intact(catalog.store, layout, record)
+            _require_intact(catalog.writable, layout, record)
         except (IntegrityError, NotFoundError):
-            catalog.store.delete(layout.ledger(index))
+            catalog.writable.delete(layout.ledger(index))
         else:
             yield record
 
@@ -89,7 +89,7 @@ def adopt_record(
     return adopted
 
 
-def _units(store: Store, layout: Layout) -> list[int]:
+def _units(store: ReadStore, layout: Layout) -> list[int]:
     found = [ledger_unit(layout.path(info.key)) for info in store.list(layout.key(LEDGER))]
     return sorted(index for index in found if index is not None)
 

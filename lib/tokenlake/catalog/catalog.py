@@ -1,4 +1,4 @@
-"""From a store to datasets, versions, manifests and ledgers; claiming the next version."""
+"""From a store to datasets, versions, tags, manifests and ledgers; claiming the next version."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from tokenlake.catalog.claims import Claim, ClaimResult
+from tokenlake.catalog.tags import Tag, TagChange, read_tag, read_tags, remove_tag, swap_tag
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.storage.base import Store
-from tokenlake.storage.keys import DATASET_NAME, check_dataset_name
-from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
+from tokenlake.sealed import is_sealed_as
+from tokenlake.storage.base import ReadStore, Store
+from tokenlake.storage.keys import DATASET_NAME, TAG_NAME, check_dataset_name, check_tag_name
+from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, tag_key, version_number
 
-_REFERENCE: Final = re.compile(r"(?P<name>[^@]+)(?:@v?(?P<version>[1-9]\d{0,8}))?")
+_REFERENCE: Final = re.compile(
+    rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"
+)
 _STATE: Final = {True: "", False: " (unfinished)"}
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
 
@@ -32,14 +36,23 @@ class VersionInfo:
 @final
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Reads a store by names, and claims versions in it."""
+    """Reads a store by names, and claims versions in it where it can be written."""
 
-    store: Store
+    store: ReadStore
+
+    @property
+    def writable(self) -> Store:
+        """The store, for writing; StoreError where it was opened for reading only."""
+        if not isinstance(self.store, Store):
+            raise StoreError(
+                f"{self.store.url} is open for reading only; expected a local path or a file:// URL to write to"
+            )
+        return self.store
 
     def datasets(self) -> list[str]:
         """Return the sorted names of datasets with at least one version, committed or claimed."""
         return [
-            name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name) and self._infos(name)
+            name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name) and self._is_there(name)
         ]
 
     def versions(self, dataset: str) -> list[VersionInfo]:
@@ -51,31 +64,76 @@ class Catalog:
 
     def latest(self, dataset: str) -> int:
         """Return the number of the newest committed version; NotFoundError if there is none."""
-        committed = [info.version for info in self.versions(dataset) if info.committed]
-        if not committed:
-            raise NotFoundError(
-                f"dataset {dataset!r} in {self.store.url} has no committed version, only unfinished builds "
-                f"({self._describe(dataset)}). Run its build again: it resumes.",
-                dataset=dataset,
-            )
-        return committed[-1]
+        for version in reversed(self._numbers(check_dataset_name(dataset))):
+            if self.store.exists(Layout(dataset, version).manifest):
+                return version
+        self.versions(dataset)
+        raise NotFoundError(
+            f"dataset {dataset!r} in {self.store.url} has no committed version, only unfinished builds "
+            f"({self._describe(dataset)}). Run its build again: it resumes.",
+            dataset=dataset,
+        )
 
     def resolve(self, reference: str) -> tuple[str, int]:
-        """Return (dataset, version) of ``"name"`` (newest committed), ``"name@v3"`` or ``"name@3"``.
+        """Return (dataset, version) of ``"name"`` (newest committed), ``"name@v3"``, ``"name@3"`` or ``"name@prod"``.
 
         Raises:
             StoreError: not such a reference.
-            NotFoundError: no such dataset or no such committed version; names near matches.
+            NotFoundError: no such dataset, tag or committed version; names near matches.
+            IntegrityError: a tag is damaged, or its version has another manifest than when it was set.
         """
-        match = _REFERENCE.fullmatch(reference)
-        if match is None:
-            raise StoreError(f"{reference!r} names no dataset; expected NAME, NAME@v3 or NAME@3")
-        dataset = check_dataset_name(match["name"])
-        if match["version"] is None:
-            return dataset, self.latest(dataset)
-        version = int(match["version"])
-        self._require_committed(dataset, version)
+        dataset, version, tag = self._parse(reference)
+        if tag is not None:
+            self._check_tag(tag)
+        else:
+            self._require_committed(dataset, version)
         return dataset, version
+
+    def manifest_of(self, reference: str) -> Manifest:
+        """Resolve a reference and read its manifest, once; raises as :meth:`resolve` and :meth:`manifest` do."""
+        dataset, version, tag = self._parse(reference)
+        if tag is None:
+            return self.manifest(dataset, version)
+        found = self._tagged_manifest(tag)
+        if found.sha256 != tag.manifest_sha256:
+            raise self._replaced(tag, found)
+        return found
+
+    def tags(self, dataset: str) -> list[Tag]:
+        """Return the tags of a dataset by name; NotFoundError if there is no such dataset."""
+        if not self._is_there(check_dataset_name(dataset)):
+            raise self._no_dataset(dataset)
+        return read_tags(self.store, dataset)
+
+    def tag(self, dataset: str, tag: str) -> Tag:
+        """Return a tag as it is stored; NotFoundError if there is none."""
+        try:
+            return read_tag(self.store, check_dataset_name(dataset), tag)
+        except NotFoundError:
+            if not self._is_there(dataset):
+                raise self._no_dataset(dataset) from None
+            raise
+
+    def set_tag(self, dataset: str, tag: str, version: int) -> TagChange:
+        """Make ``dataset@tag`` mean a committed version, whatever it meant before; the change says what.
+
+        Raises:
+            StoreError: not a tag's name.
+            NotFoundError: there is no such committed version.
+            VersionConflictError: another process set the tag at the same time; nothing was changed.
+            IntegrityError: the manifest, or the tag that is there, is damaged; :meth:`remove_tag` removes the latter.
+        """
+        check_tag_name(tag)
+        seal = self.manifest(check_dataset_name(dataset), version).sha256
+        return swap_tag(self.writable, Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal))
+
+    def remove_tag(self, dataset: str, tag: str) -> int | None:
+        """Remove a tag, also a damaged one; return the version it meant, None where that cannot be read.
+
+        Raises:
+            NotFoundError: there is no such tag.
+        """
+        return remove_tag(self.writable, check_dataset_name(dataset), check_tag_name(tag))
 
     def manifest(self, dataset: str, version: int) -> Manifest:
         """Read the manifest of a committed version.
@@ -120,7 +178,7 @@ class Catalog:
             version = infos[-1].version + 1 if infos else 1
             ours = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
             try:
-                outcome = self.store.put_new(Layout(dataset, version).claim, ours.to_bytes())
+                outcome = self.writable.put_new(Layout(dataset, version).claim, ours.to_bytes())
             except VersionConflictError:
                 continue
             return ClaimResult(version, "new" if outcome == "created" else "resumed")
@@ -157,20 +215,71 @@ class Catalog:
             return ClaimResult(info.version, "committed" if info.committed else "resumed")
         return None
 
+    def _parse(self, reference: str) -> tuple[str, int, Tag | None]:
+        match = _REFERENCE.fullmatch(reference)
+        if match is None:
+            raise StoreError(f"{reference!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG")
+        dataset = check_dataset_name(match["name"])
+        if match["tag"] is not None:
+            tag = self.tag(dataset, match["tag"])
+            return dataset, tag.version, tag
+        if match["version"] is None:
+            return dataset, self.latest(dataset), None
+        return dataset, int(match["version"]), None
+
+    def _check_tag(self, tag: Tag) -> None:
+        """Raise unless the tag's version is there with the manifest that it had; the manifest is not parsed."""
+        try:
+            data = self.store.read(Layout(tag.dataset, tag.version).manifest)
+        except NotFoundError:
+            data = b""
+        if not is_sealed_as(data, tag.manifest_sha256):
+            raise self._replaced(tag, self._tagged_manifest(tag))
+
+    def _tagged_manifest(self, tag: Tag) -> Manifest:
+        try:
+            return self.manifest(tag.dataset, tag.version)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"the tag {tag.reference} is of v{tag.version}, but {error} Move it "
+                f"(`tokenlake tag {tag.dataset}@vN {tag.tag}`) or remove it "
+                f"(`tokenlake tag {tag.dataset} {tag.tag} --remove`).",
+                dataset=tag.dataset,
+                version=tag.version,
+                tag=tag.tag,
+            ) from error
+
+    def _replaced(self, tag: Tag, found: Manifest) -> IntegrityError:
+        return IntegrityError(
+            f"the tag {tag.reference} was set when the manifest of v{tag.version} in {self.store.url} had the sha256 "
+            f"{tag.manifest_sha256}; now it has {found.sha256}: the version was replaced. Restore it, or look at what "
+            f"it is now and set the tag again (`tokenlake tag {tag.dataset}@v{tag.version} {tag.tag}`).",
+            file=tag_key(tag.dataset, tag.tag),
+            expected=tag.manifest_sha256,
+            got=found.sha256,
+        )
+
+    def _numbers(self, dataset: str) -> list[int]:
+        """Versions with a folder, ascending; they may hold nothing."""
+        return sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
+
+    def _info(self, dataset: str, version: int) -> VersionInfo | None:
+        layout = Layout(dataset, version)
+        if self.store.exists(layout.manifest):
+            return VersionInfo(version, True)
+        return VersionInfo(version, False) if self.store.exists(layout.claim) else None
+
     def _infos(self, dataset: str) -> list[VersionInfo]:
-        numbers = sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
-        infos: list[VersionInfo] = []
-        for number in numbers:
-            layout = Layout(dataset, number)
-            committed = self.store.exists(layout.manifest)
-            if committed or self.store.exists(layout.claim):
-                infos.append(VersionInfo(number, committed))
-        return infos
+        found = (self._info(dataset, version) for version in self._numbers(dataset))
+        return [info for info in found if info is not None]
+
+    def _is_there(self, dataset: str) -> bool:
+        return any(self._info(dataset, version) for version in self._numbers(dataset))
 
     def _require_committed(self, dataset: str, version: int) -> None:
-        infos = self.versions(dataset)
-        if VersionInfo(version, True) in infos:
+        if self.store.exists(Layout(dataset, version).manifest):
             return
+        infos = self.versions(dataset)
         state = (
             "is not committed; run its build again: it resumes"
             if VersionInfo(version, False) in infos
@@ -196,7 +305,7 @@ class Catalog:
         )
 
 
-def read_record(store: Store, layout: Layout, unit: int) -> UnitRecord:
+def read_record(store: ReadStore, layout: Layout, unit: int) -> UnitRecord:
     """Read one ledger record; IntegrityError if it is damaged or another unit's."""
     key = layout.ledger(unit)
     found = UnitRecord.from_bytes(store.read(key), key)

@@ -37,6 +37,7 @@ _COMMANDS = {
     "schema": ("schema:schema", _BUILD, "Print the JSON Schema of a configuration, for editors."),
     "ls": ("catalog:ls", _STORE, "List the datasets of a store and their versions."),
     "show": ("catalog:show", _STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
+    "tag": ("tag:tag", _STORE, "Give a version a name that can move, such as prod."),
     "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
     "peek": ("peek:peek", _LOOK, "Decode a few sequences, with segment boundaries and provenance."),
     "sql": ("sql:sql", _LOOK, "Ask DuckDB about datasets, on verified bytes."),

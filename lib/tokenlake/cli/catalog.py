@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -26,6 +27,7 @@ _LISTED = (
     number("bytes", "size", numbers.size),
     label("state"),
 )
+_TAGS = label("tags")
 
 
 def ls(
@@ -41,19 +43,23 @@ def ls(
     """
     catalog = Catalog(open_store(store_url(store)))
     names = catalog.datasets() if name is None else [name]
-    lines = [
-        _line(catalog, each, info.version, info.committed)
-        for each in names
-        for info in catalog.versions(each)
-    ]
+    lines = [line for each in names for line in _lines(catalog, each)]
     if json:
         print_json(lines)
     elif lines:
-        shown = [{**line, "version": f"v{line['version']}"} for line in lines]
-        print_tables([Table.of(_LISTED, shown)])
+        shown = [line | {"version": f"v{line['version']}", "tags": ", ".join(line["tags"])} for line in lines]
+        tagged = any(line["tags"] for line in lines)
+        print_tables([Table.of((*_LISTED, _TAGS) if tagged else _LISTED, shown)])
     else:
         note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` makes one")
     return 0
+
+
+def _lines(catalog: Catalog, name: str) -> Iterator[dict[str, Any]]:
+    tags = catalog.tags(name)
+    for info in catalog.versions(name):
+        names = [tag.tag for tag in tags if tag.version == info.version]
+        yield _line(catalog, name, info.version, info.committed) | {"tags": names}
 
 
 def _line(catalog: Catalog, name: str, version: int, committed: bool) -> dict[str, Any]:
@@ -78,11 +84,13 @@ def show(
     `--json` prints the manifest as it is stored.
     """
     catalog = Catalog(open_store(store_url(store)))
-    manifest = catalog.manifest(*catalog.resolve(name))
+    manifest = catalog.manifest_of(name)
     if json:
         print_json(manifest.to_json() | {"sha256": manifest.sha256})
         return 0
-    stdout().print(f"[bold]{manifest.dataset} v{manifest.version}[/]  {manifest.kind}, committed\n")
+    tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
+    tagged = f", tagged {', '.join(tags)}" if tags else ""
+    stdout().print(f"[bold]{manifest.dataset} v{manifest.version}[/]  {manifest.kind}, committed{tagged}\n")
     print_tables(_sections(manifest, files))
     if not files:
         note(f"\n{numbers.plural(len(manifest.files), 'shard')}: --files lists them")

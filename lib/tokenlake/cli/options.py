@@ -9,7 +9,9 @@ from typing import Annotated, TypeAlias
 from cyclopts import Parameter
 
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
-Name: TypeAlias = Annotated[str, Parameter(help="A dataset, or one version of it: NAME or NAME@v3.")]
+Name: TypeAlias = Annotated[
+    str, Parameter(help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.")
+]
 StoreUrl: TypeAlias = Annotated[
     str | None,
     Parameter(

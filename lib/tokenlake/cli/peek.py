@@ -16,7 +16,7 @@ from tokenlake.cli.output import print_json, printable, stdout
 from tokenlake.manifest import Manifest
 from tokenlake.query import Decoder, Place, Segment, Sequence, mixed_as, read_sequences
 from tokenlake.report.numbers import count, plural
-from tokenlake.storage import Store, open_store
+from tokenlake.storage import ReadStore, open_store
 
 _HEAD, _TAIL = 360, 120
 
@@ -54,7 +54,7 @@ def peek(
     return 0
 
 
-def decoders_of(store: Store, manifest: Manifest) -> dict[str, Decoder]:
+def decoders_of(store: ReadStore, manifest: Manifest) -> dict[str, Decoder]:
     """A decoder for each source that rows name; the sources of a mixture have one tokenizer."""
     found = {name: Decoder.of(store, manifest, name) for name in manifest.tokenizer}
     if manifest.mixture is not None and found:

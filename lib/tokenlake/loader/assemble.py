@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.buffers import Buffers
 from tokenlake.loader.columns import Segments, labels, targets
 from tokenlake.manifest import Manifest
 from tokenlake.order.random import Int64
 from tokenlake.ragged import offsets_of
 from tokenlake.reading import PackedGroup, StoredRows
+from tokenlake.reading.blocks import BLOCKS
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
 """Column -> array of shape (rows, L)."""
@@ -64,7 +64,7 @@ class Assembler:
             shown = ", ".join(f"{name} ({kind}, {length})" for name, (kind, length) in found.items())
             raise ConfigError(f"a batch has rows of one length; expected datasets packed to one, got {shown}")
         self.length = sources[0].manifest.seq_length or 0
-        self._columns, self._buffers = frozenset(columns), None if fresh else Buffers()
+        self._columns, self._fresh = frozenset(columns), fresh
         self.names, self._pad = tuple(columns), pad_id_of(sources[0].manifest)
         wants_loss = bool(_FROM_LOSS & self._columns)
         self.loss_mask = wants_loss and any(rows.has_loss_mask for rows in sources)
@@ -129,4 +129,8 @@ class Assembler:
         return learned
 
     def _empty(self, shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
-        return np.empty(shape, kind) if self._buffers is None else self._buffers.array(shape, kind)
+        if self._fresh:
+            return np.empty(shape, kind)
+        # Of memory that nobody refers to any more: batches that are kept, in whatever form, stay what they are.
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+        return BLOCKS.take(size).view(kind).reshape(shape)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from operator import eq, lt
 from typing import Any, Final, Self, final
 
+from tokenlake.manifest.tables import are_all, are_counts, are_hex, columns, flat
 from tokenlake.sealed import SHA256, Fields
 from tokenlake.storage.keys import SPLIT_NAME, key_problem
 from tokenlake.storage.layout import MAX_PART, MAX_UNIT, shard_path
 
-_LOGICAL: Final = re.compile(r"(?:[0-9a-f]{32})+")
+_DIGITS: Final = 32  # of a logical hash, or a multiple
+_LOGICAL: Final = re.compile(rf"(?:[0-9a-f]{{{_DIGITS}}})+")
+_SHARD: Final = (
+    *("path", "split", "unit", "part", "bytes", "sha256", "rows", "tokens", "documents"),
+    *("row_groups", "logical"),
+)
+_FILE: Final = ("bytes", "sha256")
 
 
 def read_path(source: Fields, key: str) -> str:
@@ -52,7 +60,78 @@ class ShardEntry:
     logical: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "row_groups": list(self.row_groups)}
+        return {
+            "path": self.path,
+            "split": self.split,
+            "unit": self.unit,
+            "part": self.part,
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "documents": self.documents,
+            "row_groups": list(self.row_groups),
+            "logical": dict(self.logical),
+        }
+
+    @classmethod
+    def read_all(cls, source: Fields, key: str) -> tuple[Self, ...]:
+        """Read a list of entries; equal row groups are one tuple."""
+        found = cls._all(source.plain_list(key))
+        return tuple(map(cls.read, source.children(key))) if found is None else found
+
+    @classmethod
+    def _all(cls, values: list[Any]) -> tuple[Self, ...] | None:
+        found = columns(values, _SHARD)
+        if found is None:
+            return None
+        paths, splits, units, parts, sizes, hashes, rows, tokens, documents, groups, logical = found
+        well = (
+            are_counts(units, high=MAX_UNIT)
+            and are_counts(parts, high=MAX_PART)
+            and are_counts(sizes, low=1)
+            and are_counts(rows)
+            and are_counts(tokens)
+            and are_counts(documents)
+            and are_hex(hashes, 64)
+            and are_all(splits, str)
+            and all(map(SPLIT_NAME.fullmatch, set(splits)))
+            and all(map(eq, map(shard_path, splits, units, parts), paths))
+            and are_all(logical, dict)
+            and are_hex(list(flat(map(dict.values, logical))), _DIGITS, more=True)
+        )
+        starts = _shared(groups, rows) if well else None
+        if starts is None:
+            return None
+        return tuple(
+            cls(
+                path=path,
+                split=split,
+                unit=unit,
+                part=part,
+                bytes=size,
+                sha256=sha256,
+                rows=count,
+                tokens=ids,
+                documents=texts,
+                row_groups=first_rows,
+                logical=columns_hashes,
+            )
+            for path, split, unit, part, size, sha256, count, ids, texts, first_rows, columns_hashes in zip(
+                paths,
+                splits,
+                units,
+                parts,
+                sizes,
+                hashes,
+                rows,
+                tokens,
+                documents,
+                starts,
+                logical,
+                strict=True,
+            )
+        )
 
     @classmethod
     def read(cls, source: Fields) -> Self:
@@ -86,6 +165,24 @@ class ShardEntry:
             )
 
 
+def _shared(groups: Collection[Any], rows: Iterable[int]) -> list[tuple[int, ...]] | None:
+    """Return the first rows as tuples, one for each list; None if they are no such numbers, or not of the rows."""
+    distinct = {id(group): group for group in groups}
+    if not are_all(distinct.values(), list) or not are_all(flat(distinct.values()), int):
+        return None
+    tuples = {key: tuple(group) for key, group in distinct.items()}
+    if not all(map(_ascend, tuples.values())):
+        return None
+    found = [tuples[id(group)] for group in groups]
+    # No row groups, no rows; else the last one begins before the end.
+    fit = all(starts[-1] < count if starts else not count for starts, count in zip(found, rows, strict=True))
+    return found if fit else None
+
+
+def _ascend(starts: tuple[int, ...]) -> bool:
+    return not starts or (starts[0] == 0 and all(map(lt, starts, starts[1:])))
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
@@ -95,7 +192,19 @@ class FileEntry:
     sha256: str
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"bytes": self.bytes, "sha256": self.sha256}
+
+    @classmethod
+    def read_all(cls, source: Fields, key: str) -> dict[str, Self]:
+        """Read an object of entries."""
+        named = source.json_object(key)
+        found = columns(list(named.values()), _FILE)
+        if found is None or not (are_counts(found[0]) and are_hex(found[1], 64)):
+            return {name: cls.read(entry) for name, entry in source.named_children(key).items()}
+        entries = zip(*found, strict=True)
+        return {
+            name: cls(bytes=size, sha256=sha256) for name, (size, sha256) in zip(named, entries, strict=True)
+        }
 
     @classmethod
     def read(cls, source: Fields) -> Self:

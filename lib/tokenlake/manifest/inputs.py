@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Self, final
+from operator import eq
+from typing import Any, Final, Self, final
 
 from tokenlake.fingerprint import file_id, fingerprint
+from tokenlake.manifest.tables import are_all, are_counts, columns
 from tokenlake.sealed import SHA256, Fields
 from tokenlake.storage.keys import DATASET_NAME
+
+_FILE: Final = ("source", "path", "size", "token", "file_id")
 
 
 @final
@@ -31,7 +35,24 @@ class InputFileEntry:
     file_id: int
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "source": self.source,
+            "path": self.path,
+            "size": self.size,
+            "token": self.token,
+            "file_id": self.file_id,
+        }
+
+    @classmethod
+    def read_all(cls, source: Fields, key: str) -> tuple[Self, ...]:
+        """Read a list of entries."""
+        found = columns(source.plain_list(key), _FILE)
+        if found is None or not _are_identities(*found):
+            return tuple(map(cls.read, source.children(key)))
+        return tuple(
+            cls(source=name, path=path, size=size, token=token, file_id=id_)
+            for name, path, size, token, id_ in zip(*found, strict=True)
+        )
 
     @classmethod
     def read(cls, source: Fields) -> Self:
@@ -73,6 +94,16 @@ class InputEntry:
         found = cls(**_identity(source), start=start, stop=source.count("stop", low=start))
         source.end()
         return found
+
+
+def _are_identities(*table: tuple[Any, ...]) -> bool:
+    sources, paths, sizes, tokens, ids = table
+    return (
+        all(are_all(texts, str) for texts in (sources, paths, tokens))
+        and are_counts(sizes)
+        and are_all(ids, int)
+        and all(map(eq, map(file_id, sources, paths), ids))
+    )
 
 
 def _identity(source: Fields) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, MissingExtraError, NotFoundError
 from tokenlake.manifest import Manifest
 from tokenlake.query.verified import verified_bytes
-from tokenlake.storage import Layout, Store
+from tokenlake.storage import Layout, ReadStore
 from tokenlake.storage.layout import TOKENIZER
 
 _JSON = "tokenizer.json"
@@ -24,7 +24,7 @@ class Decoder:
         self._json = tokenizer_json
 
     @classmethod
-    def of(cls, store: Store, manifest: Manifest, source: str | None = None) -> Self:
+    def of(cls, store: ReadStore, manifest: Manifest, source: str | None = None) -> Self:
         """Read the tokenizer of a version, or of one of its sources, verified.
 
         Raises:

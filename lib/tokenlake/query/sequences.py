@@ -12,7 +12,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.manifest import InputFileEntry, Manifest, ShardEntry
 from tokenlake.preferences import TrainerColumn, columns_for
 from tokenlake.reading import StoredRows
-from tokenlake.storage import Store
+from tokenlake.storage import ReadStore
 
 
 @final
@@ -65,7 +65,7 @@ class Sequence:
 
 
 def read_sequences(
-    store: Store, manifest: Manifest, split: str | None, first: int, number: int
+    store: ReadStore, manifest: Manifest, split: str | None, first: int, number: int
 ) -> Iterator[Sequence]:
     """Yield rows ``first .. first + number`` of a split, fewer where it ends; reads only their row groups.
 

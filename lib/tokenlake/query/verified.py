@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tokenlake.errors import IntegrityError, NotFoundError
-from tokenlake.storage import Layout, Store
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError
+from tokenlake.storage import Layout, ReadStore, Store
 
 OnVerified = Callable[[int], None]
 """Called with the size of each file that was found whole; from several threads."""
@@ -18,7 +18,7 @@ _THREADS: Final = 4
 
 
 def verified_paths(
-    store: Store, layout: Layout, hashes: Mapping[str, str], on_verified: OnVerified | None = None
+    store: ReadStore, layout: Layout, hashes: Mapping[str, str], on_verified: OnVerified | None = None
 ) -> dict[str, Path]:
     """Hash files of a version and return their local paths.
 
@@ -27,7 +27,12 @@ def verified_paths(
 
     Raises:
         IntegrityError: a file is missing or its bytes are not what was committed.
+        StoreError: the store is not of this machine.
     """
+    if not isinstance(store, Store):
+        raise StoreError(
+            f"{store.url} is not on this machine, and SQL reads local files; copy the version here"
+        )
 
     def check(item: tuple[str, str]) -> tuple[str, Path]:
         path, expected = item
@@ -50,7 +55,7 @@ def verified_paths(
         return dict(pool.map(check, hashes.items()))
 
 
-def verified_bytes(store: Store, layout: Layout, path: str, expected: str) -> bytes:
+def verified_bytes(store: ReadStore, layout: Layout, path: str, expected: str) -> bytes:
     """Read one small file of a version; IntegrityError if its sha256 is not ``expected``."""
     key = layout.key(path)
     data = store.read(key)

@@ -17,11 +17,18 @@ KEPT_OPEN: Final = 16
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Opened:
     shard: int
     stream: BinaryIO
-    file: pq.ParquetFile
+    file: pq.ParquetFile | None = None
+
+    def parquet(self) -> pq.ParquetFile:
+        """Return it as Parquet; its footer is read the first time."""
+        if self.file is None:
+            # A footer is small; the pages of a row group are read when it is, without keeping them.
+            self.file = pq.ParquetFile(self.stream, page_checksum_verification=True, pre_buffer=False)
+        return self.file
 
 
 @final
@@ -42,13 +49,14 @@ class OpenFiles:
     @contextlib.contextmanager
     def borrow(self, shard: int) -> Generator[pq.ParquetFile]:
         """Give a shard's file to this thread alone; after an error it is closed instead of kept."""
-        opened = self._take(shard) or self._opened(shard)
-        try:
-            yield opened.file
-        except BaseException:
-            opened.stream.close()
-            raise
-        self._put(opened)
+        with self._borrowed(shard) as opened:
+            yield opened.parquet()
+
+    @contextlib.contextmanager
+    def borrow_stream(self, shard: int) -> Generator[BinaryIO]:
+        """Give a shard's stream to this thread alone, wherever it stands; as :meth:`borrow`."""
+        with self._borrowed(shard) as opened:
+            yield opened.stream
 
     def close(self) -> None:
         """Close what is idle; the files can be borrowed again."""
@@ -60,15 +68,15 @@ class OpenFiles:
             tickets = [ticket for ticket, opened in self._idle.items() if opened.shard == shard]
             return self._idle.pop(tickets[-1]) if tickets else None
 
-    def _opened(self, shard: int) -> _Opened:
-        stream = self._open(shard)
+    @contextlib.contextmanager
+    def _borrowed(self, shard: int) -> Generator[_Opened]:
+        opened = self._take(shard) or _Opened(shard, self._open(shard))
         try:
-            # A footer is small; the pages of a row group are read when it is, without keeping them.
-            file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
+            yield opened
         except BaseException:
-            stream.close()
+            opened.stream.close()
             raise
-        return _Opened(shard, stream, file)
+        self._put(opened)
 
     def _put(self, opened: _Opened) -> None:
         with self._lock:

@@ -6,7 +6,6 @@ batch needs: which document an id belongs to, its position in it, where padding 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -25,13 +24,16 @@ LEARNED: Final = "loss_mask"
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
 class PackedGroup:
-    """A row group of n rows of `length` ids; nothing of it may be written to.
+    """A row group of n rows; nothing of it may be written to.
+
+    Args:
+        ids: of all rows, padding included, int32[n, length].
+        segment_lengths, segment_offsets, learned: see the attributes.
 
     Attributes:
-        length: ids of a row, padding included.
-        row_views: the ids of each row, n arrays int32[length], each contiguous (perhaps at an odd address).
+        rows, length: of `ids`.
+        row_views: the ids of each row, n arrays int32[length], each contiguous; views of `ids`.
         segment_lengths: ids of each segment, int32[s], at least 1; all segments of a row, then those of the next.
         segment_offsets: where each row's begin in it and the last row's end, int64[n + 1] from 0.
         learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
@@ -41,32 +43,25 @@ class PackedGroup:
         ValueError: a row has no segment, a segment no id, or the segments of a row are longer than the row.
     """
 
-    length: int
-    row_views: list[Int32]
-    segment_lengths: Int32
-    segment_offsets: Int64
-    learned: Bools | None
-    nbytes: int
+    __slots__ = (
+        "ids",
+        "learned",
+        "length",
+        "nbytes",
+        "row_views",
+        "rows",
+        "segment_lengths",
+        "segment_offsets",
+    )
 
-    def __post_init__(self) -> None:
-        offsets, lengths = self.segment_offsets, self.segment_lengths
-        rows = len(self.row_views)
-        if len(offsets) != rows + 1 or offsets[0] != 0 or offsets[-1] != len(lengths):
-            raise ValueError(
-                f"{len(lengths)} segments of {len(offsets) - 1} rows; expected those of {rows} rows"
-            )
-        if (offsets[1:] <= offsets[:-1]).any():
-            raise ValueError("a row without segments; expected at least one in every row")
-        if len(lengths) and lengths.min() < 1:
-            raise ValueError(f"a segment of {lengths.min()} ids; expected at least one")
-        used = int(np.add.reduceat(lengths, offsets[:-1], dtype=np.int64).max()) if rows else 0
-        if used > self.length:
-            raise ValueError(f"segments of {used} ids in a row; expected at most {self.length}")
-
-    @property
-    def rows(self) -> int:
-        """Rows of the row group."""
-        return len(self.row_views)
+    def __init__(
+        self, ids: Int32, segment_lengths: Int32, segment_offsets: Int64, learned: Bools | None
+    ) -> None:
+        self.ids, self.row_views, (self.rows, self.length) = ids, list(ids), ids.shape
+        self.segment_lengths, self.segment_offsets, self.learned = segment_lengths, segment_offsets, learned
+        parts = (ids, segment_lengths, segment_offsets, *([] if learned is None else [learned]))
+        self.nbytes = sum(part.nbytes for part in parts)
+        _check_segments(segment_lengths, segment_offsets, self.rows, self.length)
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, length: int) -> Self:
@@ -76,13 +71,24 @@ class PackedGroup:
         if lists.type != pa.list_(lists.type.value_field) or lists.type.value_type != pa.int32():
             raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
         _check_whole(LENGTHS, lists, lists.values)
-        offsets = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+        offsets = values(lists.offsets).astype(np.int64)
         lengths = values(lists.values)[offsets[0] : offsets[-1]]
         learned = None
         if LEARNED in batch.schema.names:
             learned = _matrix(batch, LEARNED, pa.bool_(), length)
-        kept = ids.nbytes + lengths.nbytes + offsets.nbytes + (0 if learned is None else learned.nbytes)
-        return cls(length, list(ids), lengths, offsets - offsets[0], learned, kept)
+        return cls(ids, lengths, offsets - offsets[0], learned)
+
+
+def _check_segments(lengths: Int32, offsets: Int64, rows: int, length: int) -> None:
+    if len(offsets) != rows + 1:
+        raise ValueError(f"segments of {len(offsets) - 1} rows; expected those of {rows} rows")
+    if (offsets[1:] <= offsets[:-1]).any():
+        raise ValueError("a row without segments; expected at least one in every row")
+    if rows and lengths.min() < 1:
+        raise ValueError(f"a segment of {lengths.min()} ids; expected at least one")
+    used = int(np.add.reduceat(lengths, offsets[:-1], dtype=np.int64).max()) if rows else 0
+    if used > length:
+        raise ValueError(f"segments of {used} ids in a row; expected at most {length}")
 
 
 def _matrix(batch: pa.RecordBatch, name: str, kind: pa.DataType, length: int) -> npt.NDArray[Any]:

@@ -16,21 +16,39 @@ LONG: Final = 16
 """Ids a run from which on copying run by run is faster than looking up each id (measured)."""
 
 
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return a table as one batch, without a copy where its columns are whole, as those of a row group are."""
+    batches = table.to_batches()
+    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
+
+
 def numbers(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
     """Return a column of numbers."""
     column: Any = batch.column(name)
-    return column.to_numpy(zero_copy_only=False)
+    return values(column)
 
 
 def runs(batch: pa.RecordBatch, name: str) -> tuple[Any, Int64]:
     """Return the values of a list column (an Arrow array) and where each row's begin, int64[rows + 1]."""
     column: Any = batch.column(name)
-    return column.values, column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    return column.values, values(column.offsets).astype(np.int64)
 
 
 def values(array: Any) -> npt.NDArray[Any]:
-    """Return an Arrow array's values, a view of them but for bits."""
-    return array.to_numpy(zero_copy_only=False)
+    """Return the values of an Arrow array of numbers or bits without nulls, a view of them but for bits.
+
+    As its ``to_numpy``, which first imports pandas where that is installed: most of the time to a first batch.
+    """
+    if array.null_count:
+        raise ValueError(f"{array.null_count} nulls; expected none")
+    data, first, count = array.buffers()[1], array.offset, len(array)
+    if pa.types.is_boolean(array.type):
+        bits = np.frombuffer(data, np.uint8) if count else np.zeros(0, np.uint8)
+        return np.unpackbits(bits, count=first + count, bitorder="little")[first:].view(np.bool_)
+    kind = np.dtype(array.type.to_pandas_dtype())
+    if not count:
+        return np.zeros(0, kind)
+    return np.frombuffer(data, kind, count, first * kind.itemsize)
 
 
 def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:

@@ -7,8 +7,8 @@ manifest, so that an order can be computed before any file is opened.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, BinaryIO, Final, Self, final
+from collections.abc import Generator, Iterator
+from typing import BinaryIO, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,11 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.manifest import Manifest, ShardEntry
 from tokenlake.ragged import offsets_of
 from tokenlake.reading.files import OpenFiles
-from tokenlake.reading.packedgroup import IDS, LEARNED, LENGTHS, PackedGroup
-from tokenlake.storage import Layout, Store
+from tokenlake.reading.packedgroup import LEARNED, PackedGroup
+from tokenlake.reading.packedreader import PackedReader
+from tokenlake.reading.ranges import Ranges
+from tokenlake.reading.runs import one_batch
+from tokenlake.storage import Layout, ReadStore
 
 Int64 = npt.NDArray[np.int64]
 
@@ -28,7 +31,7 @@ Int64 = npt.NDArray[np.int64]
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
-def open_rows(store: Store, dataset: str, version: int, split: str) -> StoredRows:
+def open_rows(store: ReadStore, dataset: str, version: int, split: str) -> StoredRows:
     """Open a split of a committed version; its manifest is read, its files are not.
 
     Raises:
@@ -52,7 +55,7 @@ class StoredRows:
         ConfigError: the version has no such split.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, split: str) -> None:
+    def __init__(self, store: ReadStore, manifest: Manifest, split: str) -> None:
         if split not in manifest.splits:
             names = ", ".join(manifest.splits) or "none, for it has no rows"
             raise ConfigError(
@@ -66,7 +69,8 @@ class StoredRows:
         self.group_rows: Int64 = np.concatenate([np.zeros(0, np.int64), *sizes])
         self._first_rows = offsets_of(self.group_rows)
         self._files = OpenFiles(self._open)
-        self._bytes: dict[int, list[int]] = {}
+        self._ranges = Ranges(self._files)
+        self._packed = PackedReader(self._files, self._ranges, manifest.seq_length or 0)
 
     @property
     def name(self) -> str:
@@ -117,8 +121,12 @@ class StoredRows:
         """
         shard, index = self._place(group)
         with self._reading(shard, f"row group {index}"), self._files.borrow(shard) as file:
-            batch = _one_batch(file.read_row_group(index, use_threads=False))
-        self._check(batch, self._shards[shard].logical, shard, index)
+            batch = one_batch(file.read_row_group(index, use_threads=False))
+        expected, got = sorted(self._shards[shard].logical), sorted(batch.schema.names)
+        if got != expected or batch.num_rows != self.group_rows[group]:
+            found = f"{batch.num_rows} rows of {', '.join(got)}"
+            stated = f"{self.group_rows[group]} rows of {', '.join(expected)}"
+            raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
         return batch
 
     def packed(self, group: int, *, loss_mask: bool) -> PackedGroup:
@@ -132,26 +140,25 @@ class StoredRows:
             ConfigError: the dataset is not packed, or there is no such row group.
             IntegrityError: as :meth:`read`.
         """
-        if (length := self.manifest.seq_length) is None or self.manifest.kind != "packed":
+        if self.manifest.kind != "packed":
             raise ConfigError(f"{self.name} is of kind {self.manifest.kind}; expected packed")
         shard, index = self._place(group)
-        columns = [IDS, LENGTHS] + [LEARNED] * (loss_mask and LEARNED in self._shards[shard].logical)
+        stored = loss_mask and LEARNED in self._shards[shard].logical
         with self._reading(shard, f"row group {index}"):
-            with self._files.borrow(shard) as file:
-                batch = _one_batch(file.read_row_group(index, columns=columns, use_threads=False))
-            self._check(batch, columns, shard, index)
-            return PackedGroup.of(batch, length)
+            return self._packed.read(shard, index, int(self.group_rows[group]), loss_mask=stored)
 
     def bytes_of(self, group: int) -> int:
         """Return the bytes of a row group in its file (compressed); the footer of its file is read once."""
         shard, index = self._place(group)
-        if shard not in self._bytes:
-            with self._reading(shard, "the footer"), self._files.borrow(shard) as file:
-                self._bytes[shard] = _group_bytes(file.metadata)
-        return self._bytes[shard][index]
+        with self._reading(shard, "the footer"):
+            sizes = self._ranges.of(shard)[1].sizes
+            if index >= len(sizes):
+                raise ValueError(f"it has {len(sizes)} row groups; expected more than {index}")
+            return int(sizes[index])
 
     def close(self) -> None:
         """Close the files that stay open between reads; what is read later opens them again."""
+        self._ranges.close()
         self._files.close()
 
     def __enter__(self) -> Self:
@@ -166,17 +173,12 @@ class StoredRows:
         shard = int(np.searchsorted(self._begins, group, side="right")) - 1
         return shard, group - int(self._begins[shard])
 
-    def _check(self, batch: pa.RecordBatch, columns: Iterable[str], shard: int, index: int) -> None:
-        expected, got = sorted(columns), sorted(batch.schema.names)
-        rows = self.group_rows[int(self._begins[shard]) + index]
-        if got != expected or batch.num_rows != rows:
-            found = f"{batch.num_rows} rows of {', '.join(got)}"
-            stated = f"{rows} rows of {', '.join(expected)}"
-            raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
+    def _key(self, shard: int) -> str:
+        return Layout(self.manifest.dataset, self.manifest.version).key(self._shards[shard].path)
 
     def _open(self, shard: int) -> BinaryIO:
         entry = self._shards[shard]
-        stream = self._store.open(Layout(self.manifest.dataset, self.manifest.version).key(entry.path))
+        stream = self._store.open(self._key(shard), size=entry.bytes, sha256=entry.sha256)
         size = stream.seek(0, 2)
         if size != entry.bytes:
             stream.close()
@@ -196,17 +198,3 @@ class StoredRows:
         version, path = f"{self.manifest.dataset}@v{self.manifest.version}", self._shards[shard].path
         mend = f"Run `tokenlake verify {version}` to see all that is damaged"
         return IntegrityError(f"{version}: {path}{problem}. {mend}.", file=path)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    """The table as one batch, without a copy where its columns are whole, as those of a row group are."""
-    batches = table.to_batches()
-    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
-
-
-def _group_bytes(metadata: Any) -> list[int]:
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    return [
-        sum(group.column(column).total_compressed_size for column in range(group.num_columns))
-        for group in groups
-    ]

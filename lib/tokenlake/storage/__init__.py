@@ -1,10 +1,13 @@
-"""Stores: where versions live. Objects are created once, verified when written, never half visible."""
+"""Stores: where versions live. Objects are created once, verified when written, never half visible.
 
-from tokenlake.storage.base import ObjectInfo, Outcome, Store
+:func:`open_store` gives a store to write, in a folder; :func:`open_read_store` one to read, wherever it is.
+"""
+
+from tokenlake.storage.base import ObjectInfo, Outcome, ReadStore, Store
 from tokenlake.storage.keys import check_dataset_name, check_key
 from tokenlake.storage.layout import Layout
 from tokenlake.storage.local import LocalStore
-from tokenlake.storage.opening import open_store
+from tokenlake.storage.opening import open_read_store, open_store
 from tokenlake.storage.writing import HashingFile
 
 __all__ = [
@@ -13,8 +16,10 @@ __all__ = [
     "LocalStore",
     "ObjectInfo",
     "Outcome",
+    "ReadStore",
     "Store",
     "check_dataset_name",
     "check_key",
+    "open_read_store",
     "open_store",
 ]

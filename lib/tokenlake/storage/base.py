@@ -21,30 +21,40 @@ class ObjectInfo:
     size: int
 
 
-class Store(ABC):
-    """Objects under one root. Keys are relative POSIX paths (see :mod:`tokenlake.storage.keys`).
+class ReadStore(ABC):
+    """Objects under one root, to be read. Keys are relative POSIX paths (see :mod:`tokenlake.storage.keys`).
 
-    All methods raise StoreError for an unsafe key or a failing file system, and may be called from several
-    threads and processes at once. Publishing is create-only: of two writers of one key exactly one creates
-    it, and the other learns whether the object is what it wanted to write.
+    All methods raise StoreError for an unsafe key or a storage that fails, and may be called from several
+    threads and processes at once.
     """
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the store is, as :func:`tokenlake.storage.open_store` takes it."""
+        """Where the store is, as :func:`tokenlake.storage.open_read_store` takes it; without credentials."""
 
     @abstractmethod
     def read(self, key: str) -> bytes:
         """Return an object's bytes; NotFoundError if there is none."""
 
     @abstractmethod
-    def open(self, key: str) -> BinaryIO:
-        """Open an object for reading, seekable; NotFoundError if there is none."""
+    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
+        """Open an object for reading, seekable; NotFoundError if there is none.
 
-    @abstractmethod
-    def local_path(self, key: str) -> Path:
-        """Return the object's path on this machine (local stores only; the object need not exist)."""
+        A remote object of a known size costs no request until it is read, and is missed then.
+
+        Args:
+            size: bytes, and
+            sha256: hex, of the object as a manifest states them; they save a remote store requests, and with
+                both it can keep a copy. Local files are opened as they are.
+        """
+
+    def discard(self, key: str) -> bool:
+        """Drop a copy of an object that this store keeps of its own; say whether there was one.
+
+        For a reader that found damage: where there was a copy, opening the object again fetches it again.
+        """
+        return False
 
     @abstractmethod
     def size(self, key: str) -> int | None:
@@ -61,6 +71,18 @@ class Store(ABC):
     @abstractmethod
     def list_dirs(self, prefix: str) -> builtins.list[str]:
         """Return the sorted names of the folders right below the folder ``prefix``."""
+
+
+class Store(ReadStore):
+    """Objects under one root, to be read and written.
+
+    Publishing is create-only: of two writers of one key exactly one creates it, and the other learns whether
+    the object is what it wanted to write.
+    """
+
+    @abstractmethod
+    def local_path(self, key: str) -> Path:
+        """Return the object's path on this machine (local stores only; the object need not exist)."""
 
     @abstractmethod
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
@@ -118,3 +140,20 @@ class Store(ABC):
     @abstractmethod
     def sweep_temp(self, prefix: str) -> int:
         """Remove temporary files of ``prefix`` left by dead processes of this machine; return how many."""
+
+    @abstractmethod
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
+        """Replace a small object, but only if it still is what the caller saw (compare-and-swap).
+
+        Readers see the old bytes or the new ones. Of several writers that expect the same, one succeeds.
+
+        Args:
+            expected: the bytes that are to be replaced; None: there must be no such object.
+
+        Returns:
+            ``"created"`` or ``"replaced"``; ``"equal"`` if ``data`` is there already, whatever was expected.
+
+        Raises:
+            VersionConflictError: the object is another one, or there is none; shows what is there, also in
+                ``details["got"]`` (text, or None), and changes nothing.
+        """

@@ -12,13 +12,21 @@ from typing import Final
 from tokenlake.errors import StoreError
 
 DATASET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+# Never what could be read as a version: ``v3``, ``3``.
+TAG_NAME: Final = re.compile(r"(?!v?[0-9]+\Z)[a-z0-9][a-z0-9._-]{0,63}")
 SPLIT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+# Nearly all keys are of this form, which has no problem; asking so is ten times as fast as looking for one.
+_PLAIN_KEY: Final = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){0,31}"
+)
 # Unpublished files; they sit beside what they will become, and no listing shows them.
 TEMP_MARK: Final = ".tmp-"
 
 
 def key_problem(key: str) -> str | None:
     """Return why ``key`` is not a safe relative POSIX path, or None."""
+    if _PLAIN_KEY.fullmatch(key):
+        return None
     if not key:
         return "it is empty"
     if "\\" in key or any(ord(letter) < 32 or ord(letter) == 127 for letter in key):
@@ -53,6 +61,17 @@ def check_dataset_name(name: str) -> str:
         raise StoreError(
             f"the dataset name {name!r} is refused; expected 1 to 64 of a-z, 0-9, '.', '_', '-', "
             "starting with a letter or a digit. Set `name` in the config, or rename the config file.",
+            name=name,
+        )
+    return name
+
+
+def check_tag_name(name: str) -> str:
+    """Return ``name`` if it is a tag's name (a dataset's name that is no version's), else raise StoreError."""
+    if not TAG_NAME.fullmatch(name):
+        raise StoreError(
+            f"the tag name {name!r} is refused; expected 1 to 64 of a-z, 0-9, '.', '_', '-', starting with a letter "
+            "or a digit, and nothing that reads as a version, such as v3 or 3",
             name=name,
         )
     return name

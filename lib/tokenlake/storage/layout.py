@@ -1,4 +1,4 @@
-"""Where things lie in a version's folder; the only place that spells these names."""
+"""Where things lie in a dataset's and in a version's folder; the only place that spells these names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from tokenlake.errors import StoreError
-from tokenlake.storage.keys import SPLIT_NAME, check_dataset_name, check_key
+from tokenlake.storage.keys import (
+    SPLIT_NAME,
+    TAG_NAME,
+    check_dataset_name,
+    check_key,
+    check_tag_name,
+)
 
 MANIFEST: Final = "manifest.json"
 CLAIM: Final = "claim.json"
@@ -16,6 +22,7 @@ CARD: Final = "README.md"
 DATA: Final = "data"
 LEDGER: Final = "ledger"
 QUARANTINE: Final = "quarantine"
+TAGS: Final = "tags"
 RUNS: Final = "runs"
 TOKENIZER: Final = "tokenizer"
 MAX_UNIT: Final = 9_999_999
@@ -54,6 +61,23 @@ def version_number(name: str) -> int | None:
     """Return 3 for ``v3``; None for anything that is not a version's folder."""
     match = _VERSION_NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def tags_prefix(dataset: str) -> str:
+    """Return ``llama2-2048/tags``, the folder of a dataset's tags."""
+    return f"{check_dataset_name(dataset)}/{TAGS}"
+
+
+def tag_key(dataset: str, tag: str) -> str:
+    """Return ``llama2-2048/tags/prod.json``."""
+    return f"{tags_prefix(dataset)}/{check_tag_name(tag)}.json"
+
+
+def tag_of(key: str) -> str | None:
+    """Return the tag of a tag's key; None for what is no such key."""
+    name = key.rpartition("/")[2]
+    tag = name.removesuffix(".json")
+    return tag if tag != name and key.count("/") == 2 and TAG_NAME.fullmatch(tag) else None
 
 
 @final

@@ -29,6 +29,7 @@ from tokenlake.storage.durable import (
     settle,
 )
 from tokenlake.storage.keys import TEMP_MARK, check_key
+from tokenlake.storage.swapping import swap_file
 from tokenlake.storage.writing import HashingFile
 
 # Hard links that cannot be made: other file system, too many links, none at all.
@@ -63,7 +64,7 @@ class LocalStore(Store):
         with self.open(key) as stream, os_errors("read", key):
             return stream.read()
 
-    def open(self, key: str) -> BinaryIO:
+    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
         path = self.local_path(key)
         with os_errors("open", key):
             return open_regular(path)
@@ -98,6 +99,10 @@ class LocalStore(Store):
 
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         self.local_path(key)
+        temp, sha256 = self._written(key, data)
+        return self.publish(temp, key, sha256, replace_orphan=replace_orphan)
+
+    def _written(self, key: str, data: bytes) -> tuple[Path, str]:
         temp = self.temp(_temp_prefix(key))
         try:
             with HashingFile(temp) as sink:
@@ -105,7 +110,7 @@ class LocalStore(Store):
         except BaseException:
             temp.unlink(missing_ok=True)
             raise
-        return self.publish(temp, key, sink.sha256, replace_orphan=replace_orphan)
+        return temp, sink.sha256
 
     def temp(self, prefix: str) -> Path:
         folder = self.local_path(prefix) if prefix else self._root
@@ -125,13 +130,7 @@ class LocalStore(Store):
             )
         try:
             with os_errors("publish", key):
-                settle(temp)
-                if (found := hash_regular(temp)) != sha256:
-                    raise StoreError(
-                        f"{key}: read back is not what was written: sha256 {found}, expected {sha256}. "
-                        "Nothing was published. Check the disk and the memory of this machine.",
-                        key=key,
-                    )
+                _settle_as(temp, key, sha256)
                 return self._create(temp, path, key, sha256, replace_orphan)
         finally:
             temp.unlink(missing_ok=True)
@@ -177,7 +176,8 @@ class LocalStore(Store):
 
     def delete(self, key: str) -> None:
         path = self.local_path(key)
-        with os_errors("delete", key):
+        # Locked: a swap must not bring back what was deleted between its two looks.
+        with os_errors("delete", key), locked(path.parent):
             path.unlink()
             fsync_directory(path.parent)
 
@@ -188,6 +188,17 @@ class LocalStore(Store):
                 (folder / entry.name).unlink(missing_ok=True)
                 swept += 1
         return swept
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
+        path = self.local_path(key)
+        temp, sha256 = self._written(key, data)
+        try:
+            with os_errors("replace", key):
+                _settle_as(temp, key, sha256)
+                self._make_durable(path.parent)
+                return swap_file(temp, path, key, data, expected)
+        finally:
+            temp.unlink(missing_ok=True)
 
     def _make_durable(self, folder: Path) -> None:
         """Make a folder and its ancestors, and their entries durable (each once per store object)."""
@@ -204,6 +215,17 @@ class LocalStore(Store):
 def _temp_prefix(key: str) -> str:
     """Return the version's folder (or what there is of it): the same file system as the object's."""
     return "/".join(key.split("/")[:-1][:2])
+
+
+def _settle_as(temp: Path, key: str, sha256: str) -> None:
+    """Make a written file durable, and see that it is what was written."""
+    settle(temp)
+    if (found := hash_regular(temp)) != sha256:
+        raise StoreError(
+            f"{key}: read back is not what was written: sha256 {found}, expected {sha256}. "
+            "Nothing was published. Check the disk and the memory of this machine.",
+            key=key,
+        )
 
 
 def _read_back(

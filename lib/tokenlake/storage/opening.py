@@ -1,36 +1,88 @@
-"""From a URL to a store, by an allow-list of schemes."""
+"""From a URL to a store: to local folders for writing, and to whatever fsspec reads for reading."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tokenlake.errors import NotAvailableError, StoreError
-from tokenlake.storage.base import Store
+from tokenlake.config.sizes import parse_size
+from tokenlake.errors import ConfigError, NotAvailableError, StoreError
+from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.local import LocalStore
+from tokenlake.storage.shardcache import DEFAULT_BYTES, ShardCache
 
 
 def open_store(url: str | os.PathLike[str]) -> Store:
     """Open the store at a path (``artifacts``, ``~/lake``) or a ``file://`` URL; nothing is made yet.
 
     Raises:
-        NotAvailableError: any other scheme.
+        NotAvailableError: any other scheme; :func:`open_read_store` reads those.
         StoreError: an empty address, a ``file://`` URL of another host, or a file where a folder belongs.
     """
     address = os.fspath(url)
+    if (local := _local_store(address)) is not None:
+        return local
+    # Only the scheme is repeated: the rest of a URL may hold credentials.
+    scheme = address.partition("://")[0]
+    raise NotAvailableError(
+        f"stores on {scheme}:// are not available in this release, except for reading; expected a local path or a "
+        "file:// URL",
+        option="save.output_dir",
+        scheme=scheme,
+    )
+
+
+def open_read_store(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+) -> ReadStore:
+    """Open a store for reading: a path, or a URL with ``file``, ``s3``, ``gs``, ``http``, ``https`` or another of
+    fsspec's schemes. Nothing is asked for yet.
+
+    ::
+
+        store = open_read_store("s3://bucket/artifacts", storage_options={"key": {"env": "LAKE_KEY"}, ...},
+                                cache="/scratch/shards", cache_bytes="200GB")
+
+    Args:
+        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable. None are
+            taken for local stores.
+        cache: a folder of this machine for copies of whole shards, shared by all processes that name it. Local
+            stores need none and make none.
+        cache_bytes: what the copies may take together, such as ``"100GB"``; 64 GiB by default.
+
+    Raises:
+        ConfigError: the URL holds credentials, a scheme or an option is unknown, or an option has no use.
+        MissingExtraError: the package that reads the scheme is missing; the message has the line that installs it.
+        StoreError: an empty address, or a folder that cannot be used.
+    """
+    address = os.fspath(url)
+    if cache is None and cache_bytes is not None:
+        raise ConfigError(f"cache_bytes={cache_bytes!r} without a cache; give its folder too: cache=FOLDER")
+    if (local := _local_store(address)) is not None:
+        if storage_options:
+            names = ", ".join(sorted(storage_options))
+            raise ConfigError(f"storage_options ({names}) for {local.url}, which is local; leave them out")
+        return local
+    # fsspec and asyncio take a while to import, and local stores need neither.
+    from tokenlake.storage.remote.store import RemoteStore
+
+    limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
+    return RemoteStore(address, storage_options, None if cache is None else ShardCache(cache, limit))
+
+
+def _local_store(address: str) -> LocalStore | None:
     if not address:
         raise StoreError("the store's address is empty; expected a path such as ./artifacts")
     scheme, separator, _ = address.partition("://")
     if not separator:
         return LocalStore(address)
-    if scheme.lower() == "file":
-        return LocalStore(_file_path(address))
-    # Only the scheme is repeated: the rest of a URL may hold credentials.
-    raise NotAvailableError(
-        f"stores on {scheme}:// are not available in this release; expected a local path or a file:// URL",
-        option="save.output_dir",
-        scheme=scheme,
-    )
+    return LocalStore(_file_path(address)) if scheme.lower() == "file" else None
 
 
 def _file_path(url: str) -> str:

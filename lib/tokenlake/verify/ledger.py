@@ -8,13 +8,13 @@ from tokenlake.account import Account
 from tokenlake.catalog import read_record
 from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import LEDGER, MANIFEST, Layout, ledger_path, ledger_unit
 from tokenlake.verify.report import Problem
 
 
 def read_ledger(
-    store: Store, layout: Layout, listed: Collection[str]
+    store: ReadStore, layout: Layout, listed: Collection[str]
 ) -> tuple[list[UnitRecord], list[Problem]]:
     """Read every ledger record that belongs to the version and can be read.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tokenlake.catalog import Catalog
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import Manifest, MixedSource
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import MANIFEST
 from tokenlake.verify.report import Problem
 
 
-def parent_problems(store: Store, manifest: Manifest) -> list[Problem]:
+def parent_problems(store: ReadStore, manifest: Manifest) -> list[Problem]:
     """Compare what a manifest says of its parents with those that the store has; one that is gone is no problem."""
     catalog, found = Catalog(store), list[Problem]()
     for parent in manifest.parents:

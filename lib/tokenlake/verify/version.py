@@ -14,7 +14,7 @@ import numpy as np
 from tokenlake.catalog import Catalog
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import FileEntry, Manifest, ShardEntry, UnitRecord
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CLAIM, LEDGER, MANIFEST, RUNS, Layout, ledger_unit
 from tokenlake.verify.ledger import ledger_problems, read_ledger
 from tokenlake.verify.parents import parent_problems
@@ -26,7 +26,7 @@ _CHUNK: Final = 1 << 20
 
 
 def verify(
-    store: Store,
+    store: ReadStore,
     dataset: str,
     version: int,
     *,
@@ -69,7 +69,7 @@ def verify(
 @final
 @dataclass(frozen=True, slots=True)
 class _Verification:
-    store: Store
+    store: ReadStore
     layout: Layout
     manifest: Manifest
     deep: bool

@@ -1,1 +1,1 @@
-"""Objects at URLs: listing, ranged reading, retries, one file per protocol."""
+"""Inputs at URLs: what is listed, and reading them in order. Requests are those of :mod:`tokenlake.storage.remote`."""

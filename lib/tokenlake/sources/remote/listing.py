@@ -14,12 +14,13 @@ from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import KNOWN_EXTENSIONS, Compression, belongs, compression_of, format_for
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.remote.asking import ask, objects_at
-from tokenlake.sources.remote.filesystems import on_loop
-from tokenlake.sources.remote.objects import Found, Objects, Page
-from tokenlake.sources.remote.retries import patience
+from tokenlake.sources.remote.failures import OF_INPUTS
 from tokenlake.sources.remote.urlglob import compile_glob, has_wildcard, is_flat, static_folder, static_prefix
-from tokenlake.sources.remote.urls import Url, parse_url
+from tokenlake.storage.remote.asking import ask, objects_at
+from tokenlake.storage.remote.filesystems import on_loop
+from tokenlake.storage.remote.objects import Found, Objects, Page
+from tokenlake.storage.remote.retries import patience
+from tokenlake.storage.remote.urls import Url, parse_url
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -44,7 +45,7 @@ def list_remote(source: ResolvedSource) -> list[InputFile]:
     """
     urls = [parse_url(entry) for entry in source.data_files]
     _require_one_root(source, urls)
-    finder = _Finder(objects_at(urls[0], source.storage_options), source.type)
+    finder = _Finder(objects_at(urls[0], source.storage_options, OF_INPUTS), source.type)
     found = on_loop(finder.find_all(urls))
     root = _common_folder(folder for folder, _ in found)
     objects = {one.path: one for _, matches in found for one in matches}

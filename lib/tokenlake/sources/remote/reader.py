@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Generator, Mapping
 from concurrent.futures import Future
@@ -14,15 +12,17 @@ from typing import Any, BinaryIO, Final, final
 
 from fsspec.asyn import get_loop
 
-from tokenlake.errors import SourceError, SourceNotFoundError
+from tokenlake.errors import SourceNotFoundError
 from tokenlake.sources.inputbytes import InputBytes, InputReader
 from tokenlake.sources.inputs import InputFile, changed
-from tokenlake.sources.remote.asking import ask, download, fetch_range, objects_at
-from tokenlake.sources.remote.filesystems import on_loop
-from tokenlake.sources.remote.objects import Found, NoRangesError, OtherObjectError
+from tokenlake.sources.remote.failures import OF_INPUTS
 from tokenlake.sources.remote.readahead import ReadAhead
-from tokenlake.sources.remote.retries import patience
-from tokenlake.sources.remote.urls import parse_url
+from tokenlake.storage.remote.asking import ask, fetch_range, objects_at
+from tokenlake.storage.remote.filesystems import on_loop
+from tokenlake.storage.remote.objects import Found, NoRangesError, OtherObjectError
+from tokenlake.storage.remote.retries import patience
+from tokenlake.storage.remote.urls import parse_url
+from tokenlake.storage.remote.wholes import spooled
 
 _STRETCH: Final = 16 << 20  # a larger read is done in such steps, so that pieces do not pile up
 
@@ -41,7 +41,7 @@ class RemoteBytes(InputBytes):
         self._url = parse_url(file.url)
         self._planned = Found(path=self._url.path, size=file.size, token=file.token)
         self._patience = patience()
-        self._objects = objects_at(self._url, storage_options)
+        self._objects = objects_at(self._url, storage_options, OF_INPUTS)
         self._ahead = ReadAhead(file.size, self._fetch)
         self._spool: BinaryIO | None = None
         self._lock = threading.Lock()
@@ -108,21 +108,8 @@ class RemoteBytes(InputBytes):
 
     def _downloaded(self) -> BinaryIO:
         """Fetch the whole object to a nameless file on the local disk, because the server knows no ranges."""
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-        if self.file.size > free:
-            raise SourceError(
-                f"{self.file.url}: the server sends whole files only, and {tempfile.gettempdir()} has {free} bytes "
-                f"free for the {self.file.size} of this one. Set TMPDIR to a larger disk.",
-                file=self.file.path,
-            )
-        spool = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with this object
-        try:
-            with _planned_only(self.file):
-                on_loop(download(self._objects, self._url, self._planned, spool, self._patience))
-        except BaseException:
-            spool.close()
-            raise
-        return spool
+        with _planned_only(self.file):
+            return spooled(self._objects, self._url, self._planned, self._patience)
 
 
 @contextmanager

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from tokenlake.sources.remote.objects import CHUNK, Found, Objects, OtherObjectError, Page, Sink
-from tokenlake.sources.remote.retries import ShortBodyError
-from tokenlake.sources.remote.urls import Url
+from tokenlake.storage.remote.failures import Failures
+from tokenlake.storage.remote.objects import CHUNK, Found, Objects, OtherObjectError, Page, Sink, Write, pour
+from tokenlake.storage.remote.retries import ShortBodyError
+from tokenlake.storage.remote.urls import Url
 
 _VERSION = "?versionId="
 
@@ -24,8 +25,8 @@ class S3Objects(Objects):
         "a public bucket is read with storage_options: {anon: true}"
     )
 
-    def __init__(self, filesystem: Any) -> None:
-        super().__init__()
+    def __init__(self, filesystem: Any, failures: Failures) -> None:
+        super().__init__(failures)
         self._fs = filesystem
 
     async def stat(self, url: Url) -> Found:
@@ -58,6 +59,16 @@ class S3Objects(Objects):
         if sink.left:
             raise ShortBodyError(f"the body ended at byte {sink.at}, {sink.left} before its end")
 
+    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
+        answer = await self._call("get_object", url, **({} if planned is None else _condition(planned.token)))
+        body = answer["Body"]
+        try:
+            if planned is not None:
+                _check_version(answer, url, planned)
+            await pour(body.read, write, answer["ContentLength"], planned)
+        finally:
+            body.close()
+
     def pins(self, token: str) -> bool:
         return token.startswith("etag:")
 
@@ -88,10 +99,14 @@ def _condition(token: str) -> dict[str, str]:
     return {"IfMatch": f'"{etag}"'} if token.startswith("etag:") else {}
 
 
-def _check(answer: dict[str, Any], url: Url, sink: Sink, planned: Found) -> None:
+def _check_version(answer: dict[str, Any], url: Url, planned: Found) -> None:
     token = _token(answer, url)
     if planned.token.startswith("etag:") and token != planned.token:
         raise OtherObjectError(f"its version is {token}, planned was {planned.token}")
+
+
+def _check(answer: dict[str, Any], url: Url, sink: Sink, planned: Found) -> None:
+    _check_version(answer, url, planned)
     span, _, total = answer.get("ContentRange", "").rpartition("/")
     if total.isdigit() and int(total) != planned.size:
         raise OtherObjectError(f"it has {total} bytes, planned were {planned.size}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
-from tokenlake.sources.remote.objects import Found, Objects, Page, Sink
-from tokenlake.sources.remote.retries import ShortBodyError
-from tokenlake.sources.remote.urls import Url
+from tokenlake.storage.remote.failures import Failures
+from tokenlake.storage.remote.objects import Found, Objects, OtherObjectError, Page, Sink, Write
+from tokenlake.storage.remote.retries import ShortBodyError
+from tokenlake.storage.remote.urls import Url
 
 # Kinds of token, the best first, with what file systems call them.
 _KINDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
@@ -34,8 +35,8 @@ class OtherObjects(Objects):
         "{NAME: {env: VARIABLE}}"
     )
 
-    def __init__(self, filesystem: Any) -> None:
-        super().__init__()
+    def __init__(self, filesystem: Any, failures: Failures) -> None:
+        super().__init__(failures)
         self._fs = filesystem
         # One connection often serves a whole synchronous file system (FTP, SFTP): one call at a time.
         self._turn = asyncio.Lock()
@@ -63,8 +64,11 @@ class OtherObjects(Objects):
         if sink.left:
             raise ShortBodyError(f"the answer ended at byte {sink.at}, {sink.left} before its end")
 
-    async def download(self, url: Url, write: Callable[[bytes], object], planned: Found) -> None:
-        write(await self._call("cat_file", self._path(url)))
+    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
+        data = await self._call("cat_file", self._path(url))
+        if planned is not None and len(data) != planned.size:
+            raise OtherObjectError(f"it has {len(data)} bytes, planned were {planned.size}")
+        write(data)
 
     def _path(self, url: Url) -> str:
         return self._fs._strip_protocol(str(url))

@@ -1,4 +1,4 @@
-"""URLs of inputs: their parts, and no secrets in them."""
+"""URLs of inputs and stores: their parts, and no secrets in them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ class Url:
         return f"{self.root}/{self.path}"
 
 
-def parse_url(text: str) -> Url:
+def parse_url(text: str, option: str = "data_files") -> Url:
     """Return the parts of a URL.
+
+    Args:
+        option: what holds the URL, for messages.
 
     Raises:
         ConfigError: it holds credentials, has no host, or chains several file systems.
@@ -52,7 +55,7 @@ def parse_url(text: str) -> Url:
     scheme = scheme.lower()
     if not _SCHEME.fullmatch(scheme):
         raise ConfigError(
-            f"data_files: {scheme.partition(':')[0]!r}... is no URL that can be read; expected scheme://host/path, "
+            f"{option}: {scheme.partition(':')[0]!r}... is no URL that can be read; expected scheme://host/path, "
             "with one scheme (file systems cannot be chained with ::)"
         )
     scheme = _ALIASES.get(scheme, scheme)
@@ -62,10 +65,10 @@ def parse_url(text: str) -> Url:
     if scheme == "memory":  # has no hosts
         host, path = "", rest.lstrip("/")
     url = Url(scheme, f"{scheme}://{host}" if host else f"{scheme}:/", path)
-    _refuse_password(url, host)
-    _refuse_signature(url)
+    _refuse_password(url, host, option)
+    _refuse_signature(url, option)
     if not host and scheme in ("s3", "gs", "http", "https"):
-        raise ConfigError(f"data_files: {text!r} names no {'host' if url.is_http else 'bucket'}", got=text)
+        raise ConfigError(f"{option}: {text!r} names no {'host' if url.is_http else 'bucket'}", got=text)
     return url
 
 
@@ -74,25 +77,26 @@ def without_query(url: str) -> str:
     return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
 
 
-def _refuse_password(url: Url, host: str) -> None:
+def _refuse_password(url: Url, host: str, option: str) -> None:
     if ":" not in host.rpartition("@")[0] and not (url.is_http and "@" in host):
         return
     shown = (
         f"{url.scheme}://...@{host.rpartition('@')[2]}/{without_query(str(url)).partition(url.root + '/')[2]}"
     )
     raise ConfigError(
-        f"data_files: {shown} has a password in it (not shown), and URLs are stored with what is built from "
-        "them. Write the URL without it, and storage_options: {username: NAME, password: {env: VARIABLE}}"
+        f"{option}: {shown} has a password in it (not shown), and URLs are written down "
+        "with what is made from them. Write the URL without it, and storage_options: "
+        "{username: NAME, password: {env: VARIABLE}}"
     )
 
 
-def _refuse_signature(url: Url) -> None:
+def _refuse_signature(url: Url, option: str) -> None:
     query = urlsplit(str(url)).query if url.is_http or "?" in url.path else ""
     names = [unquote(pair.partition("=")[0]) for pair in re.split("[&;]", query)]
     if signed := [name for name in names if _SIGNATURE.search(name) and "versionid" not in name.lower()]:
         raise ConfigError(
-            f"data_files: {str(url).partition('?')[0]}?... has credentials in its query ({', '.join(signed)}), and "
-            "URLs are stored with what is built from them. Write the URL without its query, and the query as "
+            f"{option}: {str(url).partition('?')[0]}?... has credentials in its query ({', '.join(signed)}), and "
+            "URLs are written down with what is made from them. Write the URL without its query, and the query as "
             "storage_options: {query: {env: VARIABLE}}, or {query: {FILE NAME: {env: VARIABLE}}} where every "
             "file has its own"
         )

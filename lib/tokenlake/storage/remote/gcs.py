@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any, final
 from urllib.parse import quote
 
-from tokenlake.sources.remote.httpanswers import REQUEST, require_success, take_range, timeouts
-from tokenlake.sources.remote.objects import Found, Objects, OtherObjectError, Page, Sink
-from tokenlake.sources.remote.urls import Url
+from tokenlake.storage.remote.failures import Failures
+from tokenlake.storage.remote.httpanswers import REQUEST, require_success, take_range, timeouts, total_size
+from tokenlake.storage.remote.objects import Found, Objects, OtherObjectError, Page, Sink, Write, pour
+from tokenlake.storage.remote.urls import Url
 
 _FIELDS = "name,size,generation,contentEncoding"
 
@@ -22,8 +25,8 @@ class GcsObjects(Objects):
         "an access token), a public bucket is read with storage_options: {token: anon}"
     )
 
-    def __init__(self, filesystem: Any) -> None:
-        super().__init__()
+    def __init__(self, filesystem: Any, failures: Failures) -> None:
+        super().__init__(failures)
         self._fs = filesystem
 
     async def stat(self, url: Url) -> Found:
@@ -42,24 +45,32 @@ class GcsObjects(Objects):
         return Page([*folders, *map(_found, answer.get("items", ()))], answer.get("nextPageToken"))
 
     async def fetch(self, url: Url, sink: Sink, planned: Found) -> None:
-        generation = planned.token.removeprefix("generation:")
-        asked = {"alt": "media"}
-        if self.pins(planned.token):
-            asked["ifGenerationMatch"] = generation
-        # Accepting gzip keeps an object that is stored as such from being decompressed on the way.
-        headers = {"Range": f"bytes={sink.at}-{sink.stop - 1}", "Accept-Encoding": "gzip"}
-        session = await self._fs._set_session()
-        address = f"{self._fs._location}/download/storage/v1/{_object(url)}"
-        async with session.get(_whole(address), **self._arguments(asked, headers)) as answer:
-            require_success(answer)
-            self.reached = True
-            got = answer.headers.get("x-goog-generation", generation)
-            if self.pins(planned.token) and got != generation:
-                raise OtherObjectError(f"its generation is {got}, planned was {generation}")
+        async with self._media(url, planned, {"Range": f"bytes={sink.at}-{sink.stop - 1}"}) as answer:
             await take_range(answer, sink, planned)
+
+    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
+        async with self._media(url, planned, {}) as answer:
+            await pour(answer.content.read, write, total_size(answer), planned)
 
     def pins(self, token: str) -> bool:
         return token.startswith("generation:")
+
+    @asynccontextmanager
+    async def _media(self, url: Url, planned: Found | None, headers: dict[str, str]) -> AsyncGenerator[Any]:
+        """Ask for the bytes of an object, of the planned generation where that is known."""
+        generation = planned.token.removeprefix("generation:") if planned and self.pins(planned.token) else ""
+        asked = {"alt": "media"} | ({"ifGenerationMatch": generation} if generation else {})
+        # Accepting gzip keeps an object that is stored as such from being decompressed on the way.
+        arguments = self._arguments(asked, {**headers, "Accept-Encoding": "gzip"})
+        session = await self._fs._set_session()
+        address = f"{self._fs._location}/download/storage/v1/{_object(url)}"
+        async with session.get(_whole(address), **arguments) as answer:
+            require_success(answer)
+            self.reached = True
+            got = answer.headers.get("x-goog-generation", generation)
+            if generation and got != generation:
+                raise OtherObjectError(f"its generation is {got}, planned was {generation}")
+            yield answer
 
     async def _json(self, path: str, asked: dict[str, str]) -> Any:
         session = await self._fs._set_session()

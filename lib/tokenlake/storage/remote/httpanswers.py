@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tokenlake.sources.remote.objects import CHUNK, Found, NoRangesError, OtherObjectError, Sink
-from tokenlake.sources.remote.retries import HttpStatusError, ShortBodyError
+from tokenlake.storage.remote.objects import CHUNK, Found, NoRangesError, OtherObjectError, Sink
+from tokenlake.storage.remote.retries import HttpStatusError, ShortBodyError
 
 _CONTENT_RANGE: Final = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
-from tokenlake.errors import SourceError
-from tokenlake.sources.remote.httpanswers import REQUEST, require_success, take_range, timeouts, total_size
-from tokenlake.sources.remote.objects import CHUNK, Found, Objects, OtherObjectError, Page, Sink
-from tokenlake.sources.remote.retries import ShortBodyError
-from tokenlake.sources.remote.urls import Url
+from tokenlake.storage.remote.failures import Failures
+from tokenlake.storage.remote.httpanswers import REQUEST, require_success, take_range, timeouts, total_size
+from tokenlake.storage.remote.objects import Found, Objects, OtherObjectError, Page, Sink, Write, pour
+from tokenlake.storage.remote.retries import ShortBodyError
+from tokenlake.storage.remote.urls import Url
 
 _SAMPLE: Final = 64 << 10
 _NO_HEAD: Final = frozenset({400, 403, 405, 501})  # a URL signed for GET answers 403
@@ -31,8 +31,8 @@ class HttpObjects(Objects):
         "{username: NAME, password: {env: NAME}}, or {query: {env: NAME}} for signed URLs"
     )
 
-    def __init__(self, filesystem: Any, options: Mapping[str, Any]) -> None:
-        super().__init__()
+    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+        super().__init__(failures)
         self._fs = filesystem
         self._query: Any = options.get("query")
 
@@ -43,8 +43,8 @@ class HttpObjects(Objects):
             headers = await self._get_first(url)
             size = total_size(headers)
         if size is None:
-            raise SourceError(
-                f"{url}: the server does not say how large the file is, which planning needs; copy it to a disk.",
+            raise self.failures.failed(
+                f"{url}: the server does not say how large the file is, which reading needs; copy it to a disk.",
                 url=str(url),
             )
         token = _token(headers.headers) or await self._sampled(url, size)
@@ -63,18 +63,12 @@ class HttpObjects(Objects):
     def pins(self, token: str) -> bool:
         return token.startswith(("etag:", "modified:"))
 
-    async def download(self, url: Url, write: Callable[[bytes], object], planned: Found) -> None:
-        got = 0
-        async with self._request("get", url, _condition(planned.token)) as answer:
+    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
+        async with self._request("get", url, {} if planned is None else _condition(planned.token)) as answer:
             require_success(answer)
-            _check(answer, planned)
-            while chunk := await answer.content.read(CHUNK):
-                got += len(chunk)
-                if got > planned.size:
-                    raise OtherObjectError(f"it has more than the {planned.size} bytes that were planned")
-                write(chunk)
-        if got < planned.size:
-            raise ShortBodyError(f"the body ended at byte {got}, {planned.size - got} before its end")
+            if planned is not None:
+                _check(answer, planned)
+            await pour(answer.content.read, write, total_size(answer), planned)
 
     @asynccontextmanager
     async def _request(self, method: str, url: Url, headers: Mapping[str, str]) -> AsyncGenerator[Any]:

@@ -1,94 +1,16 @@
-"""Sealed JSON documents: canonical bytes that carry their own sha256, read back strictly.
-
-Manifests, ledger records and claims are sealed. A document is the canonical JSON of an object whose
-``sha256`` is that of the same object without that field, so any changed bit is found without a second file.
-Reading trusts nothing: a missing, unknown, mistyped or absurd value is an :class:`IntegrityError` that
-names the file and the key.
-"""
+"""One JSON object, read key by key: whatever no writer of ours would write is an error with file and key."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Mapping
 from typing import Any, Final, NoReturn, cast, final
 
-from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.fingerprint import canonical_json
+from tokenlake.errors import IntegrityError
+from tokenlake.fingerprint import canonical_text
 
-FORMAT_VERSION: Final = 1
 MAX_COUNT: Final = 1 << 60  # more rows, tokens or bytes than any store will hold: a hostile or damaged number
 _WHOLE: Final = 1 + 1e-6
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
-
-
-def seal_of(fields: Mapping[str, Any]) -> str:
-    """Return the sha256 (hex) that belongs into ``fields["sha256"]``."""
-    return hashlib.sha256(canonical_json({k: v for k, v in fields.items() if k != "sha256"})).hexdigest()
-
-
-def seal(fields: Mapping[str, Any]) -> bytes:
-    """Return the document's bytes: canonical JSON of ``fields`` with their seal."""
-    return canonical_json({**fields, "sha256": seal_of(fields)})
-
-
-def unseal(data: bytes, where: str) -> Fields:
-    """Parse a sealed document, check its format version and its seal.
-
-    Args:
-        data: the file's bytes.
-        where: the file's name, for messages.
-
-    Raises:
-        IntegrityError: not JSON, not canonical, another format version, or not the sealed bytes.
-    """
-    fields = Fields(parse(data, where), where)
-    got = fields.count("format_version", low=1)
-    if got != FORMAT_VERSION:
-        fields.fail(
-            "format_version", f"{FORMAT_VERSION} (this release reads no other; upgrade tokenlake)", got
-        )
-    stated = fields.text("sha256", SHA256)
-    try:
-        real = seal_of(fields.value)
-        whole = canonical_json({**fields.value, "sha256": stated})
-    except ConfigError as error:  # a lone surrogate written as an escape
-        raise IntegrityError(f"{where}: not canonical JSON: {error}", file=where) from error
-    if real != stated:
-        fields.fail(
-            "sha256",
-            f"{real}, the hash of the content",
-            f"{stated}; the file was changed after it was written",
-        )
-    if whole != data:
-        raise IntegrityError(
-            f"{where}: the bytes are not the canonical form of their content; the file was edited. "
-            "Restore it, or rebuild the version.",
-            file=where,
-        )
-    return fields
-
-
-def parse(data: bytes, where: str) -> Any:
-    """Parse JSON without its ambiguities: no duplicate keys, NaN, bad UTF-8 or bottomless nesting."""
-    try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(
-            f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is cut or damaged.", file=where
-        ) from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("an object has a key twice")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 @final
@@ -164,6 +86,17 @@ class Fields:
 
     def shares(self, key: str) -> dict[str, float]:
         return {k: self._share(f"{key}.{k}", v) for k, v in self.json_object(key).items()}
+
+    def plain_list(self, key: str) -> list[Any]:
+        """Return a list as it is, for who checks its values by other means."""
+        return self._list(key)
+
+    def follows(self, key: str, value: Any) -> None:
+        """Check a value that follows from others: the document must say exactly this."""
+        self._seen.add(key)
+        stated = self.value.get(key)
+        if canonical_text(stated) != canonical_text(value):
+            self.fail(key, f"{value}, as the other fields make it", stated)
 
     def child(self, key: str) -> Fields:
         return Fields(self._take(key), self._where, self._name(key))

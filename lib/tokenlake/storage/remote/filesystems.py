@@ -21,8 +21,9 @@ from fsspec.registry import known_implementations
 from fsspec.utils import get_protocol
 
 from tokenlake.config.references import resolve_options, scrub
-from tokenlake.errors import ConfigError, MissingExtraError, SourceError
-from tokenlake.sources.remote.urls import Url
+from tokenlake.errors import ConfigError, MissingExtraError
+from tokenlake.storage.remote.failures import Failures
+from tokenlake.storage.remote.urls import Url
 
 _T = TypeVar("_T")
 
@@ -33,7 +34,7 @@ _OPEN: dict[str, Any] = {}
 _LOCK: Final = threading.Lock()
 
 
-def open_filesystem(url: Url, options: Mapping[str, Any]) -> Any:
+def open_filesystem(url: Url, options: Mapping[str, Any], failures: Failures) -> Any:
     """Return the file system that `url` is on.
 
     Args:
@@ -42,13 +43,13 @@ def open_filesystem(url: Url, options: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: a reference cannot be resolved, or an option is unknown.
         MissingExtraError: the package that reads this scheme is missing.
-        SourceError: the credentials cannot be used.
+        failures.failed: the credentials cannot be used.
     """
     resolved = resolve_options(options)
     key = _key(url, resolved)
     with _LOCK:
         if key not in _OPEN:
-            _OPEN[key] = _make(url, resolved)
+            _OPEN[key] = _make(url, resolved, failures)
         return _OPEN[key]
 
 
@@ -86,13 +87,13 @@ def _key(url: Url, options: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _make(url: Url, options: Mapping[str, Any]) -> Any:
+def _make(url: Url, options: Mapping[str, Any], failures: Failures) -> Any:
     given = {**options, "use_listings_cache": False, "skip_instance_cache": True}
     if url.scheme == "s3":
         given["config_kwargs"] = {**_ONE_TRY, **options.get("config_kwargs", {})}
     if url.is_http:
         given = _http_options(given)
-    _require_package(url)
+    _require_package(url, failures.option)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -104,7 +105,7 @@ def _make(url: Url, options: Mapping[str, Any]) -> Any:
             f"storage_options: the file system of {url.scheme}:// refuses them: {scrub(str(error))}"
         ) from None
     except Exception as error:
-        raise SourceError(
+        raise failures.failed(
             f"{url.root}: the file system cannot be opened: {type(error).__name__}: {scrub(str(error))}. "
             "Check storage_options and the credentials of this machine.",
             url=url.root,
@@ -125,13 +126,13 @@ def _http_options(options: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _require_package(url: Url) -> None:
+def _require_package(url: Url, option: str) -> None:
     try:
         fsspec.get_filesystem_class(get_protocol(str(url)))
     except ValueError:
         near = difflib.get_close_matches(url.scheme, known_implementations, 3)
         raise ConfigError(
-            f"data_files: {url.scheme}:// is no scheme that can be read"
+            f"{option}: {url.scheme}:// is no scheme that can be read"
             + (
                 f"; did you mean {' or '.join(near)}?"
                 if near

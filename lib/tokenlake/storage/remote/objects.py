@@ -1,19 +1,22 @@
 """Objects of a remote storage: what there is, which version, and the bytes of a range.
 
 One class per protocol speaks to its storage; each method is one request, tried once. Whoever calls them
-(:mod:`tokenlake.sources.remote.reader`, :mod:`tokenlake.sources.remote.listing`) tries again.
+does it through :mod:`tokenlake.storage.remote.asking`, which tries again.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.sources.remote.urls import Url
+from tokenlake.storage.remote.failures import Failures
+from tokenlake.storage.remote.retries import ShortBodyError
+from tokenlake.storage.remote.urls import Url
 
 CHUNK: Final = 1 << 20
+Write = Callable[[bytes], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +92,13 @@ class Objects(ABC):
     Attributes:
         reached: the storage has answered at least once.
         credentials: sentences for the message of a refusal: what was tried, and how to give others.
+        failures: what errors of this storage are to whoever asks.
     """
 
     credentials: str = ""
 
-    def __init__(self) -> None:
-        self.reached = False
+    def __init__(self, failures: Failures) -> None:
+        self.failures, self.reached = failures, False
 
     @abstractmethod
     async def stat(self, url: Url) -> Found:
@@ -124,6 +128,35 @@ class Objects(ABC):
         """Say whether every answer to :meth:`fetch` is checked to be of the version `token`."""
         return False
 
-    async def download(self, url: Url, write: Callable[[bytes], object], planned: Found) -> None:
-        """Hand the whole object to `write`, for servers without ranges."""
-        raise NotImplementedError
+    @abstractmethod
+    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
+        """Hand the whole object to `write`, in one request.
+
+        Args:
+            planned: what it must be; None for whatever is there.
+
+        Raises:
+            OtherObjectError: the answer is of another version than `planned`.
+            Exception: what the library raises; some may have been written by then.
+        """
+
+
+async def pour(
+    read: Callable[[int], Awaitable[bytes]], write: Write, stated: int | None, planned: Found | None
+) -> None:
+    """Hand a body to `write`, piece by piece; it must be as long as its answer stated and as was planned.
+
+    Raises:
+        OtherObjectError: it has another length than planned.
+        ShortBodyError: it ended early.
+    """
+    if planned is not None and stated not in (None, planned.size):
+        raise OtherObjectError(f"it has {stated} bytes, planned were {planned.size}")
+    size, got = stated if planned is None else planned.size, 0
+    while chunk := await read(CHUNK):
+        got += len(chunk)
+        if size is not None and got > size:
+            raise OtherObjectError(f"it has more than the {size} bytes that were expected")
+        write(chunk)
+    if size is not None and got < size:
+        raise ShortBodyError(f"the body ended at byte {got}, {size - got} before its end")

@@ -1,0 +1,183 @@
+"""What the footer of a shard says of where its columns lie, as plain numbers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.reading.thrift import Struct, read_struct
+
+Int64 = npt.NDArray[np.int64]
+
+_MAGIC: Final = b"PAR1"
+_TAIL: Final = 1 << 16  # bytes that hold most footers, read at once
+_ZSTD: Final = 6
+_REQUIRED, _REPEATED = 0, 2
+
+# Ids of Thrift fields: of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData and SchemaElement.
+_SCHEMA, _GROUPS = 2, 4
+_COLUMNS, _ROWS = 1, 3
+_META = 3
+_TYPE, _CODEC, _VALUES, _SIZE, _DATA, _DICTIONARY = 1, 4, 5, 7, 9, 11
+_REPETITION, _NAME, _CHILDREN = 3, 4, 5
+
+
+class Source(Protocol):
+    """The bytes of one open shard; any number of threads may read at once."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it."""
+        ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes; ValueError where there are fewer."""
+        ...
+
+
+class Chunk(NamedTuple):
+    """A column of a row group.
+
+    Attributes:
+        begin, size: its bytes in the file.
+        values: how many it holds, empty lists counted as one.
+        kind: Parquet's number of the type its values have, if it is a list that our writer might have written (zstd,
+            no dictionary, nothing may be null); else -1.
+    """
+
+    begin: int
+    size: int
+    values: int
+    kind: int
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Footer:
+    """A shard's footer.
+
+    Attributes:
+        rows: of each row group, int64[groups].
+        sizes: bytes of each row group in the file, int64[groups].
+        lists: of each column that is a list of plain values: :class:`Chunk` of all row groups, int64[groups, 4].
+        digest: of the footer's bytes.
+    """
+
+    rows: Int64
+    sizes: Int64
+    lists: dict[str, Int64]
+    digest: int
+
+    @classmethod
+    def read(cls, source: Source) -> Self:
+        """Read the footer of a shard.
+
+        Raises:
+            ValueError: there is none, or what it describes is not one column chunk after the other.
+        """
+        data = _footer_bytes(source)
+        try:
+            return cls._of(read_struct(data), zlib.crc32(data), source.size - len(data))
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise ValueError(f"the footer lacks what it must have: {error!r}") from error
+
+    @classmethod
+    def _of(cls, metadata: Struct, digest: int, end: int) -> Self:
+        groups: list[Struct] = metadata[_GROUPS]
+        columns: list[list[Struct]] = [[column[_META] for column in group[_COLUMNS]] for group in groups]
+        _check_places(columns, end)
+        rows = np.array([group[_ROWS] for group in groups], np.int64)
+        sizes = np.array([sum(column[_SIZE] for column in group) for group in columns], np.int64)
+        lists = {name: _chunks(columns, *place) for name, place in _lists(metadata[_SCHEMA]).items()}
+        return cls(rows, sizes, lists, digest)
+
+    def is_of(self, source: Source) -> bool:
+        """Return whether a shard has this footer."""
+        return zlib.crc32(_footer_bytes(source)) == self.digest
+
+    def chunk(self, group: int, column: str) -> Chunk:
+        """Return a column chunk; ValueError where there is none."""
+        if group >= len(self.rows) or column not in self.lists:
+            raise ValueError(f"there is no column {column} of row group {group}")
+        return Chunk(*self.lists[column][group].tolist())
+
+
+def _footer_bytes(source: Source) -> bytes:
+    """The end of a file: the footer's Thrift, its length in four bytes, ``PAR1``."""
+    size = source.size
+    tail = source.read(size - min(size, _TAIL), min(size, _TAIL))
+    if len(tail) < 12 or tail[-4:] != _MAGIC:
+        raise ValueError("no Parquet magic bytes at the end of the file")
+    length = 8 + int.from_bytes(tail[-8:-4], "little")
+    if length > size - len(_MAGIC):
+        raise ValueError(f"a footer of {length} bytes; the file has {size}")
+    return tail[-length:] if length <= len(tail) else source.read(size - length, length)
+
+
+def _lists(schema: Sequence[Struct]) -> dict[str, tuple[int, int, bool]]:
+    """Return of each list: where it stands among the leaves, the type of its values, whether none can be null."""
+    found: dict[str, tuple[int, int, bool]] = {}
+    at, leaf = 1, 0
+    while at < len(schema):
+        end = _end(schema, at)
+        if end - at == 3:
+            outer, middle, values = schema[at:end]
+            forms = outer.get(_REPETITION), middle.get(_REPETITION), values.get(_REPETITION)
+            if forms[1] == _REPEATED and _TYPE in values:
+                found[outer[_NAME].decode()] = (
+                    leaf,
+                    values[_TYPE],
+                    forms == (_REQUIRED, _REPEATED, _REQUIRED),
+                )
+        leaf += sum(not element.get(_CHILDREN) for element in schema[at:end])
+        at = end
+    return found
+
+
+def _end(schema: Sequence[Struct], at: int) -> int:
+    """Return where the elements below one end; they follow it."""
+    open_ = 1
+    while open_:
+        open_, at = open_ - 1 + schema[at].get(_CHILDREN, 0), at + 1
+    return at
+
+
+def _chunks(columns: list[list[Struct]], leaf: int, kind: int, whole: bool) -> Int64:
+    chunks = [group[leaf] for group in columns]
+    facts: list[Any] = [
+        (
+            _begin(chunk),
+            chunk[_SIZE],
+            chunk[_VALUES],
+            kind
+            if whole and chunk[_TYPE] == kind and chunk[_CODEC] == _ZSTD and _DICTIONARY not in chunk
+            else -1,
+        )
+        for chunk in chunks
+    ]
+    return np.array(facts, np.int64).reshape(-1, 4)
+
+
+def _check_places(columns: list[list[Struct]], end: int) -> None:
+    """Raise ValueError unless column chunks follow each other from the first byte on, as writers lay them.
+
+    A flipped bit in a footer could else lead from one good page to another.
+    """
+    at = len(_MAGIC)
+    for chunk in (chunk for group in columns for chunk in group):
+        if _begin(chunk) != at or chunk[_SIZE] < 0:
+            raise ValueError(
+                f"a column chunk at byte {_begin(chunk)}; expected byte {at}, where the last one ends"
+            )
+        at += chunk[_SIZE]
+    if at > end:
+        raise ValueError(f"column chunks up to byte {at}; the footer begins at {end}")
+
+
+def _begin(chunk: Struct) -> int:
+    return chunk.get(_DICTIONARY) or chunk[_DATA]

@@ -1,0 +1,15 @@
+"""What a failing storage is to a build: the errors of inputs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tokenlake.errors import SourceError, SourceNotFoundError
+from tokenlake.storage.remote.failures import Failures
+
+OF_INPUTS: Final = Failures(
+    option="data_files",
+    failed=SourceError,
+    missing=SourceNotFoundError,
+    advice="run again: what is finished stays",
+)

@@ -1,0 +1,138 @@
+"""A store at a URL, to be read: S3, GCS, HTTP(S), and what else fsspec has installed."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, BinaryIO, cast, final
+from urllib.parse import quote
+
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
+from tokenlake.storage.base import ObjectInfo, ReadStore
+from tokenlake.storage.keys import TEMP_MARK, check_key
+from tokenlake.storage.remote.asking import ask
+from tokenlake.storage.remote.connection import Connection
+from tokenlake.storage.remote.file import RemoteFile
+from tokenlake.storage.remote.filesystems import on_loop
+from tokenlake.storage.remote.objects import Found, OtherObjectError
+from tokenlake.storage.remote.target import Target
+from tokenlake.storage.remote.urls import Url, parse_url
+from tokenlake.storage.remote.wholes import fetch_whole, read_whole
+from tokenlake.storage.shardcache import ShardCache
+
+
+@final
+class RemoteStore(ReadStore):
+    """Objects below a URL. Reading one costs a request, opening one none where its size is known.
+
+    It may be pickled and used in other processes, which open connections of their own.
+
+    Args:
+        address: a URL without credentials and without a query.
+        options: of fsspec's file system; credentials may be references.
+        cache: keeps copies of objects whose size and hash are known when they are opened.
+    """
+
+    def __init__(
+        self, address: str, options: Mapping[str, Any] | None = None, cache: ShardCache | None = None
+    ) -> None:
+        url = parse_url(address, "store")
+        if "?" in url.path:
+            raise ConfigError(
+                f"store: {str(url).partition('?')[0]}?... has a query, and the names of files belong behind the URL. "
+                "Write it without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
+            )
+        self._root = Url(url.scheme, url.root, url.path.strip("/"))
+        self._connection = Connection(self._root, options or {})
+        self._cache = cache
+        self._cached: dict[str, str] = {}  # what was opened through the cache, by key
+
+    @property
+    def url(self) -> str:
+        return str(self._root).rstrip("/")
+
+    def read(self, key: str) -> bytes:
+        return read_whole(self._connection.objects(), self._at(key), self._connection.patience)
+
+    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
+        url = self._at(key)
+        if size is None:
+            # Nobody can check these bytes later: every answer must be of the version that is there now.
+            return cast("BinaryIO", RemoteFile(self._connection, url, self._stat(url)))
+        # Of a known object any version will do, for its pages are checked; one that was repaired, too.
+        planned = Found(path=url.path, size=size, token="")
+        if self._cache is not None and sha256 is not None:
+            self._cached[key] = sha256
+            copy = self._cache.open(
+                sha256, size, lambda target: self._download(url, planned, target), str(url)
+            )
+            if copy is not None:
+                return copy
+        return cast("BinaryIO", RemoteFile(self._connection, url, planned))
+
+    def discard(self, key: str) -> bool:
+        sha256 = self._cached.get(key)
+        return self._cache is not None and sha256 is not None and self._cache.discard(sha256)
+
+    def size(self, key: str) -> int | None:
+        try:
+            return self._stat(self._at(key)).size
+        except NotFoundError:
+            return None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        found = [one for one in self._listed(prefix, flat=False) if not one.path.endswith("/")]
+        named = (ObjectInfo(self._key(one), one.size) for one in found)
+        shown = (info for info in named if not info.key.rpartition("/")[2].startswith(TEMP_MARK))
+        yield from sorted(shown, key=lambda info: info.key)
+
+    def list_dirs(self, prefix: str) -> builtins.list[str]:
+        folders = (one for one in self._listed(prefix, flat=True) if one.path.endswith("/"))
+        names = {self._key(one).rstrip("/").rpartition("/")[2] for one in folders}
+        return sorted(names - {""})
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.url!r})"  # options may hold secrets
+
+    def _listed(self, prefix: str, *, flat: bool) -> builtins.list[Found]:
+        if self._root.is_http:
+            raise StoreError(
+                f"{self.url}: web servers do not list what they have. Name a version that is there (NAME@v3), or a tag "
+                "(NAME@TAG)."
+            )
+        folder = self._at(prefix) if prefix else self._root
+        place = Url(folder.scheme, folder.root, f"{folder.path}/" if folder.path else "")
+        objects, patience = self._connection.objects(), self._connection.patience
+        found: builtins.list[Found] = []
+        mark: str | None = None
+        while True:
+            one_page = partial(objects.page, place, flat=flat, mark=mark)
+            page = on_loop(ask(objects, place, patience, one_page))
+            found += (one for one in page.found if one.path != place.path)
+            mark = page.following
+            if mark is None:
+                return found
+
+    def _stat(self, url: Url) -> Found:
+        objects = self._connection.objects()
+        return on_loop(ask(objects, url, self._connection.patience, lambda: objects.stat(url)))
+
+    def _download(self, url: Url, planned: Found, target: Target) -> None:
+        try:
+            fetch_whole(self._connection.objects(), url, planned, target, self._connection.patience)
+        except OtherObjectError as error:
+            raise IntegrityError(
+                f"{url}: it is not what the manifest says: {error}. Verify the version where it is stored.",
+                file=str(url),
+            ) from None
+
+    def _at(self, key: str) -> Url:
+        path = check_key(key)
+        path = quote(path) if self._root.is_http else path
+        return Url(
+            self._root.scheme, self._root.root, f"{self._root.path}/{path}" if self._root.path else path
+        )
+
+    def _key(self, found: Found) -> str:
+        return found.path.removeprefix(f"{self._root.path}/" if self._root.path else "")
