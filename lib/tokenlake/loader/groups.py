@@ -78,6 +78,10 @@ class Groups:
         """
         return self._state.take(step, numbers)
 
+    def release(self) -> None:
+        """End the threads without waiting for them; let go of everything."""
+        self._state.close()
+
     def close(self) -> None:
         """End the threads and wait for them; let go of everything."""
         self._state.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class HostBatches:
         work = _Work(plan, wanted, assembler, groups, pad)
         planned = work.planned(place)
         self._groups = groups
+        weakref.finalize(self, groups.release)
         self._made: Iterator[HostBatch] = (
             Prefetched(planned, work.make, workers=1, ahead=prefetch) if prefetch else map(work.make, planned)
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import numpy as np
 
-from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.errors import ConfigError
 from tokenlake.loader.assemble import Assembler, check_columns
 from tokenlake.loader.batchplan import BatchPlan, Wanted
 from tokenlake.loader.dataset import Dataset
@@ -20,6 +20,9 @@ from tokenlake.loader.state import place_of, state_of
 from tokenlake.loader.steps import BatchSizes, Place
 from tokenlake.order.random import Int64
 from tokenlake.reading import Decoded
+
+if TYPE_CHECKING:
+    from tokenlake.loader.jax import DeviceBatch, DeviceBatches
 
 _CACHE_BYTES: Final = 512 << 20
 
@@ -103,9 +106,18 @@ class DataLoader:
             window=window,
         )
         self._assembler = Assembler(self.plan.sources, check_columns(columns))
-        if sharding is not None:
-            raise NotAvailableError("sharding: not here yet")
-        self._wanted: Wanted = _wanted_by(host, sizes)
+        self._placement = None
+        if sharding is None:
+            self._wanted: Wanted = _wanted_by(host, sizes)
+        else:
+            if host is not None or (pad_last is False and not drop_last):
+                raise ConfigError(
+                    "sharding: says which rows a host has, of full batches; leave out host and pad_last"
+                )
+            from tokenlake.loader.jax import Placement
+
+            self._placement = Placement(sharding, sizes, self._assembler.length)
+            self._wanted = self._placement.wanted
         self._pad = sharding is not None if pad_last is None else pad_last
         self._prefetch, self._workers, self._cache_bytes = prefetch, workers, cache_bytes
         self._place = Place(0, 0, 0)
@@ -196,14 +208,14 @@ class DataLoader:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _batches(self) -> HostBatches:
+    def _batches(self) -> HostBatches | DeviceBatches:
         self._groups = Groups(
             self.plan.sources,
             loss_mask=self._assembler.loss_mask,
             max_bytes=self._cache_bytes,
             threads=self._workers,
         )
-        return HostBatches(
+        on_host = HostBatches(
             self.plan,
             self._place,
             self._wanted,
@@ -212,8 +224,11 @@ class DataLoader:
             prefetch=self._prefetch,
             pad=self._pad,
         )
+        if self._placement is None:
+            return on_host
+        return self._placement.batches(on_host, prefetch=self._prefetch)
 
-    def _move(self, delivered: HostBatch | None) -> None:
+    def _move(self, delivered: HostBatch | DeviceBatch | None) -> None:
         """A batch was handed out; None: the pass has ended."""
         if delivered is None:
             self._ended = True
@@ -225,7 +240,11 @@ class DataLoader:
 class _Delivery(Iterator[Batch]):
     """Hands batches out and tells the loader."""
 
-    def __init__(self, batches: HostBatches, tell: Callable[[HostBatch | None], None]) -> None:
+    def __init__(
+        self,
+        batches: HostBatches | DeviceBatches,
+        tell: Callable[[HostBatch | DeviceBatch | None], None],
+    ) -> None:
         self._batches, self._tell = batches, tell
         self._open = True
 
