@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from tokenlake.loader.buffers import Buffers
 
 import tokenlake as tl
 from tests.jax_checks import reference
-from tokenlake.loader.buffers import Buffers
 from tokenlake.loader.hostbatches import HostBatch
 from tokenlake.loader.jax import Placement
 from tokenlake.loader.steps import Batch, BatchSizes

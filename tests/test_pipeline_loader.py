@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline_support import Counted, Endless, prefetching_threads, require_no_threads, tokens
 from tests.sharded_support import Known, Plain
-from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceError
+from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.pipeline.loader import AsyncDataLoader
 from tokenlake.pipeline.shuffling import shuffled_by_buffer
 from tokenlake.prefetching import Prefetched
@@ -310,14 +310,10 @@ def test_a_length_that_is_unknown_is_a_type_error():
         {"shuffle_buffer_size": 0},
         {"padding_side": "middle"},
         {"source": 3},
+        {"sharding": object()},
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any]):
     given: dict[str, Any] = {"source": numbered(1), **options}
     with pytest.raises(ConfigError, match=next(iter(options))):
         AsyncDataLoader(**given)
-
-
-def test_devices_are_not_available_yet():
-    with pytest.raises(NotAvailableError, match="sharding"):
-        AsyncDataLoader(numbered(1), sharding=object())
