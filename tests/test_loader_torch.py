@@ -61,6 +61,12 @@ def ids(batches: Any) -> list[list[list[int]]]:
     return [batch["input_ids"].tolist() for batch in batches]
 
 
+def end(*iterators: Any) -> None:
+    """End workers now: the garbage collector may take PyTorch's queues apart first, and then it waits 5 s for each."""
+    for iterator in iterators:
+        iterator._shutdown_workers()
+
+
 def test_batches_are_those_of_the_loader_as_tensors(learned: tl.Dataset):
     names = ("input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets")
     dataset = torch_dataset(learned, **OPTIONS, columns=names)
@@ -97,6 +103,8 @@ def test_workers_share_out_steps_and_change_nothing_of_the_order(mixture: tl.Mix
     dataset.set_epoch(1)
     assert got + ids(loader) == expected(mixture, passes=2)
     assert len(loader) == len(got)
+    if persistent:
+        end(loader._iterator)
 
 
 def test_an_endless_run_in_one_worker(learned: tl.Dataset):
@@ -104,6 +112,7 @@ def test_an_endless_run_in_one_worker(learned: tl.Dataset):
     batches = iter(TorchLoader(dataset, batch_size=None, num_workers=1))
     wanted = iter(tl.DataLoader(learned, **OPTIONS, epochs=None))
     assert ids(islice(batches, 20)) == ids(islice(wanted, 20))
+    end(batches)
     with pytest.raises(TypeError):
         len(dataset)
     with pytest.raises(ConfigError, match="never ends"):
@@ -155,6 +164,7 @@ def test_persistent_workers_go_on_with_the_next_pass_after_a_state(learned: tl.D
     assert ids(second) == wanted[length + 3 : 2 * length]
     second.dataset.set_epoch(2)
     assert ids(second) == wanted[2 * length :]
+    end(begun, second._iterator)
 
 
 def test_a_state_of_other_workers_or_of_another_run_is_refused(learned: tl.Dataset):
@@ -246,8 +256,10 @@ def test_a_damaged_shard_is_named_where_its_batch_would_be(root: str, tmp_path: 
         data[len(data) // 3] ^= 1
         path.write_bytes(data)
     dataset = torch_dataset(tl.open(str(tmp_path / "store"), "learned"), 5)
+    batches = iter(TorchLoader(dataset, batch_size=None, num_workers=1))
     with pytest.raises(IntegrityError, match=r"learned@v1: data/train-.*\.parquet: row group"):
-        list(TorchLoader(dataset, batch_size=None, num_workers=1))
+        list(batches)
+    end(batches)
 
 
 def test_nothing_that_is_open_travels_to_a_process(learned: tl.Dataset):
