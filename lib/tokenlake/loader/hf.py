@@ -49,9 +49,9 @@ def to_hf(
             - ``input_ids``: int32, L of them, as all others;
             - ``labels``: int32, aligned with ``input_ids`` (the model shifts them), -100 where there is no loss:
               padding, the first id of each segment, what a stored loss mask leaves out;
-            - ``position_ids``: int32, from 0 in each segment. Without an ``attention_mask`` transformers keeps segments
-              apart by them;
-            - ``attention_mask``: int8, 0 in padding. It does not keep segments apart;
+            - ``position_ids``: int32, from 0 in each segment. By them transformers keeps segments apart, if there is no
+              ``attention_mask`` and the model has ``use_cache=False``, which its Trainer sets;
+            - ``attention_mask``: int8, 0 in padding. With it a segment sees those before it in its row;
             - ``segment_ids`` (int32), ``loss_mask`` (bool), ``targets`` (int32): see :mod:`tokenlake.loader.columns`.
 
             None: ``input_ids``, ``labels`` and ``position_ids``. Of other kinds: any that are stored; None: all.
@@ -70,8 +70,9 @@ def to_hf(
     files = arrow_files(data, chosen, folder)
     if not files:
         raise ConfigError(f"{data.name} has no rows")
-    parts = [hf.Dataset.from_file(str(path), split=hf.Split(data.split)) for path in files]
-    return parts[0] if len(parts) == 1 else hf.concatenate_datasets(parts)
+    split = hf.Split(data.split)
+    parts = [hf.Dataset.from_file(str(path), split=split) for path in files]
+    return parts[0] if len(parts) == 1 else hf.concatenate_datasets(parts, split=split)
 
 
 def hf_dataset(
