@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokenlake.manifest import Manifest, ShardEntry
@@ -18,7 +19,6 @@ from tokenlake.storage import open_store
 
 OURS: dict[str, Any] = {
     "compression": "zstd",
-    "compression_level": 3,
     "use_dictionary": False,
     "write_statistics": False,
     "write_page_checksum": True,
@@ -113,12 +113,18 @@ def groups_of(table: pa.Table, group_rows: int) -> list[pa.RecordBatch]:
 
 def assert_same(group: PackedGroup, batch: pa.RecordBatch, *, loss_mask: bool = False) -> None:
     """Fail unless a decoded row group holds the rows of a batch, whatever is compared."""
-    ids, lengths = batch.column("input_ids"), batch.column("segment_lengths")
-    assert group.rows == len(batch)
-    assert [view.tolist() for view in group.row_views] == ids.to_pylist()
-    assert np.array_equal(group.segment_lengths, lengths.flatten().to_numpy())
-    offsets: Any = lengths
-    assert np.array_equal(group.segment_offsets, offsets.offsets.to_numpy() - offsets.offsets[0].as_py())
+    ids, lengths, size = _flat(batch, "input_ids"), batch.column("segment_lengths"), group.length
+    assert (group.rows, len(group.row_views), len(ids)) == (len(batch), len(batch), len(batch) * size)
+    assert np.array_equal(np.concatenate(group.row_views), ids)
+    assert np.array_equal(group.ids.reshape(-1), ids)
+    assert np.array_equal(group.segment_lengths, _flat(batch, "segment_lengths"))
+    counts: Any = pc.list_value_length(lengths)
+    assert np.array_equal(np.diff(group.segment_offsets, prepend=0), [0, *counts.to_pylist()])
     assert (group.learned is not None) == loss_mask
     if group.learned is not None:
-        assert group.learned.tolist() == batch.column("loss_mask").to_pylist()
+        assert np.array_equal(group.learned.reshape(-1), _flat(batch, "loss_mask"))
+
+
+def _flat(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, Any]:
+    column: Any = batch.column(name)
+    return column.flatten().to_numpy(zero_copy_only=False)

@@ -123,6 +123,32 @@ def test_a_dataset_with_unfinished_builds_alone_has_no_latest(store: Store) -> N
         catalog.resolve("code")
 
 
+def test_the_newest_of_many_versions_is_found_without_looking_at_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(store)
+    for version in range(1, 31):
+        commit(store, "code", version)
+    catalog.claim("code", B, {})
+    asked: list[str] = []
+    real = type(store).size
+
+    def size(self: Store, key: str) -> int | None:
+        asked.append(key)
+        return real(self, key)
+
+    monkeypatch.setattr(type(store), "size", size)
+    assert catalog.resolve("code") == ("code", 30)
+    assert catalog.resolve("code@v7") == ("code", 7)
+    assert catalog.datasets() == ["code"]
+    assert asked == [
+        *("code/v31/manifest.json", "code/v30/manifest.json"),
+        *("code/v7/manifest.json", "code/v1/manifest.json"),
+    ]
+    with pytest.raises(NotFoundError, match=r"There are: 11 older ones, v12, .*, v30, v31 \(unfinished\)\.$"):
+        catalog.resolve("code@v99")
+
+
 # Manifests and ledgers
 
 

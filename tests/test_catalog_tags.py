@@ -176,6 +176,8 @@ def test_foreign_files_among_tags_are_named(store: Store) -> None:
 def test_the_folder_of_tags_is_no_version_and_no_dataset(store: Store) -> None:
     catalog = Catalog(store)
     catalog.set_tag("code", "prod", 3)
+    with pytest.raises(NotFoundError, match="no dataset 'gone'"):
+        catalog.tag("gone", "prod")
     store.put_new("gone/tags/prod.json", replace(tag(1), dataset="gone").to_bytes())
     store.put_new("tags/v1/manifest.json", manifest("tags", 1).to_bytes())
     assert store.list_dirs("code") == ["tags", "v1", "v2", "v3"]
@@ -209,7 +211,7 @@ def test_who_sets_a_tag_that_moved_meanwhile_learns_of_it(
 MOVE = """
 from tokenlake.errors import NotFoundError
 moves = []
-for index in range(20):
+for index in range(10):
     try:
         change = Catalog(store).set_tag("code", "prod", 1 + (arguments + index) % 3)
         if change.changed:

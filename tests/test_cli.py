@@ -308,7 +308,7 @@ def test_help_lists_all_commands_and_imports_nothing_heavy() -> None:
     began = time.process_time()
     result = _tokenlake("--help")
     assert result.returncode == 0, began
-    for name in ("plan", "run", "schema", "ls", "show", "verify", "peek", "sql"):
+    for name in ("plan", "run", "schema", "ls", "show", "verify", "peek", "sql", "tag", "explain"):
         assert f"\n  {name} " in result.stdout
     heavy = "import sys; from tokenlake.cli.app import main; main(['--help']); print(sorted(sys.modules))"
     root = Path(__file__).resolve().parents[1]
@@ -326,7 +326,7 @@ def test_version() -> None:
     assert _tokenlake("--version").stdout == f"tokenlake {tokenlake.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["plan", "run", "schema", "ls", "show", "verify", "peek", "sql"])
+@pytest.mark.parametrize("command", ["plan", "run", "schema", "ls", "show", "verify", "peek", "sql", "tag", "explain"])
 def test_every_command_explains_itself(capsys: Output, command: str) -> None:
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out

@@ -78,7 +78,7 @@ TABLES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("entry", "one_by_one"), TABLES, ids=["shards", "inputs", "files"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_a_table_is_read_as_its_entries_are(entry: Any, one_by_one: Any, data: st.DataObject) -> None:
     table = st.lists(
@@ -159,14 +159,14 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(VALUES)
 def test_canonical_text_is_read_back(value: Any) -> None:
     found = parse_canonical(canonical_text(value))
     assert canonical_text(found) == canonical_text(value)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(VALUES, st.data())
 def test_only_canonical_text_is_accepted(value: Any, data: st.DataObject) -> None:
     text = canonical_text(value)

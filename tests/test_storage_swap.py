@@ -69,7 +69,7 @@ def test_what_is_there_is_shown_and_stays(
     assert there is None or store.read(KEY) == there
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([None, b"a", b"b", b"c"])), max_size=6
@@ -109,7 +109,7 @@ print(store.read("d/tags/n").decode())
 
 
 def test_processes_that_count_lose_no_count(tmp_path: Path) -> None:
-    assert max(race(tmp_path, COUNT_UP, [15, 15, 15])) == 45
+    assert max(race(tmp_path, COUNT_UP, [10, 10, 10])) == 30
     assert everything(open_store(tmp_path)) == [str(tmp_path / "d/tags/n")]
 
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 from tokenlake.catalog.claims import Claim, ClaimResult
+from tokenlake.catalog.references import Reference
+from tokenlake.catalog.tagged import check_tag, tagged_manifest
 from tokenlake.catalog.tags import Tag, TagChange, read_tag, read_tags, remove_tag, swap_tag
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.sealed import is_sealed_as
 from tokenlake.storage.base import ReadStore, Store
-from tokenlake.storage.keys import DATASET_NAME, TAG_NAME, check_dataset_name, check_tag_name
-from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, tag_key, version_number
+from tokenlake.storage.keys import DATASET_NAME, check_dataset_name, check_tag_name
+from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
 
-_REFERENCE: Final = re.compile(
-    rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"
-)
 _STATE: Final = {True: "", False: " (unfinished)"}
+_SHOWN: Final = 20  # versions that a message names
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
 
 
@@ -82,22 +80,22 @@ class Catalog:
             NotFoundError: no such dataset, tag or committed version; names near matches.
             IntegrityError: a tag is damaged, or its version has another manifest than when it was set.
         """
-        dataset, version, tag = self._parse(reference)
-        if tag is not None:
-            self._check_tag(tag)
-        else:
-            self._require_committed(dataset, version)
-        return dataset, version
+        found = Reference.parse(reference)
+        if found.tag is not None:
+            tag = self.tag(found.dataset, found.tag)
+            check_tag(self.store, tag, self.manifest)
+            return found.dataset, tag.version
+        if found.version is None:
+            return found.dataset, self.latest(found.dataset)
+        self._require_committed(found.dataset, found.version)
+        return found.dataset, found.version
 
     def manifest_of(self, reference: str) -> Manifest:
         """Resolve a reference and read its manifest, once; raises as :meth:`resolve` and :meth:`manifest` do."""
-        dataset, version, tag = self._parse(reference)
-        if tag is None:
-            return self.manifest(dataset, version)
-        found = self._tagged_manifest(tag)
-        if found.sha256 != tag.manifest_sha256:
-            raise self._replaced(tag, found)
-        return found
+        found = Reference.parse(reference)
+        if found.tag is not None:
+            return tagged_manifest(self.tag(found.dataset, found.tag), self.manifest)
+        return self.manifest(found.dataset, found.version or self.latest(found.dataset))
 
     def tags(self, dataset: str) -> list[Tag]:
         """Return the tags of a dataset by name; NotFoundError if there is no such dataset."""
@@ -215,50 +213,6 @@ class Catalog:
             return ClaimResult(info.version, "committed" if info.committed else "resumed")
         return None
 
-    def _parse(self, reference: str) -> tuple[str, int, Tag | None]:
-        match = _REFERENCE.fullmatch(reference)
-        if match is None:
-            raise StoreError(f"{reference!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG")
-        dataset = check_dataset_name(match["name"])
-        if match["tag"] is not None:
-            tag = self.tag(dataset, match["tag"])
-            return dataset, tag.version, tag
-        if match["version"] is None:
-            return dataset, self.latest(dataset), None
-        return dataset, int(match["version"]), None
-
-    def _check_tag(self, tag: Tag) -> None:
-        """Raise unless the tag's version is there with the manifest that it had; the manifest is not parsed."""
-        try:
-            data = self.store.read(Layout(tag.dataset, tag.version).manifest)
-        except NotFoundError:
-            data = b""
-        if not is_sealed_as(data, tag.manifest_sha256):
-            raise self._replaced(tag, self._tagged_manifest(tag))
-
-    def _tagged_manifest(self, tag: Tag) -> Manifest:
-        try:
-            return self.manifest(tag.dataset, tag.version)
-        except NotFoundError as error:
-            raise NotFoundError(
-                f"the tag {tag.reference} is of v{tag.version}, but {error} Move it "
-                f"(`tokenlake tag {tag.dataset}@vN {tag.tag}`) or remove it "
-                f"(`tokenlake tag {tag.dataset} {tag.tag} --remove`).",
-                dataset=tag.dataset,
-                version=tag.version,
-                tag=tag.tag,
-            ) from error
-
-    def _replaced(self, tag: Tag, found: Manifest) -> IntegrityError:
-        return IntegrityError(
-            f"the tag {tag.reference} was set when the manifest of v{tag.version} in {self.store.url} had the sha256 "
-            f"{tag.manifest_sha256}; now it has {found.sha256}: the version was replaced. Restore it, or look at what "
-            f"it is now and set the tag again (`tokenlake tag {tag.dataset}@v{tag.version} {tag.tag}`).",
-            file=tag_key(tag.dataset, tag.tag),
-            expected=tag.manifest_sha256,
-            got=found.sha256,
-        )
-
     def _numbers(self, dataset: str) -> list[int]:
         """Versions with a folder, ascending; they may hold nothing."""
         return sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
@@ -292,7 +246,9 @@ class Catalog:
         )
 
     def _describe(self, dataset: str) -> str:
-        return ", ".join(f"v{i.version}{_STATE[i.committed]}" for i in self._infos(dataset))
+        infos = self._infos(dataset)
+        more = f"{len(infos) - _SHOWN} older ones, " if len(infos) > _SHOWN else ""
+        return more + ", ".join(f"v{i.version}{_STATE[i.committed]}" for i in infos[-_SHOWN:])
 
     def _no_dataset(self, dataset: str) -> NotFoundError:
         names = self.datasets()

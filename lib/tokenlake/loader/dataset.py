@@ -15,7 +15,7 @@ from tokenlake.manifest import Manifest
 from tokenlake.order.random import Int64
 from tokenlake.reading import GroupCache, PackedGroup, StoredRows
 from tokenlake.schema import packed_schema
-from tokenlake.storage import Layout, Store
+from tokenlake.storage import Layout, ReadStore
 from tokenlake.storage.layout import TOKENIZER
 
 _CACHE_BYTES: Final = 64 << 20
@@ -34,7 +34,7 @@ class Dataset:
     May be used by several threads; rows that are read stay decoded as long as 64 MiB hold them.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, split: str) -> None:
+    def __init__(self, store: ReadStore, manifest: Manifest, split: str) -> None:
         """Open nothing yet; ConfigError if there is no such split."""
         self._store, self._rows = store, StoredRows(store, manifest, split)
         self._cache = GroupCache(_CACHE_BYTES, _decode, _size)
@@ -54,7 +54,7 @@ class Dataset:
         return self._rows.split
 
     @property
-    def store(self) -> Store:
+    def store(self) -> ReadStore:
         """Where it lies."""
         return self._store
 
@@ -243,7 +243,7 @@ class Dataset:
             )
 
 
-def _verified(store: Store, manifest: Manifest, path: str, digest: str) -> bytes:
+def _verified(store: ReadStore, manifest: Manifest, path: str, digest: str) -> bytes:
     import hashlib
 
     data = store.read(Layout(manifest.dataset, manifest.version).key(path))

@@ -10,7 +10,7 @@ from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.manifest import Manifest
-from tokenlake.storage import open_store
+from tokenlake.storage import open_read_store
 
 
 def open(
@@ -29,25 +29,30 @@ def open(
         tl.open("artifacts/llama2-2048")  # the newest version
         tl.open("artifacts/llama2-2048@v3")
         tl.open("artifacts", "llama2-2048@v3")
+        tl.open("s3://bucket/artifacts/llama2-2048@prod", cache="/scratch/shards", cache_bytes="200GB")
 
     Args:
-        where: a store and a dataset in it, or a store if `name` is given.
-        name: ``NAME`` (newest), ``NAME@v3``.
+        where: a store and a dataset in it, or a store if `name` is given: a path, or a URL with ``file``, ``s3``,
+            ``gs``, ``https`` or another of fsspec's schemes.
+        name: ``NAME`` (newest), ``NAME@v3``, or ``NAME@prod`` (a tag). Web servers do not list what they have: there a
+            version or a tag is needed.
         split: None: ``train``, or else the only one.
+        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
+        cache: a folder for copies of whole shards, for remote stores, shared by all processes that name it; without one
+            row groups are read by ranges.
+        cache_bytes: what the copies may take together, such as ``"100GB"``; 64 GiB by default.
 
     Raises:
         NotFoundError: there is no such version; near matches are named.
-        ConfigError: there is no such split, or more than one and none is named.
+        ConfigError: there is no such split, or more than one and none is named; an option has no use.
+        MissingExtraError: the package that reads the URL is missing.
         IntegrityError: the manifest is damaged.
     """
-    if storage_options or cache or cache_bytes:
-        raise ConfigError("storage_options and cache are for remote stores, which come with the next part")
     place = os.fspath(where)
     if name is None:
         place, name = _parted(place)
-    store = open_store(place)
-    catalog = Catalog(store)
-    manifest = catalog.manifest(*catalog.resolve(name))
+    store = open_read_store(place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
+    manifest = Catalog(store).manifest_of(name)
     return Dataset(store, manifest, _split(manifest, split))
 
 

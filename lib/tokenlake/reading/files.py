@@ -54,7 +54,7 @@ class OpenFiles:
 
     @contextlib.contextmanager
     def borrow_stream(self, shard: int) -> Generator[BinaryIO]:
-        """Give a shard's stream to this thread alone, wherever it stands; as :meth:`borrow`."""
+        """Give a shard's stream to this thread alone, wherever it stands; as :meth:`borrow`. It may be closed."""
         with self._borrowed(shard) as opened:
             yield opened.stream
 
@@ -76,7 +76,8 @@ class OpenFiles:
         except BaseException:
             opened.stream.close()
             raise
-        self._put(opened)
+        if not opened.stream.closed:
+            self._put(opened)
 
     def _put(self, opened: _Opened) -> None:
         with self._lock:

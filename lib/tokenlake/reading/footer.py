@@ -10,6 +10,23 @@ from typing import Any, Final, NamedTuple, Protocol, Self, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.reading.ourgroups import (
+    CHILDREN,
+    CODEC,
+    COLUMNS,
+    DATA,
+    DICTIONARY,
+    GROUPS,
+    META,
+    NAME,
+    REPETITION,
+    ROWS,
+    SCHEMA,
+    SIZE,
+    TYPE,
+    VALUES,
+    read_groups,
+)
 from tokenlake.reading.thrift import Struct, read_struct
 
 Int64 = npt.NDArray[np.int64]
@@ -18,13 +35,6 @@ _MAGIC: Final = b"PAR1"
 _TAIL: Final = 1 << 16  # bytes that hold most footers, read at once
 _ZSTD: Final = 6
 _REQUIRED, _REPEATED = 0, 2
-
-# Ids of Thrift fields: of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData and SchemaElement.
-_SCHEMA, _GROUPS = 2, 4
-_COLUMNS, _ROWS = 1, 3
-_META = 3
-_TYPE, _CODEC, _VALUES, _SIZE, _DATA, _DICTIONARY = 1, 4, 5, 7, 9, 11
-_REPETITION, _NAME, _CHILDREN = 3, 4, 5
 
 
 class Source(Protocol):
@@ -82,18 +92,20 @@ class Footer:
         """
         data = _footer_bytes(source)
         try:
-            return cls._of(read_struct(data), zlib.crc32(data), source.size - len(data))
+            return cls._of(
+                read_struct(data, (GROUPS, read_groups)), zlib.crc32(data), source.size - len(data)
+            )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"the footer lacks what it must have: {error!r}") from error
 
     @classmethod
     def _of(cls, metadata: Struct, digest: int, end: int) -> Self:
-        groups: list[Struct] = metadata[_GROUPS]
-        columns: list[list[Struct]] = [[column[_META] for column in group[_COLUMNS]] for group in groups]
+        groups: list[Struct] = metadata[GROUPS]
+        columns: list[list[Struct]] = [[column[META] for column in group[COLUMNS]] for group in groups]
         _check_places(columns, end)
-        rows = np.array([group[_ROWS] for group in groups], np.int64)
-        sizes = np.array([sum(column[_SIZE] for column in group) for group in columns], np.int64)
-        lists = {name: _chunks(columns, *place) for name, place in _lists(metadata[_SCHEMA]).items()}
+        rows = np.array([group[ROWS] for group in groups], np.int64)
+        sizes = np.array([sum(column[SIZE] for column in group) for group in columns], np.int64)
+        lists = {name: _chunks(columns, *place) for name, place in _lists(metadata[SCHEMA]).items()}
         return cls(rows, sizes, lists, digest)
 
     def is_of(self, source: Source) -> bool:
@@ -127,14 +139,14 @@ def _lists(schema: Sequence[Struct]) -> dict[str, tuple[int, int, bool]]:
         end = _end(schema, at)
         if end - at == 3:
             outer, middle, values = schema[at:end]
-            forms = outer.get(_REPETITION), middle.get(_REPETITION), values.get(_REPETITION)
-            if forms[1] == _REPEATED and _TYPE in values:
-                found[outer[_NAME].decode()] = (
+            forms = outer.get(REPETITION), middle.get(REPETITION), values.get(REPETITION)
+            if forms[1] == _REPEATED and TYPE in values:
+                found[outer[NAME].decode()] = (
                     leaf,
-                    values[_TYPE],
+                    values[TYPE],
                     forms == (_REQUIRED, _REPEATED, _REQUIRED),
                 )
-        leaf += sum(not element.get(_CHILDREN) for element in schema[at:end])
+        leaf += sum(not element.get(CHILDREN) for element in schema[at:end])
         at = end
     return found
 
@@ -143,7 +155,7 @@ def _end(schema: Sequence[Struct], at: int) -> int:
     """Return where the elements below one end; they follow it."""
     open_ = 1
     while open_:
-        open_, at = open_ - 1 + schema[at].get(_CHILDREN, 0), at + 1
+        open_, at = open_ - 1 + schema[at].get(CHILDREN, 0), at + 1
     return at
 
 
@@ -152,10 +164,10 @@ def _chunks(columns: list[list[Struct]], leaf: int, kind: int, whole: bool) -> I
     facts: list[Any] = [
         (
             _begin(chunk),
-            chunk[_SIZE],
-            chunk[_VALUES],
+            chunk[SIZE],
+            chunk[VALUES],
             kind
-            if whole and chunk[_TYPE] == kind and chunk[_CODEC] == _ZSTD and _DICTIONARY not in chunk
+            if whole and chunk[TYPE] == kind and chunk[CODEC] == _ZSTD and DICTIONARY not in chunk
             else -1,
         )
         for chunk in chunks
@@ -170,14 +182,14 @@ def _check_places(columns: list[list[Struct]], end: int) -> None:
     """
     at = len(_MAGIC)
     for chunk in (chunk for group in columns for chunk in group):
-        if _begin(chunk) != at or chunk[_SIZE] < 0:
+        if _begin(chunk) != at or chunk[SIZE] < 0:
             raise ValueError(
                 f"a column chunk at byte {_begin(chunk)}; expected byte {at}, where the last one ends"
             )
-        at += chunk[_SIZE]
+        at += chunk[SIZE]
     if at > end:
         raise ValueError(f"column chunks up to byte {at}; the footer begins at {end}")
 
 
 def _begin(chunk: Struct) -> int:
-    return chunk.get(_DICTIONARY) or chunk[_DATA]
+    return chunk.get(DICTIONARY) or chunk[DATA]

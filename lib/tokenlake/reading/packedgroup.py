@@ -68,7 +68,7 @@ class PackedGroup:
         """View the columns of a batch; ValueError where they are not those of packed rows of `length` ids."""
         ids = _matrix(batch, IDS, pa.int32(), length)
         lists: Any = batch.column(LENGTHS)
-        if lists.type != pa.list_(lists.type.value_field) or lists.type.value_type != pa.int32():
+        if not pa.types.is_list(lists.type) or lists.type.value_type != pa.int32():
             raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
         _check_whole(LENGTHS, lists, lists.values)
         offsets = values(lists.offsets).astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final, final
 
@@ -48,11 +49,11 @@ class PackedReader:
             source, footer = self._ranges.of(shard)
             chunks = _chunks(footer, index, rows, columns, self._length)
             if shard not in self._through_arrow:
-                try:
+                with contextlib.suppress(Unfamiliar):
                     return self._direct(source, chunks, rows)
-                except Unfamiliar:
-                    self._through_arrow.add(shard)
-            return self._arrow(shard, index, rows, chunks)
+            group = self._arrow(shard, index, rows, chunks)
+            self._through_arrow.add(shard)
+            return group
         except BaseException:
             self._ranges.close(shard)
             raise

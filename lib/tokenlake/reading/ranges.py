@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, final
 from tokenlake.reading.files import OpenFiles
 from tokenlake.reading.footer import Footer
 
-KEPT_OPEN: Final = 64
+KEPT_OPEN: Final = 32  # of each of the datasets of a mixture; a process may have some 1,000 files open
 
 
 @final
@@ -116,7 +116,9 @@ class Ranges:
     def _opened(self, shard: int) -> Descriptor | Streamed:
         with self._files.borrow_stream(shard) as stream:
             if (file := _file(stream)) is not None:
-                return Descriptor(file)
+                found = Descriptor(file)
+                stream.close()
+                return found
             return Streamed(self._files, shard, stream.seek(0, io.SEEK_END))
 
 

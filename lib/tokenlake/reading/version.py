@@ -147,6 +147,11 @@ class StoredRows:
         with self._reading(shard, f"row group {index}"):
             return self._packed.read(shard, index, int(self.group_rows[group]), loss_mask=stored)
 
+    @property
+    def through_arrow(self) -> tuple[str, ...]:
+        """Paths of the shards that :meth:`packed` found to be laid out as others write them, and reads more slowly."""
+        return tuple(self._shards[shard].path for shard in sorted(self._packed.through_arrow))
+
     def bytes_of(self, group: int) -> int:
         """Return the bytes of a row group in its file (compressed); the footer of its file is read once."""
         shard, index = self._place(group)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from tokenlake.reading.thrift import signed
+
 _NUMBER: Final = rb"([\x80-\xff]{0,4}[\x00-\x7f])"
 _FORM: Final = re.compile(
     rb"\x15\x00"
@@ -55,15 +57,7 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
     found = _FORM.match(data, at)
     if found is None:
         raise Unfamiliar("the header of a page has another form")
-    size, stored, crc, values = map(_number, found.groups())
-    return PageHeader(found.end(), size, stored, crc & 0xFFFFFFFF, values)
-
-
-def _number(data: bytes) -> int:
-    """Return a signed number of 32 bits: seven bits a byte, the lowest first, its sign the lowest of all."""
-    value = 0
-    for byte in reversed(data):
-        value = value << 7 | byte & 0x7F
-    if value >> 32:
+    size, stored, crc, values = map(signed, found.groups())
+    if not all(-(1 << 31) <= number < 1 << 31 for number in (size, stored, crc, values)):
         raise Unfamiliar("a number in the header of a page has more than 32 bits")
-    return value >> 1 ^ -(value & 1)
+    return PageHeader(found.end(), size, stored, crc & 0xFFFFFFFF, values)
