@@ -326,7 +326,9 @@ def test_version() -> None:
     assert _tokenlake("--version").stdout == f"tokenlake {tokenlake.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["plan", "run", "schema", "ls", "show", "verify", "peek", "sql", "tag", "explain"])
+@pytest.mark.parametrize(
+    "command", ["plan", "run", "schema", "ls", "show", "verify", "peek", "sql", "tag", "explain"]
+)
 def test_every_command_explains_itself(capsys: Output, command: str) -> None:
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out

@@ -81,8 +81,9 @@ class Assembler:
         ids = self._empty((size, self.length), np.int32)
         found = [decoded(number) for number in group.tolist()]
         rows = row.tolist()
-        for place, (there, at) in enumerate(zip(found, rows, strict=True)):
-            ids[place] = there.row_views[at]
+        views = [there.row_views[at] for there, at in zip(found, rows, strict=True)]
+        if views:
+            np.concatenate(views, out=ids[: len(rows)].reshape(-1))
         ids[len(rows) :] = self._pad
         made: Batch = {"input_ids": ids}
         if self._columns - {"input_ids"}:
@@ -90,9 +91,9 @@ class Assembler:
         return {name: made[name] for name in self.names}
 
     def _segments(self, size: int, found: Sequence[PackedGroup], rows: Sequence[int]) -> Segments:
+        bounds = [there.segment_offsets[at : at + 2].tolist() for there, at in zip(found, rows, strict=True)]
         lengths = [
-            there.segment_lengths[there.segment_offsets[at] : there.segment_offsets[at + 1]]
-            for there, at in zip(found, rows, strict=True)
+            there.segment_lengths[begin:end] for there, (begin, end) in zip(found, bounds, strict=True)
         ]
         counts = np.zeros(size, np.int64)
         counts[: len(rows)] = [len(each) for each in lengths]

@@ -1,7 +1,7 @@
 """What each step holds, as a function: no file is opened to answer.
 
 A *pass* is what one ``for`` loop over a loader delivers: some epochs of a dataset, laid end to end, or a mixture. The
-next pass goes on with the next epochs; a mixture that ends is dealt anew, by another seed.
+next pass goes on with the next epochs; of a mixture that ends, each source is dealt anew, by another seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps
 from tokenlake.loader.stream import MixedOrder, ShuffledOrder, StoredOrder, Stream
 from tokenlake.mixing.stream import StreamRows
-from tokenlake.order import EpochOrder, key_of
+from tokenlake.order import EpochOrder
 from tokenlake.order.random import Int64
 from tokenlake.reading import StoredRows
 
@@ -119,6 +119,30 @@ class BatchPlan:
         parts = [np.split(column, ends) for column in found]
         return [StreamRows(*columns) for columns in zip(*parts, strict=True)]
 
+    def places(
+        self, passes: int, source: int, epoch: int, group: Int64, row: Int64
+    ) -> list[tuple[Batch, int] | None]:
+        """Return the batch, and the row of it, at which each stored row comes in an epoch of its source.
+
+        The inverse of :meth:`rows`; None where it does not come in this pass.
+        """
+        stream, first = self.stream(passes), self.steps.begin(passes)
+        lane, place = stream.places_of(source, epoch, group, row)
+        there = np.flatnonzero(place >= 0)
+        lane, place = lane[there], place[there]
+        batches = [
+            self.steps.of_row(passes, first, position)
+            for position in stream.layout.beside(lane, place).tolist()
+        ]
+        start = np.array([0 if batch is None else batch.start for batch in batches], np.int64)
+        size = np.array([self.lanes if batch is None else batch.size for batch in batches], np.int64)
+        found: list[tuple[Batch, int] | None] = [None] * len(group)
+        rows = stream.layout.row_in(start, size, lane, place).tolist()
+        for index, batch, at in zip(there.tolist(), batches, rows, strict=True):
+            # What a mixture is cut off, and a last batch that is left out, never comes.
+            found[index] = (batch, at) if batch is not None and at < batch.rows else None
+        return found
+
     def identity(self) -> dict[str, Any]:
         """Return what decides the order, JSON-able; batch sizes and the data apart."""
         return {
@@ -133,8 +157,12 @@ class BatchPlan:
     def _stream(self, passes: int) -> Stream:
         """The order of a pass (as :attr:`stream`, which remembers)."""
         if isinstance(self.data, Mixture):
-            seed = self.seed if passes == 0 else key_of(self.seed, passes)
-            return MixedOrder(self.data.stream(lanes=self.lanes, batch_size=self.sizes.first, seed=seed))
+            return MixedOrder(
+                self.data.stream(
+                    lanes=self.lanes, batch_size=self.sizes.first, seed=self.seed, passes=passes
+                ),
+                rows=self.data.rows,
+            )
         first = passes * (self.epochs or 0)
         if not self.shuffle:
             return StoredOrder(self.data.rows, epochs=self.epochs, first=first)

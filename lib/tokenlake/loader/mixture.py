@@ -11,6 +11,7 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.mixing import Mixture as MixtureOrder
 from tokenlake.mixing import MixtureStream, Stop, WeightScheduler, constant, row_weights, source_order
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
+from tokenlake.order import key_of
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
 
@@ -83,11 +84,21 @@ class Mixture:
             rows=self._length,
         )
 
-    def stream(self, *, lanes: int, batch_size: int, seed: int) -> MixtureStream:
-        """Return the order of the mixture's rows; ConfigError where there can be none."""
-        order = self._order(lanes, batch_size, seed)
+    def stream(self, *, lanes: int, batch_size: int, seed: int, passes: int = 0) -> MixtureStream:
+        """Return the order of the mixture's rows, uncut; ConfigError where there can be none.
+
+        Where the stream is cut is a matter of positions, and which places of lanes these are, of the batch sizes.
+
+        Args:
+            passes: how many came before. A later one deals each source's rows in another order; which source comes
+                where stays, and so the stream is as long.
+        """
+        order = self._order(lanes, batch_size, seed, self.rows)
+        if self.rows is not None:
+            order = self._order(lanes, batch_size, seed, None)
+        dealt = seed if passes == 0 else key_of(seed, passes)
         orders = [
-            source_order(name, dataset.rows.group_rows, lanes=lanes, seed=seed)
+            source_order(name, dataset.rows.group_rows, lanes=lanes, seed=dealt)
             for name, dataset in self.datasets.items()
         ]
         return MixtureStream(order, orders)
@@ -96,6 +107,7 @@ class Mixture:
         """Return what decides the order, beside lanes, batch size, seed and the datasets."""
         return {
             "stop": self.stop,
+            "rows": self.rows,
             "block_size": self.block_size,
             "step_rows": self.step_rows,
             "schedule": self.scheduler.to_json(),
@@ -107,9 +119,9 @@ class Mixture:
     @cached_property
     def _length(self) -> int | None:
         """Rows of the stream, which hardly depend on lanes; None: it has no end."""
-        return self._order(1, 1, 0).rows
+        return self._order(1, 1, 0, self.rows).rows
 
-    def _order(self, lanes: int, batch_size: int, seed: int) -> MixtureOrder:
+    def _order(self, lanes: int, batch_size: int, seed: int, rows: int | None) -> MixtureOrder:
         return MixtureOrder(
             {name: len(dataset) for name, dataset in self.datasets.items()},
             self.scheduler,
@@ -119,7 +131,7 @@ class Mixture:
             step_rows=self.step_rows or batch_size,
             seed=seed,
             stop=self.stop,
-            rows=self.rows,
+            rows=rows,
         )
 
     def _per_row(self, scheduler: WeightScheduler) -> WeightScheduler:

@@ -162,6 +162,12 @@ class Steps:
             return None
         return Batch(place.step, place.passes, place.rows, size, left)
 
+    def of_row(self, passes: int, first: int, row: int) -> Batch | None:
+        """Return the batch that has a row of a pass that begins at step `first`; None if it never comes."""
+        step = first + self.sizes.steps_in(first, row)
+        start = self.sizes.rows_before(step) - self.sizes.rows_before(first)
+        return self.next(Place(step, passes, start))
+
     def batches(self, first: int) -> int | None:
         """Return how many batches a pass has that begins at step `first`; None: no end."""
         if self.rows is None:

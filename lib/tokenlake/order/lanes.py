@@ -110,6 +110,25 @@ class LaneLayout:
             place[late] = self._even + rest - self._rest[lane[late]]
         return lane, place
 
+    def beside(self, lane: Int64, place: Int64) -> Int64:
+        """Return a position that lies in the same batch as each place, int64[n], whatever sizes batches have.
+
+        A batch takes the same places of every lane, so that this is where lanes of one place each would be.
+        """
+        return self._apart(lane, place, place * self.lanes)
+
+    def row_in(self, start: Int64, size: Int64, lane: Int64, place: Int64) -> Int64:
+        """Return the row of each (lane, place) in its batch, int64[n]; the inverse of :meth:`locate_in`.
+
+        Args:
+            start: rows before the batch that holds the place (see :meth:`beside`), int64[n].
+            size: rows of that batch, int64[n].
+            lane, place: int64[n].
+        """
+        before = np.minimum(start // self.lanes, self._even)
+        share = np.minimum(size // self.lanes, self._even - before)
+        return self._apart(lane, place, start + lane * share + place - before) - start
+
     def position(self, lane: Int64, place: Int64) -> Int64:
         """Return the position of each (lane, place), int64[n]; the inverse of :meth:`locate`."""
         self._check(lane, self.lanes, "lanes")
@@ -173,6 +192,15 @@ class LaneLayout:
         return np.where(
             place < self._even, self._full * self.batch_size + inside, self._even * self.lanes + rest
         )
+
+    def _apart(self, lane: Int64, place: Int64, positions: Int64) -> Int64:
+        """Check places; return the positions given, and of places behind the even part their own ones."""
+        self._check(lane, self.lanes, "lanes")
+        self._check(place, None if self.lengths is None else self.lengths[lane], "places")
+        late = np.flatnonzero(place >= self._even)
+        if len(late):
+            positions[late] = self._even * self.lanes + self._rest[lane[late]] + place[late] - self._even
+        return positions
 
     def _check(self, values: Int64, limit: Int64 | int | None, what: str) -> None:
         wrong = values < 0 if limit is None else (values < 0) | (values >= limit)

@@ -1,0 +1,302 @@
+"""``tokenlake explain``."""
+
+from __future__ import annotations
+
+import json as _json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from tokenlake.cli.options import AsJson, StoreUrl, store_url
+from tokenlake.cli.output import print_json, printable, stdout
+from tokenlake.errors import ConfigError
+from tokenlake.loader.batchplan import BatchPlan
+from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.explain import (
+    Document,
+    ExplainedRow,
+    ExplainedSegment,
+    explain_step,
+    files_of,
+    steps_of_document,
+)
+from tokenlake.loader.opening import open as open_dataset
+from tokenlake.loader.restoring import restored
+from tokenlake.loader.steps import BatchSizes
+from tokenlake.report.numbers import count, plural
+
+_COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
+_Epochs = int | Literal["none"]
+
+
+def explain(
+    name: Annotated[str | None, Parameter(help="A dataset, or one version of it: NAME or NAME@v3.")] = None,
+    /,
+    *,
+    state: Annotated[
+        Path | None,
+        Parameter(
+            metavar="FILE", show_default=False, help="JSON of a loader's get_state(): says all of the order."
+        ),
+    ] = None,
+    seed: Annotated[int | None, Parameter(show_default=False, help="Of the order. Default: 0.")] = None,
+    batch_size: Annotated[
+        str | None,
+        Parameter(
+            metavar="B",
+            show_default=False,
+            help="Rows of a batch, or of those from a step on: 0:128,1000:256.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        _Epochs | None, Parameter(show_default=False, help="Of a pass; none: without end. Default: 1.")
+    ] = None,
+    passes: Annotated[
+        int | None, Parameter(show_default=False, help="How often the loader is gone through. Default: 1.")
+    ] = None,
+    lanes: Annotated[int | None, Parameter(show_default=False, help="As the loader's.")] = None,
+    window: Annotated[int | None, Parameter(show_default=False, help="As the loader's.")] = None,
+    shuffle: Annotated[bool, Parameter(show_default=False, help="Off: rows as they are stored.")] = True,
+    drop_last: Annotated[bool, Parameter(negative="", show_default=False, help="As the loader's.")] = False,
+    step: Annotated[
+        int | None,
+        Parameter(
+            metavar="S",
+            show_default=False,
+            help="Which batch, from 0. Default: the state's next one. With --document: look before it only.",
+        ),
+    ] = None,
+    row: Annotated[
+        int | None, Parameter(metavar="R", show_default=False, help="Only this row of it.")
+    ] = None,
+    document: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="PATH:POSITION",
+            negative="",
+            show_default=False,
+            help="When is this document seen? A file, and a row number (in files of lines a byte offset). Repeatable.",
+        ),
+    ] = (),
+    file_id: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="ID:POSITION",
+            negative="",
+            show_default=False,
+            help="The same, by the file's id in the column `documents`. Repeatable.",
+        ),
+    ] = (),
+    split: Annotated[str | None, Parameter(help="Which split. Default: train.", show_default=False)] = None,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """List the documents in a batch of a loader, or the batches in which a document is seen.
+
+    The order is a function: of a state (--state), or of the options that the loader had (--batch-size and so on).
+    Of the rows that are asked about, only where they come from is read.
+    """
+    order = _Order(seed, batch_size, epochs, lanes, window, shuffle, drop_last)
+    where = store_url(store)
+    if state is not None:
+        order.refuse(split=split, passes=passes)
+        plan, next_step = _of_state(state, where, name)
+        end = None
+    else:
+        plan, next_step = order.plan(name, where, split), None
+        end = plan.steps.begin(passes or 1) if plan.steps.rows is not None else None
+    if document or file_id:
+        if row is not None:
+            raise ConfigError("--row is of a batch; leave it out with --document and --file-id")
+        asked = [*_by_path(plan, document), *_by_id(file_id)]
+        return _documents(plan, asked, step, passes or _passes(plan, next_step), json)
+    wanted = next_step if step is None else step
+    if wanted is None:
+        raise ConfigError("say which batch (--step), or which document (--document)")
+    if end is not None and wanted >= end:
+        raise ConfigError(
+            f"step {wanted} is past the end: there are {plural(end, 'step')} (0 to {end - 1}); "
+            "--epochs says how many epochs a pass has, --passes how often the loader is gone through"
+        )
+    return _batch(plan, wanted, row, json)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The options that a state says by itself."""
+
+    seed: int | None
+    batch_size: str | None
+    epochs: _Epochs | None
+    lanes: int | None
+    window: int | None
+    shuffle: bool
+    drop_last: bool
+
+    def refuse(self, **others: object) -> None:
+        """ConfigError where any of them is given."""
+        flags = {**asdict(self), **others, "shuffle": None, "drop_last": None}
+        given = [f"--{key.replace('_', '-')}" for key, value in flags.items() if value is not None]
+        given += ["--no-shuffle"] * (not self.shuffle) + ["--drop-last"] * self.drop_last
+        if given:
+            raise ConfigError(f"{', '.join(given)}: the state says it; leave it out with --state")
+
+    def plan(self, name: str | None, where: str, split: str | None) -> BatchPlan:
+        if name is None or self.batch_size is None:
+            raise ConfigError("say what is read, and how: NAME and --batch-size, or --state FILE")
+        return BatchPlan(
+            open_dataset(where, name, split=split),
+            _sizes(self.batch_size),
+            seed=self.seed or 0,
+            shuffle=self.shuffle,
+            epochs=None if self.epochs == "none" else 1 if self.epochs is None else self.epochs,
+            drop_last=self.drop_last,
+            lanes=self.lanes,
+            window=self.window,
+        )
+
+
+def _sizes(given: str) -> BatchSizes:
+    """Read ``256`` or ``0:128,1000:256``."""
+    try:
+        if ":" not in given:
+            return BatchSizes.of(int(given))
+        points = [part.split(":") for part in given.split(",")]
+        return BatchSizes.of({int(step): int(size) for step, size in points})
+    except ValueError:
+        raise ConfigError(
+            f"--batch-size: got {given!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"
+        ) from None
+
+
+def _of_state(path: Path, where: str, name: str | None) -> tuple[BatchPlan, int]:
+    """The plan of a state, and the step after it; `name` must be what it is of."""
+    try:
+        data = _json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--state {path}: cannot be read: {error}") from error
+    single = isinstance(data, dict) and data.get("mixture") is None
+
+    def opened(version: str, split: str) -> Dataset:
+        # A name that is given says which version is meant, and the state whether it is the same one.
+        return open_dataset(where, name if single and name else version, split=split)
+
+    plan, place = restored(data, opened)
+    names = {each for dataset in plan.datasets.values() for each in _names(dataset)} | set(plan.datasets)
+    if name is not None and name not in names:
+        raise ConfigError(
+            f"the state is of a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
+        )
+    return plan, place.step
+
+
+def _names(dataset: Dataset) -> tuple[str, ...]:
+    name, version = dataset.manifest.dataset, dataset.manifest.version
+    return name, f"{name}@v{version}", f"{name}@{version}"
+
+
+def _passes(plan: BatchPlan, next_step: int | None) -> int:
+    """How many passes to look at: with a state up to the end of the one it is in."""
+    if next_step is None or plan.steps.rows is None:
+        return 1
+    return plan.batch(next_step).passes + 1
+
+
+def _by_path(plan: BatchPlan, given: Iterable[str]) -> list[Document]:
+    places = [_place("--document", each) for each in given]
+    return [Document(entry.file_id, at) for path, at in places for entry in files_of(plan, path)]
+
+
+def _by_id(given: Iterable[str]) -> list[Document]:
+    places = [_place("--file-id", each) for each in given]
+    try:
+        return [Document(int(number), at) for number, at in places]
+    except ValueError:
+        raise ConfigError(f"--file-id: got {given!r}, must be ID:POSITION, both whole numbers") from None
+
+
+def _place(option: str, given: str) -> tuple[str, int]:
+    path, colon, position = given.rpartition(":")
+    if not colon or not position.isdecimal():
+        raise ConfigError(
+            f"{option}: got {given!r}, must end with the document's position, as in a.jsonl:1200"
+        )
+    return path, int(position)
+
+
+def _batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int:
+    rows, batch = explain_step(plan, step, row), plan.batch(step)
+    if json:
+        facts = {"step": step, "passes": batch.passes, "start": batch.start, "size": batch.size}
+        print_json({**facts, "rows": [_as_json(each) for each in rows]})
+        return 0
+    console = stdout()
+    after = f" of pass {batch.passes}" if batch.passes else ""
+    _say(
+        console,
+        f"step {count(step)}",
+        f"{plural(batch.rows, 'row')}, {count(batch.start)} to {count(batch.start + batch.rows - 1)}{after}",
+    )
+    _print_rows(console, plan, rows, steps=False)
+    return 0
+
+
+def _documents(plan: BatchPlan, asked: Sequence[Document], until: int | None, passes: int, json: bool) -> int:
+    found = [(each, steps_of_document(plan, each, until=until, passes=passes)) for each in asked]
+    if json:
+        print_json(
+            [
+                {"file_id": each.file, "position": each.position, "rows": [_as_json(row) for row in rows]}
+                for each, rows in found
+            ]
+        )
+        return 0
+    console = stdout()
+    for each, rows in found:
+        path = next(entry.path for entry in _inputs(plan) if entry.file_id == each.file)
+        before = "" if until is None else f" before step {count(until)}"
+        seen = f"seen in {plural(len(rows), 'row')}{before}" if rows else f"never seen{before}"
+        _say(console, f"{path}:{each.position}", seen)
+        _print_rows(console, plan, rows, steps=True)
+    return 0
+
+
+def _as_json(row: ExplainedRow) -> dict[str, Any]:
+    return asdict(row)
+
+
+def _print_rows(console: Console, plan: BatchPlan, rows: Iterable[ExplainedRow], *, steps: bool) -> None:
+    sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))
+    colours = {source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)}
+    mixed = len(plan.datasets) > 1
+    for row in rows:
+        place = f"step {count(row.step)} row {count(row.row)}" if steps else f"row {count(row.row)}"
+        name = f"{row.name} = " if mixed else ""
+        stored = f"epoch {row.epoch}, {name}{row.dataset} row {count(row.stored_row)}, {row.shard} row {row.shard_row}"
+        console.print(Text.assemble((place, "bold"), (f"  {printable(stored)}", "dim")))
+        for segment in row.segments:
+            console.print(_line(segment, colours[segment.source]))
+
+
+def _line(segment: ExplainedSegment, colour: str) -> Text:
+    """``   ids 0-511  code  asyncio/events.py:0  tokens 1024-1535 of the document``."""
+    where = printable(f"{segment.source}  {segment.path}:{segment.position}")
+    return Text.assemble(
+        (f"   ids {segment.begin}-{segment.end - 1}  ", "dim"),
+        (where, colour),
+        (f"  tokens {segment.start}-{segment.stop - 1} of the document", "dim"),
+    )
+
+
+def _inputs(plan: BatchPlan) -> list[Any]:
+    return [entry for dataset in plan.datasets.values() for entry in dataset.manifest.inputs]
+
+
+def _say(console: Console, what: str, more: str) -> None:
+    console.print(Text.assemble((printable(what), "bold"), (f"  {more}", "dim")))

@@ -1,0 +1,293 @@
+"""What was in a batch, and when a document is seen: an order that is a function answers both.
+
+::
+
+    loader = tl.DataLoader(ds, batch_size=256, seed=0)
+    explain_step(loader.plan, 1000, row=17)           # the documents of one row of step 1000
+
+    (file,) = files_of(loader.plan, "code/a.jsonl")
+    steps_of_document(loader.plan, Document(file.file_id, 0))   # when its first document is seen
+
+Of the row groups that are asked about, only the columns that say where ids come from are read.
+"""
+
+from __future__ import annotations
+
+import difflib
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.loader.batchplan import BatchPlan
+from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.provenance import Pieces, groups_with, read_pieces
+from tokenlake.loader.steps import Batch
+from tokenlake.manifest import InputFileEntry
+from tokenlake.order.random import Int64
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExplainedSegment:
+    """A run of ids of one document.
+
+    Attributes:
+        source, path: the input file.
+        position: of the document in it: a row number, or a byte offset in files of lines.
+        start, stop: the ids' range in the document, half open.
+        begin, end: and in the row.
+    """
+
+    source: str
+    path: str
+    position: int
+    start: int
+    stop: int
+    begin: int
+    end: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExplainedRow:
+    """One row of a batch.
+
+    Attributes:
+        step: of the batch.
+        passes: passes over the data that ended before.
+        row: in the global batch.
+        epoch: of the dataset that it is of.
+        name: of that dataset in the loader: a mixture's name for it, else its split.
+        dataset: ``code@v3/train``.
+        stored_row: row of the split.
+        shard: file, relative to the version.
+        shard_row: row of the file.
+        segments: in the order of the row; of :func:`steps_of_document`, those of the document.
+        length: ids of the row, padding included.
+    """
+
+    step: int
+    passes: int
+    row: int
+    epoch: int
+    name: str
+    dataset: str
+    stored_row: int
+    shard: str
+    shard_row: int
+    segments: tuple[ExplainedSegment, ...]
+    length: int
+
+
+def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[ExplainedRow]:
+    """Return what the rows of a step's batch are, in their order.
+
+    Args:
+        plan: of a loader.
+        step: counted from 0 over all passes.
+        row: only this one of the global batch.
+
+    Raises:
+        ConfigError: there is no such step or row, or rows are not packed.
+        IntegrityError: a file is missing or damaged.
+    """
+    if step < 0:
+        raise ConfigError(f"step: got {step}, must be a whole number from 0 on")
+    batch = plan.batch(step)
+    if row is not None and not 0 <= row < batch.rows:
+        raise ConfigError(f"row: got {row}, but step {step} has rows 0 to {batch.rows - 1}")
+    rows = np.arange(batch.rows) if row is None else np.array([row])
+    (found,) = plan.rows([batch], lambda size: rows)
+    explained: dict[int, ExplainedRow] = {}
+    for number, source in enumerate(_sources(plan)):
+        there = np.flatnonzero(found.source == number)
+        group, inside, epoch = (column[there] for column in (found.group, found.row, found.epoch))
+        for each, pieces in read_pieces(source.dataset, np.unique(group).tolist()):
+            for index in np.flatnonzero(group == each).tolist():
+                at, stored = int(rows[there[index]]), int(inside[index])
+                explained[at] = source.row(Seen(batch, at, int(epoch[index])), each, pieces, stored)
+    return [explained[at] for at in sorted(explained)]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document by its place in the input.
+
+    Attributes:
+        file: the input file's id, as the column ``documents`` holds it.
+        position: in the file: a row number, or a byte offset in files of lines.
+    """
+
+    file: int
+    position: int
+
+
+def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
+    """Return the input files of this path, of all sources of the plan's datasets; ConfigError where there is none."""
+    files = _files(plan)
+    found = [entry for entry in files.values() if entry.path == path]
+    if not found:
+        near = difflib.get_close_matches(path, [entry.path for entry in files.values()], n=1, cutoff=0.5)
+        guess = f"; did you mean {near[0]!r}?" if near else f" ({len(files)} have other paths)"
+        raise ConfigError(f"no input file of {_named(plan)} is {path!r}{guess}")
+    return found
+
+
+def steps_of_document(
+    plan: BatchPlan, document: Document, *, until: int | None = None, passes: int = 1
+) -> list[ExplainedRow]:
+    """Return the rows that hold pieces of a document, in the order in which they are delivered.
+
+    Args:
+        plan: of a loader.
+        document: which one.
+        until: look at the steps before this one only.
+        passes: over the data that are looked at.
+
+    Returns:
+        of each row the segments that are of the document; nothing where no row of it is delivered.
+
+    Raises:
+        ConfigError: no dataset of the plan holds such a document, or a pass never ends and `until` is None.
+        IntegrityError: a file is missing or damaged.
+    """
+    if until is None and plan.steps.rows is None:
+        raise ConfigError("the order has no end; say before which step to look (until, --step)")
+    entry = _files(plan).get(document.file)
+    if entry is None:
+        raise ConfigError(f"no input file of {_named(plan)} has the id {document.file}")
+    spans = list(_spans(plan, until, passes))
+    others: set[int] = set()
+    stored, found = False, list[ExplainedRow]()
+    for number, source in enumerate(_sources(plan)):
+        for group, pieces, segments in source.holding(document, others):
+            stored = True
+            for row in np.unique(pieces.row_of(segments)).tolist():
+                for seen in _deliveries(plan, number, group, row, spans):
+                    found.append(source.row(seen, group, pieces, row, document))
+    if not stored:
+        raise ConfigError(_absent(plan, entry, document.position, sorted(others)))
+    return sorted(found, key=lambda row: (row.step, row.row))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A row of a batch, and the epoch of the dataset that it is of."""
+
+    batch: Batch
+    row: int
+    epoch: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A dataset of a plan, by its name there, its input files by id, and the ids of a row."""
+
+    name: str
+    dataset: Dataset
+    files: Mapping[int, InputFileEntry]
+    length: int
+
+    def row(
+        self, seen: Seen, group: int, pieces: Pieces, row: int, document: Document | None = None
+    ) -> ExplainedRow:
+        """Describe a row of a row group; only the segments of a document, if one is given."""
+        shard, index = self.dataset.rows.shard_of(group)
+        return ExplainedRow(
+            step=seen.batch.step,
+            passes=seen.batch.passes,
+            row=seen.row,
+            epoch=seen.epoch,
+            name=self.name,
+            dataset=self.dataset.name,
+            stored_row=self.dataset.rows.row_of(group) + row,
+            shard=shard.path,
+            shard_row=shard.row_groups[index] + row,
+            segments=tuple(self._segments(pieces, row, document)),
+            length=self.length,
+        )
+
+    def holding(self, document: Document, others: set[int]) -> Iterator[tuple[int, Pieces, Int64]]:
+        """Yield row groups with segments of a document, and which; `others` gets the file's other positions."""
+        if document.file not in self.files:
+            return
+        for alone, groups in groups_with(self.dataset, document.file, document.position):
+            here = False
+            for group, pieces in read_pieces(self.dataset, groups):
+                of_file = pieces.file == document.file
+                segments = np.flatnonzero(of_file & (pieces.position == document.position))
+                if len(segments):
+                    here = True
+                    yield group, pieces, segments
+                others.update(np.unique(pieces.position[of_file]).tolist())
+            if here and alone:
+                return
+
+    def _segments(self, pieces: Pieces, row: int, document: Document | None) -> Iterator[ExplainedSegment]:
+        end = 0
+        for each in range(int(pieces.offsets[row]), int(pieces.offsets[row + 1])):
+            file, position = int(pieces.file[each]), int(pieces.position[each])
+            length, start = int(pieces.length[each]), int(pieces.start[each])
+            begin, end = end, end + length
+            if document is not None and (file, position) != (document.file, document.position):
+                continue
+            if (entry := self.files.get(file)) is None:
+                raise IntegrityError(f"{self.dataset.name}: a row is of file {file}, which no input is")
+            yield ExplainedSegment(entry.source, entry.path, position, start, start + length, begin, end)
+
+
+def _sources(plan: BatchPlan) -> list[_Source]:
+    return [
+        _Source(
+            name, dataset, {entry.file_id: entry for entry in dataset.manifest.inputs}, dataset.seq_length
+        )
+        for name, dataset in plan.datasets.items()
+    ]
+
+
+def _spans(plan: BatchPlan, until: int | None, passes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (number of a pass, its first step, the step to stop before) of what is looked at."""
+    number, first = 0, 0
+    while number < passes and (until is None or first < until):
+        after = until if plan.steps.rows is None else plan.steps.begin(number + 1)
+        assert after is not None
+        yield number, first, after if until is None else min(after, until)
+        number, first = number + 1, after
+
+
+def _deliveries(
+    plan: BatchPlan, source: int, group: int, row: int, spans: Iterable[tuple[int, int, int]]
+) -> Iterator[Seen]:
+    """Yield when a stored row is delivered."""
+    at = np.array([group]), np.array([row])
+    for passes, first, end in spans:
+        rows = plan.sizes.rows_before(end) - plan.sizes.rows_before(first)
+        for epoch in plan.stream(passes).epochs(source, rows):
+            (place,) = plan.places(passes, source, epoch, *at)
+            if place is not None and place[0].step < end:
+                yield Seen(*place, epoch)
+
+
+def _files(plan: BatchPlan) -> dict[int, InputFileEntry]:
+    return {entry.file_id: entry for each in plan.datasets.values() for entry in each.manifest.inputs}
+
+
+def _named(plan: BatchPlan) -> str:
+    return ", ".join(dataset.name for dataset in plan.datasets.values())
+
+
+def _absent(plan: BatchPlan, entry: InputFileEntry, position: int, others: list[int]) -> str:
+    at = bisect_left(others, position)
+    near = ", ".join(str(other) for other in others[max(0, at - 1) : at + 1])
+    there = f"documents near it begin at {near}" if near else "it holds none of this file"
+    return (
+        f"{_named(plan)} holds no document of {entry.source} {entry.path} at {position}: {there}; "
+        "it may have been filtered, or be of another split"
+    )
