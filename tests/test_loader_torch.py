@@ -82,6 +82,15 @@ def test_batches_are_those_of_the_loader_as_tensors(learned: tl.Dataset):
     assert set(types.values()) == {torch.int32}
 
 
+def test_tensors_that_are_kept_are_never_written_again(learned: tl.Dataset):
+    options: dict[str, Any] = {**OPTIONS, "epochs": 4, "columns": ["input_ids", "labels"]}
+    kept = list(torch_dataset(learned, **options, integers="int64"))
+    wanted = [
+        (batch["input_ids"].tolist(), batch["labels"].tolist()) for batch in tl.DataLoader(learned, **options)
+    ]
+    assert [(batch["input_ids"].tolist(), batch["labels"].tolist()) for batch in kept] == wanted
+
+
 def test_integers_are_of_the_type_that_is_asked_for_and_copied_for_no_other():
     array = np.arange(4, dtype=np.int32)
     for rule, name, copied in [

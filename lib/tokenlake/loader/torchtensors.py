@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from tokenlake.errors import ConfigError
+from tokenlake.reading.blocks import BLOCKS
 
 INTEGERS: Final = ("mixed", "int32", "int64")
 _LOSS: Final = frozenset({"labels", "targets"})
@@ -29,5 +30,7 @@ def _tensor(name: str, array: Any, integers: str) -> torch.Tensor:
     wide = integers == "int64" or (integers == "mixed" and name in _LOSS)
     if wide and array.dtype == np.int32:
         # Not tensor.long(): for so little work PyTorch's threads spend more time waiting than working.
-        array = array.astype(np.int64)
+        wider = BLOCKS.take(array.size * 8).view(np.int64).reshape(array.shape)
+        np.copyto(wider, array)
+        array = wider
     return torch.from_numpy(array)
