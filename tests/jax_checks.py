@@ -25,7 +25,7 @@ def check_batch(got: Mapping[str, jax.Array], expected: Host, sharding: jax.shar
         array = got[name]
         assert array.sharding == sharding
         assert (array.shape, array.dtype) == (whole.shape, whole.dtype)
-        assert array.is_fully_addressable == (jax.process_count() == 1)
+        assert array.is_fully_addressable == sharding.is_fully_addressable
         assert len(array.addressable_shards) == len(sharding.addressable_devices)
         for piece in array.addressable_shards:
             np.testing.assert_array_equal(np.asarray(piece.data), whole[piece.index], err_msg=name)

@@ -52,6 +52,7 @@ def _shardings() -> list[Sharding]:
         NamedSharding(square, P("data", "model")),
         NamedSharding(cube, P("data", "seq")),
         NamedSharding(line, P("data", None)),
+        NamedSharding(jax.make_mesh((4, 2), ("data", "model")), P("data")),  # axes are explicit
         NamedSharding(upside_down, P("data")),
         NamedSharding(square, P("data")),
         NamedSharding(square, P(("data", "model"))),

@@ -32,12 +32,13 @@ def packed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _build(tmp_path_factory.getbasetemp() / "packed")
 
 
-def run(case: str, *, processes: int = 1, devices: int = 8, **facts: Any) -> list[Any]:
+def run(case: str, *, processes: int = 1, devices: int = 8, quiet: bool = True, **facts: Any) -> list[Any]:
     """Run a case in processes that JAX knows of each other, and return what each answered.
 
     Args:
         case: module, as ``tests.jax_meshes``.
         devices: of each process.
+        quiet: alone, it has nothing to say; several always say how they found each other.
         facts: for the case, JSON-able.
     """
     address = f"127.0.0.1:{_free_port()}" if processes > 1 else None
@@ -51,7 +52,7 @@ def run(case: str, *, processes: int = 1, devices: int = 8, **facts: Any) -> lis
         try:
             for worker in started:
                 worker.start(devices, facts)
-            return _answers(case, started)
+            return _answers(case, started, quiet and processes == 1)
         finally:
             for worker in started:
                 worker.kill()
@@ -92,7 +93,7 @@ class _Worker:
         return json.loads((self._folder / "answer.json").read_text())
 
 
-def _answers(case: str, workers: list[_Worker]) -> list[Any]:
+def _answers(case: str, workers: list[_Worker], quiet: bool) -> list[Any]:
     deadline = time.monotonic() + _SECONDS
     while any(worker.code() is None for worker in workers):
         failed = [worker for worker in workers if worker.code()]
@@ -103,8 +104,7 @@ def _answers(case: str, workers: list[_Worker]) -> list[Any]:
         time.sleep(0.02)
     for worker in workers:
         said = worker.errors()
-        # Alone, a worker has nothing to say; several say how they found each other.
-        if worker.code() or "Traceback" in said or (said and len(workers) == 1):
+        if worker.code() or "Traceback" in said or (said and quiet):
             pytest.fail(f"{case} ended with {worker.code()}:\n{said[-4000:]}")
     return [worker.answer() for worker in workers]
 
@@ -127,7 +127,7 @@ def _build(root: Path) -> Path:
         patch.setattr(dealing, "ROW_GROUP_TOKENS", 200)
         patch.setattr(dealing, "_LEAST_TOKENS", 1)
         for name, records, options in (
-            ("large", notes(1500), {}),
+            ("large", notes(700), {}),
             ("small", notes(150), {}),
             ("learned", asked, {"prompt": prompt}),
         ):

@@ -99,7 +99,10 @@ class MixtureStream:
         ascending, found = np.argsort(lane, kind="stable"), np.empty((4, len(lane)), np.int64)
         source, epoch, index = np.empty((3, len(lane)), np.int64)
         distinct, counts = np.unique(lane, return_counts=True)
-        for each, there in zip(distinct.tolist(), np.split(ascending, np.cumsum(counts)[:-1]), strict=True):
+        for each, end, count in zip(
+            distinct.tolist(), np.cumsum(counts).tolist(), counts.tolist(), strict=True
+        ):
+            there = ascending[end - count : end]
             wanted = place[there]
             first = int(wanted.min())
             drawn = self._mixture.lane(each, first, int(wanted.max()) + 1)
