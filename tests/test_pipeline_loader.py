@@ -491,6 +491,11 @@ def test_batches_on_devices(learned: tl.Dataset, prefetch: bool):
                 assert values.dtype == right[name].dtype == np.int32
                 assert np.array_equal(values, right[name])
         assert loader.state_dict()["epoch"] == 1
+        left: Any = iter(loader)
+        next(left)
+        left.close()
+        assert list(left) == []
+        assert loader.state_dict()["rows"] == 2
         stored = AsyncDataLoader(learned, 8, prefetch, **options)
         assert _ids(stored) == _ids(tl.DataLoader(learned, 8, shuffle=False))
         assert isinstance(next(iter(stored))["input_ids"], jax.Array)

@@ -13,7 +13,8 @@ from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.assemble import check_columns
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.turns import PerProcess, Run, own_dataset
+from tokenlake.loader.perprocess import PerProcess, own_dataset
+from tokenlake.loader.turns import Run
 
 if TYPE_CHECKING:
     from tokenlake.loader.grainbatches import GrainBatches

@@ -7,7 +7,8 @@ from typing import Any, final
 
 from tokenlake.loader.hfcolumns import HfColumns
 from tokenlake.loader.hostbatches import HostBatch, HostBatches
-from tokenlake.loader.turns import ALL, PerProcess, Run, Turn
+from tokenlake.loader.perprocess import PerProcess
+from tokenlake.loader.turns import ALL, Run, Turn
 
 
 @final

@@ -12,8 +12,8 @@ from torch.utils.data import Dataset as TorchDataset
 from tokenlake.errors import ConfigError
 from tokenlake.loader.assemble import check_columns
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.perprocess import PerProcess, own_dataset
 from tokenlake.loader.torchtensors import check_integers, tensors_of
-from tokenlake.loader.turns import PerProcess, own_dataset
 
 Row = dict[str, torch.Tensor]
 

@@ -1,18 +1,15 @@
 """What adapters of other libraries read: the batches of a run, in any process, all of them or every n-th.
 
 Other libraries start worker processes: they pickle a dataset or fork with it, and give each worker every n-th item. A
-:class:`Run` is what travels, a description; files, threads and caches are made in the process that reads, and never
-shared with one that was forked (two processes with one file would read at each other's positions).
+:class:`Run` is what travels, a description; files, threads and caches are made in the process that reads.
 """
 
 from __future__ import annotations
 
-import copy
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, final
+from typing import Any, Final, NamedTuple, cast, final
 
 import numpy as np
 
@@ -23,13 +20,12 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.groups import Groups
 from tokenlake.loader.hostbatches import HostBatches
 from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.perprocess import PerProcess, own
 from tokenlake.loader.state import place_of, state_of
 from tokenlake.loader.steps import Batch, BatchSizes, Place
 from tokenlake.order.random import Int64
 
 CACHE_BYTES: Final = 512 << 20
-
-T = TypeVar("T")
 
 
 class Turn(NamedTuple):
@@ -40,37 +36,6 @@ class Turn(NamedTuple):
 
 
 ALL: Final = Turn(0, 1)
-
-
-@final
-class PerProcess(Generic[T]):
-    """Something that is made once in each process that asks for it, also in forked ones; pickled without it."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make, self._made = make, cast("tuple[int, T] | None", None)
-
-    def get(self) -> T:
-        """Return this process's own."""
-        made = self._made
-        if made is None or made[0] != os.getpid():
-            self._made = made = os.getpid(), self._make()
-        return made[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_make": self._make, "_made": None}
-
-
-def own(data: Dataset | Mixture) -> Dataset | Mixture:
-    """Return the same data with files and caches of its own."""
-    mine = copy.copy(data)
-    if isinstance(mine, Mixture):
-        mine.datasets = {name: own_dataset(dataset) for name, dataset in mine.datasets.items()}
-    return mine
-
-
-def own_dataset(data: Dataset) -> Dataset:
-    """Return the same dataset with files and a cache of its own."""
-    return copy.copy(data)
 
 
 @final

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from functools import partial
-from typing import Any, Final, Literal, cast, final
+from typing import Any, Final, Literal, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
-from tokenlake.pipeline.batches import Batch, Filling, batch_of
-from tokenlake.pipeline.devices import Made, RowPlacement, first_device
-from tokenlake.pipeline.rowbatches import Chunk, RowOrder, Stand
-from tokenlake.prefetching import Prefetched
+from tokenlake.pipeline.batches import Batch, Filling
+from tokenlake.pipeline.devices import RowPlacement, first_device
+from tokenlake.pipeline.rowbatches import RowOrder
+from tokenlake.pipeline.rowloader import RowLoader
 from tokenlake.sources.sharded.base import ShardedDataSource
 from tokenlake.sources.sharded.fields import Row
 
 _END: Final = object()
-_ON_DEVICES: Final = 2  # batches that are put onto devices ahead
 
 
 @final
@@ -118,9 +115,9 @@ class AsyncDataLoader:
             return
         if sharding is not None and not drop_last:
             raise ConfigError("drop_last: False, but batches on devices are all full; leave it out")
-        self._loader = _RowLoader(
+        self._loader = RowLoader(
             RowOrder(source, size, buffer, drop_last, seed or 0),
-            partial(_made, filling=None if pad_token_id is None else Filling(pad_token_id, padding_side)),
+            None if pad_token_id is None else Filling(pad_token_id, padding_side),
             None if sharding is None else RowPlacement(sharding, size),
             prefetch=prefetch_enabled,
             workers=workers,
@@ -155,96 +152,8 @@ class AsyncDataLoader:
         self._loader.load_state_dict(state)
 
 
-@final
-class _RowLoader:
-    """Batches of a source of rows."""
-
-    def __init__(
-        self,
-        order: RowOrder,
-        make: partial[Made],
-        placement: RowPlacement | None,
-        *,
-        prefetch: bool,
-        workers: int,
-        ahead: int,
-    ) -> None:
-        self._order, self._make, self._placement = order, make, placement
-        self._prefetch, self._workers, self._ahead = prefetch, workers, ahead
-        self._next = self._now = Stand(0)
-        self._latest: weakref.ref[_Delivery] | None = None
-
-    def __iter__(self) -> _Delivery:
-        return self.deliver(prefetch=self._prefetch)
-
-    def deliver(self, *, prefetch: bool) -> _Delivery:
-        """Return the batches of the next epoch."""
-        start = self._now = self._next
-        self._next = Stand(start.epoch + 1)
-        chunks = self._order.chunks(start)
-        made: Iterator[Made] = (
-            Prefetched(chunks, self._make, workers=self._workers, ahead=self._ahead)
-            if prefetch
-            else map(self._make, chunks)
-        )
-        if self._placement is not None:
-            made = self._placement.ahead(made, _ON_DEVICES if prefetch else 0)
-        delivery = _Delivery(made, self)
-        self._latest = weakref.ref(delivery)
-        return delivery
-
-    def __len__(self) -> int:
-        rows, size = len(cast("Any", self._order.source)), self._order.size
-        return rows // size if self._order.drop_last else -(-rows // size)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._order.state(self._now)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._next = self._now = self._order.stand(state)
-        self._latest = None
-
-    def moved(self, delivery: _Delivery, after: Stand | None) -> None:
-        """The latest iteration delivered a batch; None: it came to its end."""
-        if self._latest is not None and self._latest() is delivery:
-            self._now = self._next if after is None else after
-
-
-@final
-class _Delivery(Iterator[Batch]):
-    """Hands batches out and tells the loader."""
-
-    def __init__(self, made: Iterator[Made], loader: _RowLoader) -> None:
-        self._made, self._loader = made, cast("_RowLoader | None", loader)
-
-    def __next__(self) -> Batch:
-        try:
-            made = next(self._made)
-        except StopIteration:
-            self._tell(None)
-            self._loader = None
-            raise
-        self._tell(made.after)
-        return made.columns
-
-    def close(self) -> None:
-        """End the threads; nothing more comes."""
-        close = getattr(self._made, "close", None)
-        if close is not None:
-            close()
-        self._made, self._loader = iter(()), None  # nor does the source live on
-
-    def _tell(self, after: Stand | None) -> None:
-        if self._loader is not None:
-            self._loader.moved(self, after)
-
-
-def _made(chunk: Chunk, filling: Filling | None) -> Made:
-    return Made(batch_of(chunk.rows, filling), chunk.after)
-
-
-async def _awaited(loader: DataLoader | _RowLoader) -> AsyncIterator[Batch]:
-    batches: Any = loader.deliver(prefetch=True) if isinstance(loader, _RowLoader) else iter(loader)
+async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Batch]:
+    batches: Any = loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else iter(loader)
     try:
         while True:
             batch: Any = await asyncio.to_thread(next, batches, _END)
