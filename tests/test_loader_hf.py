@@ -21,7 +21,11 @@ from tests.reading_support import lake_of
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.loader.grain import grain_dataset
 from tokenlake.loader.hf import hf_dataset, to_hf
+from tokenlake.loader.hfcolumns import HfColumns
+from tokenlake.loader.hfsteps import HfSteps
 from tokenlake.loader.torch import torch_dataset
+from tokenlake.loader.turns import Run
+from tokenlake.reading import StoredRows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -158,24 +162,41 @@ def test_a_state_of_datasets_goes_on_exactly(learned: tl.Dataset, cut: int):
     assert head + ids(other) == wanted
 
 
-def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset):
-    dataset = hf_dataset(learned, **OPTIONS)
-    decoded = []
-    original = learned.rows.__class__.packed
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The row groups that are decoded from now on."""
+    found: list[int] = []
+    original = StoredRows.packed
 
-    def packed(rows: Any, group: int, *, loss_mask: bool) -> Any:
-        decoded.append(group)
+    def packed(rows: StoredRows, group: int, *, loss_mask: bool) -> Any:
+        found.append(group)
         return original(rows, group, loss_mask=loss_mask)
 
+    monkeypatch.setattr(StoredRows, "packed", packed)
+    return found
+
+
+def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded: list[int]):
+    dataset = hf_dataset(learned, **OPTIONS)
     rows = iter(dataset)
     list(islice(rows, 55))
     state = dataset.state_dict()
+    del rows
     other = hf_dataset(learned, **OPTIONS)
     other.load_state_dict(state)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learned.rows.__class__, "packed", packed)
-        assert len(list(other)) == len(learned) - 55
+    decoded.clear()
+    assert len(list(other)) == len(learned) - 55
     assert 0 < len(decoded) < len(learned.rows.group_rows)
+
+
+def test_steps_of_one_of_several_workers_are_read_ahead(learned: tl.Dataset, decoded: list[int]):
+    wanted = ids(tl.DataLoader(learned, **OPTIONS))
+    groups = len(learned.rows.group_rows)
+    steps = HfSteps(Run(learned, **OPTIONS), HfColumns.of(learned, ["input_ids"], None))
+    decoded.clear()
+    for step in range(1, len(wanted), 2):
+        assert ids(steps([step])) == wanted[step]
+    assert len(decoded) <= 2 * groups  # the second call tells the stride; from there on each once
 
 
 def test_threads_end_with_a_loop_that_is_left(learned: tl.Dataset):

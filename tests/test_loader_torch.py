@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import pickle
 import shutil
 import sys
@@ -22,6 +23,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import tokenlake as tl
 from tests.reading_support import lake_of
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
+from tokenlake.loader.perprocess import PerProcess
 from tokenlake.loader.torch import torch_dataset, torch_rows
 from tokenlake.loader.torchtensors import tensors_of
 
@@ -277,6 +279,17 @@ def test_nothing_that_is_open_travels_to_a_process(learned: tl.Dataset):
     copy = pickle.loads(pickle.dumps(dataset))
     assert ids(islice(iter(copy), 2)) == head
     assert copy.run.plan.sources[0] is not dataset.run.plan.sources[0] is not learned.rows
+
+
+def test_a_forked_process_makes_its_own():
+    fork = multiprocessing.get_context("fork")
+    answers = fork.Queue()
+    each = PerProcess(os.getpid)
+    assert each.get() == each.get() == os.getpid()
+    process = fork.Process(target=lambda: answers.put(each.get()))
+    process.start()
+    assert answers.get(timeout=60) == process.pid
+    process.join()
 
 
 def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl.Mixture):
