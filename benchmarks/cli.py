@@ -16,6 +16,7 @@ from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import Determinism
 from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
+from benchmarks.loader import measure_loader
 from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
 from benchmarks.mixing_flow import measure_mixing
@@ -37,6 +38,7 @@ PARTS: Final = (
     "packing",
     "positions",
     "mix",
+    "loader",
     "determinism",
     "kill",
     "memory",
@@ -150,6 +152,7 @@ def run(options: Options) -> Results:
         "packing": _packing,
         "positions": _positions,
         "mix": _mix,
+        "loader": _loader,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -225,6 +228,17 @@ def _mix(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary]
     goals, notes = measure_mixing(options.work, maker, vocabularies[0], options.repeats, quick=options.quick)
     results.figures += goals
     results.notes += notes
+
+
+def _loader(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    results.loader = measure_loader(
+        options.work, maker, vocabularies[0], 2 * options.megabytes, options.repeats, quick=options.quick
+    )
+    results.figures += results.loader.goals
+    results.notes += results.loader.notes
+    results.failures += results.loader.failures
 
 
 def _planning(work: Path, files: int) -> list[Goal]:

@@ -10,6 +10,9 @@ from benchmarks.contenders import MEANING
 from benchmarks.determinism import Trial
 from benchmarks.goals import FIRST_UNIT, WORKER_BYTES, Goal, throughput_goals
 from benchmarks.inputs import Input
+from benchmarks.loader import LoaderReport
+from benchmarks.loader_quality import HEAD as QUALITY_HEAD
+from benchmarks.loader_rates import HEAD as LOADER_HEAD
 from benchmarks.measure import Measurement
 from benchmarks.memory import MemoryCase
 from benchmarks.packing import HEAD as PACKING_HEAD
@@ -44,6 +47,7 @@ class Results:
     reading: list[ReadCase] = field(default_factory=list)
     texts: list[TextsCase] = field(default_factory=list)
     packing: list[PackingRun] = field(default_factory=list)
+    loader: LoaderReport | None = None
     figures: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -77,6 +81,7 @@ def to_markdown(results: Results) -> str:
         _reading(results),
         _texts(results),
         _packing(results),
+        *_loader(results),
         _goals(results),
         _trials(results.trials),
     ]
@@ -176,6 +181,21 @@ def _packing(results: Results) -> str:
         "and rows over the least are of the tokens that are kept."
     )
     return _table(PACKING_HEAD, [run.cells() for run in results.packing]) + "\n\n" + note
+
+
+def _loader(results: Results) -> list[str]:
+    if results.loader is None:
+        return []
+    rates = _table(LOADER_HEAD, [one.cells() for one in results.loader.series])
+    note = (
+        "Batches of 256 x 2048 int32 on the host, each epoch in another order where it is shuffled; medians of "
+        f"{results.repeats} after a warm-up, loaders in rotation. CPU seconds: user + system of the process tree, page "
+        "cache warm. 'Beyond start-up' compares with one epoch of a small input. 'all': every row exactly once "
+        "in every epoch, by count and sum."
+    )
+    chance = "One epoch as it was delivered; in brackets what a uniform permutation gives."
+    quality = _table(QUALITY_HEAD, results.loader.quality) + "\n\n" + chance if results.loader.quality else ""
+    return [rates + "\n\n" + note, quality]
 
 
 def _span(runs: Sequence[Measurement]) -> str:

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tokenlake.loader.buffers import Buffers
 
 import tokenlake as tl
 from tests.jax_checks import reference

@@ -8,20 +8,33 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 pytest.importorskip("tokenizers", reason="the benchmark needs the etl extra: pip install 'tokenlake[etl]'")
 
+import tokenlake as tl
 from benchmarks import builds, cli
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import differences, stamps
 from benchmarks.goals import Goal, throughput_goals
 from benchmarks.inputs import PARTS, Input, InputMaker, documents, remade
+from benchmarks.loader import LoaderReport
+from benchmarks.loader_contenders import GRAIN, LITDATA, LOADERS, OURS, Loader
+from benchmarks.loader_input import LoaderInput
+from benchmarks.loader_many import multiply
+from benchmarks.loader_quality import stored_numbers
+from benchmarks.loader_rates import LoaderSeries, judged, rate_goals
 from benchmarks.measure import Measurement, measure
 from benchmarks.report import Results, to_json, to_markdown
 from benchmarks.rotation import Bench, Series, expected_tokens
+from benchmarks.systems import loader_bare, loader_convert
+from benchmarks.systems.loader_sink import BATCH, LENGTH, Sink
 from benchmarks.text import find_texts, is_text_name
 from benchmarks.vocabularies import Vocabulary
+from tests.outputs_support import build_here, notes, settings, write_jsonl
+from tests.tokenizer_samples import byte_level
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 # With SIGCHLD ignored this waits for the child, which nobody may reap.
@@ -288,3 +301,122 @@ class TestOptions:
     def test_a_missing_peer_names_the_install_line(self) -> None:
         assert "pip install" in (System("peer", 1, True, ("no_such_module",)).missing() or "")
         assert System("build", 1).missing() is None
+
+
+def rows_of_ids(count: int) -> npt.NDArray[np.int32]:
+    return np.random.default_rng(7).integers(0, 50_257, (count, LENGTH), dtype=np.int32)
+
+
+def told(sink: Sink, capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
+    sink.finish()
+    return json.loads(capsys.readouterr().out)
+
+
+def given(ids: npt.NDArray[np.int32]) -> LoaderInput:
+    total = int(np.add.reduce(ids.view(np.uint64).reshape(-1)))
+    return LoaderInput(folder="", rows=len(ids), tokens=ids.size, shards=1, bytes=1, sum=total)
+
+
+class TestLoaderRows:
+    def test_every_row_once_in_any_order_and_any_batches_is_all(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        ids, sink = rows_of_ids(40), Sink()
+        for epoch in range(3):
+            for part in np.array_split(np.random.default_rng(epoch).permutation(40), 4):
+                sink.take(ids[part])
+        found = told(sink, capsys)
+        assert found["batches"] == 12
+        assert judged(found, given(ids), 3, drawn=False) == "all"
+        assert judged(found, given(ids), 2, drawn=False) == "120 of 80"
+
+    def test_a_row_in_the_place_of_another_is_seen(self, capsys: pytest.CaptureFixture[str]) -> None:
+        ids, sink = rows_of_ids(8), Sink()
+        sink.take(ids[[0, 1, 2, 3, 4, 5, 6, 6]])
+        found = told(sink, capsys)
+        assert "OTHERS" in judged(found, given(ids), 1, drawn=False)
+        assert judged(found, given(ids), 1, drawn=True) == "by weights"
+
+    @pytest.mark.parametrize("kind", [np.int64, np.uint16])
+    def test_only_what_a_trainer_can_take_counts(self, kind: type) -> None:
+        with pytest.raises(TypeError, match="expected contiguous int32"):
+            Sink().take(np.zeros((BATCH, LENGTH), kind))
+        with pytest.raises(TypeError, match="expected contiguous int32"):
+            Sink().take(np.zeros((LENGTH, BATCH), np.int32).T)
+
+    def test_delivered_rows_are_found_among_the_stored_ones(self, tmp_path: Path) -> None:
+        ids = rows_of_ids(30)
+        ids[11] = ids[4]
+        order = np.random.default_rng(3).permutation(30)
+        for path, rows in ((tmp_path / "stored.npy", ids), (tmp_path / "delivered.npy", ids[order])):
+            sink = Sink(path)
+            sink.take(rows)
+            sink.finish()
+        stored, delivered = (np.load(tmp_path / f"{name}.npy") for name in ("stored", "delivered"))
+        numbers = stored_numbers(stored, delivered)
+        assert sorted(numbers.tolist()) == list(range(30))
+        assert np.array_equal(ids[numbers], ids[order])
+        with pytest.raises(ValueError, match="not the 30 stored ones"):
+            stored_numbers(stored, delivered[:-1])
+
+    @pytest.mark.parametrize("form", ["parquet", "zstd", "copy"])
+    def test_conversions_and_ceilings_lose_nothing(self, form: str, tmp_path: Path) -> None:
+        ids = rows_of_ids(600)
+        source, target = tmp_path / "ids", tmp_path / form
+        for folder in (source, target):
+            folder.mkdir()
+        for number, part in enumerate(np.array_split(ids, 3)):
+            (source / f"{number:05d}.ids").write_bytes(part.tobytes())
+        if form != "copy":
+            loader_convert.FORMATS[form](sorted(source.glob("*.ids")), target)
+        parts = loader_bare.SOURCES[form](source if form == "copy" else target)
+        batches = list(loader_bare.batches(parts))
+        assert [len(batch) for batch in batches] == [BATCH, BATCH, 600 - 2 * BATCH]
+        assert np.array_equal(np.concatenate(batches), ids)
+
+    def test_a_version_of_many_shards_is_a_version(self, tmp_path: Path) -> None:
+        tokenizer = tmp_path / "tokenizer"
+        tokenizer.mkdir()
+        for name, data in byte_level().files.items():
+            (tokenizer / name).write_bytes(data)
+        config = settings(tmp_path, tokenizer, write_jsonl(tmp_path / "notes.jsonl", notes(40)))
+        config |= {"name": "few", "pack": {"enabled": True, "seq_length": 32}}
+        config["save"]["num_shards"] = 3
+        built = build_here(config)
+        multiply(built.folder, tmp_path / "store" / "many" / "v1", 5)
+        few, many = (tl.open(tmp_path / "store", name) for name in ("few", "many"))
+        assert len(many) == 5 * len(few)
+        assert len(many.manifest.files) == 15
+        assert np.array_equal(many[4 * len(few) + 3]["input_ids"], few[3]["input_ids"])
+
+
+def loader_series(name: str, *cpus: float) -> LoaderSeries:
+    loader = next(one for one in LOADERS if one.name == name)
+    runs = [measured(cpu) for cpu in cpus]
+    return LoaderSeries(loader=loader, mtok=800.0, runs=runs, small=measured(0.5), small_mtok=2.0, rows="all")
+
+
+class TestLoaderFigures:
+    def test_rates_are_medians_and_ratios_are_of_this_run(self) -> None:
+        goals = rate_goals([loader_series(OURS, 9.0, 4.0, 3.0), loader_series(GRAIN, 20.5)])
+        beyond, peer = 798 / 3.5, 798 / 20.0
+        assert [goal.got for goal in goals] == pytest.approx([200.0, beyond, 20.5 / 4.0, beyond / peer])
+        assert [goal.met for goal in goals] == [True, True, True, True]
+
+    def test_what_did_not_run_is_judged_by_nobody(self) -> None:
+        failed = LoaderSeries(loader=LOADERS[0], failure="exit code 1: no such | thing")
+        assert rate_goals([failed, loader_series(LITDATA, 2.0)]) == []
+        report = LoaderReport(series=[failed, loader_series(LITDATA, 2.0)], quality=[["ours", "1 (1)"]])
+        results = Results(machine="m", versions={}, repeats=1, loader=report)
+        shown = to_markdown(results)
+        assert "failed: exit code 1: no such / thing" in shown
+        assert "| ours | 1 (1) |" in shown
+        json.dumps(to_json(results), default=str)
+
+    def test_a_missing_loader_names_the_install_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        reason = Loader("peer", "loader_peer", module="no_such_module").missing() or ""
+        assert "pip install" in reason
+        assert "BENCH_PYTHON_NO_SUCH_MODULE" in reason
+        assert LOADERS[0].missing() is None
+        monkeypatch.setenv("BENCH_PYTHON_NUMPY", sys.executable)
+        assert Loader("peer", "loader_peer", module="numpy").missing() is None

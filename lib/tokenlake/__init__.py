@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tokenlake.loader.loader import DataLoader
     from tokenlake.loader.mixture import Mixture
     from tokenlake.loader.opening import open
+    from tokenlake.loader.orbax import LoaderRestore, LoaderSave
     from tokenlake.manifest import Manifest
     from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
@@ -103,6 +104,8 @@ _HOME: Final = {
     "ColumnMapper": "tokenlake.discovery",
     "DataLoader": "tokenlake.loader.loader",
     "Dataset": "tokenlake.loader.dataset",
+    "LoaderRestore": "tokenlake.loader.orbax",
+    "LoaderSave": "tokenlake.loader.orbax",
     "Mixture": "tokenlake.loader.mixture",
     "open": "tokenlake.loader.opening",
     "DatasetIntrospector": "tokenlake.discovery",
@@ -224,6 +227,8 @@ __all__ = [
     "LengthManager",
     "LimitedShardedSource",
     "LoadStageConfig",
+    "LoaderRestore",
+    "LoaderSave",
     "Manifest",
     "MapField",
     "MaybeApplyChatTemplate",

@@ -20,11 +20,13 @@ from tokenlake.loader.state import place_of, state_of
 from tokenlake.loader.steps import BatchSizes, Place
 from tokenlake.order.random import Int64
 from tokenlake.reading import Decoded
+from tokenlake.storage import LocalStore
 
 if TYPE_CHECKING:
     from tokenlake.loader.jax import DeviceBatch, DeviceBatches
 
 _CACHE_BYTES: Final = 512 << 20
+_LOCAL, _REMOTE = 2, 16  # threads that decode
 
 Batch = dict[str, Any]
 
@@ -63,7 +65,7 @@ class DataLoader:
             divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
         window: rows that are permuted together, part of the order; None: as many as a row group has in the mean.
         prefetch: batches that are ready ahead; 0: none, and no thread for them.
-        workers: threads that decode ahead; 0: none.
+        workers: threads that decode ahead; 0: none. None: 2, or 16 where a store is remote and most of the time is waiting.
         cache_bytes: of decoded row groups that are kept; what a batch needs is decoded however much it is.
 
     Raises:
@@ -86,11 +88,12 @@ class DataLoader:
         lanes: int | None = None,
         window: int | None = None,
         prefetch: int = 2,
-        workers: int = 2,
+        workers: int | None = None,
         cache_bytes: int = _CACHE_BYTES,
     ) -> None:
         if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
+        workers = _workers_for(data) if workers is None else workers
         for name, value in (("prefetch", prefetch), ("workers", workers), ("cache_bytes", cache_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"{name}: got {value!r}, must be a whole number from 0 on")
@@ -265,6 +268,11 @@ class _Delivery(Iterator[Batch]):
         """End the threads; nothing more comes."""
         self._open = False
         self._batches.close()
+
+
+def _workers_for(data: Dataset | Mixture) -> int:
+    datasets = [data] if isinstance(data, Dataset) else data.datasets.values()
+    return _LOCAL if all(isinstance(dataset.store, LocalStore) for dataset in datasets) else _REMOTE
 
 
 def _wanted_by(host: tuple[int, int] | None, sizes: BatchSizes) -> Wanted:

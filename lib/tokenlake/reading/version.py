@@ -7,8 +7,8 @@ manifest, so that an order can be computed before any file is opened.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
-from typing import BinaryIO, Final, Self, final
+from collections.abc import Callable, Generator, Iterator
+from typing import BinaryIO, Final, Self, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from tokenlake.reading.runs import one_batch
 from tokenlake.storage import Layout, ReadStore
 
 Int64 = npt.NDArray[np.int64]
+_T = TypeVar("_T")
 
 # What Arrow raises for damaged Parquet: its own errors, OSError for pages, ValueError for metadata.
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
@@ -120,8 +121,12 @@ class StoredRows:
             IntegrityError: the file is missing or is not what the manifest says; names file and row group.
         """
         shard, index = self._place(group)
-        with self._reading(shard, f"row group {index}"), self._files.borrow(shard) as file:
-            batch = one_batch(file.read_row_group(index, use_threads=False))
+
+        def read() -> pa.RecordBatch:
+            with self._reading(shard, f"row group {index}"), self._files.borrow(shard) as file:
+                return one_batch(file.read_row_group(index, use_threads=False))
+
+        batch = self._whole(shard, read)
         expected, got = sorted(self._shards[shard].logical), sorted(batch.schema.names)
         if got != expected or batch.num_rows != self.group_rows[group]:
             found = f"{batch.num_rows} rows of {', '.join(got)}"
@@ -144,8 +149,12 @@ class StoredRows:
             raise ConfigError(f"{self.name} is of kind {self.manifest.kind}; expected packed")
         shard, index = self._place(group)
         stored = loss_mask and LEARNED in self._shards[shard].logical
-        with self._reading(shard, f"row group {index}"):
-            return self._packed.read(shard, index, int(self.group_rows[group]), loss_mask=stored)
+
+        def read() -> PackedGroup:
+            with self._reading(shard, f"row group {index}"):
+                return self._packed.read(shard, index, int(self.group_rows[group]), loss_mask=stored)
+
+        return self._whole(shard, read)
 
     @property
     def through_arrow(self) -> tuple[str, ...]:
@@ -189,6 +198,16 @@ class StoredRows:
             stream.close()
             raise self._damaged(shard, f" has {size} bytes; expected {entry.bytes}")
         return stream
+
+    def _whole(self, shard: int, read: Callable[[], _T]) -> _T:
+        """Read, and once more where the damage may be that of a copy which the store keeps of a remote shard."""
+        try:
+            return read()
+        except IntegrityError:
+            if not self._store.discard(self._key(shard)):
+                raise
+            self.close()  # what is open may be the copy, which has no name any more
+            return read()
 
     @contextlib.contextmanager
     def _reading(self, shard: int, what: str) -> Generator[None]:

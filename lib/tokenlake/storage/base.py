@@ -41,7 +41,9 @@ class ReadStore(ABC):
     def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
         """Open an object for reading, seekable; NotFoundError if there is none.
 
-        A remote object of a known size costs no request until it is read, and is missed then.
+        A remote object of a known size costs no request until it is read, and is missed then. What a remote store
+        opens has ``read_at(offset, size) -> bytes`` as well, for any number of threads at once, or is a file of this
+        machine with a descriptor.
 
         Args:
             size: bytes, and

@@ -9,8 +9,8 @@ back from a process that dies, however it dies:
 - Whoever reads a copy holds it shared. Making room removes the copies that were not opened for the longest
   time, of those that nobody holds: removing an open one would free no byte. (It would harm nobody either: a
   file without a name stays readable to those who have it open. So a damaged copy is dropped at once.)
-- Whoever makes room, and takes it for a shard, holds the folder. The temporary file has its full size from
-  then on, so that the sizes of all files together are what the cache takes or will take.
+- Whoever makes room, and takes it for a shard, holds the folder, as does whoever renames a file. The temporary
+  file has its full size from then on, so that the sizes of all files are what the cache takes or will take.
 
 Bytes are compared with their sha256 when they are fetched. A copy that is opened later is looked at for its
 size; pages have checksums, and a reader that finds a wrong one has the copy discarded.
@@ -18,37 +18,28 @@ size; pages have checksums, and a reader that finds a wrong one has the copy dis
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
 import hashlib
 import os
-import re
-import stat
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.storage.durable import locked
 from tokenlake.storage.remote.target import Bytes, Target
+from tokenlake.storage.shardroom import COPY_NAME, PART, holds_alone, open_copy, take_room
 
 DEFAULT_BYTES: Final = 64 << 30
 STALL_SECONDS: Final = 300.0  # above the time that a failing request is tried again
 
-_NAME: Final = re.compile(r"[0-9a-f]{64}")
-_PART: Final = ".part-"
 _LOOK_SECONDS: Final = (
     0.005,
     0.1,
 )  # the pauses between looks at another process's work, the first and the longest
 _TRIES: Final = 2
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# File systems that cannot set space aside; a write says then that the disk is full.
-_NO_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 
 
 class _WriteFailed(StoreError):
@@ -99,31 +90,29 @@ class ShardCache:
         Raises:
             IntegrityError: what was fetched has another sha256, twice.
         """
-        if not _NAME.fullmatch(sha256):
-            raise StoreError(f"{what}: {sha256!r} is no sha256; expected 64 of 0-9 and a-f")
-        copy = self._folder / sha256
+        copy = self._folder / _checked(sha256, what)
         try:
-            found = _opened(copy, size)
+            found = open_copy(copy, size)
             return found if found is not None else self._made(copy, size, fetch, what)
         except _WriteFailed as error:
             return self._without(what, str(error))
         except OSError as error:
-            return self._without(what, f"{error.strerror} ({error.filename})")
+            return self._without(what, error.strerror or str(error))
 
     def discard(self, sha256: str) -> bool:
         """Drop a copy that is damaged, and say whether there was one; who has it open keeps what it has."""
         try:
-            (self._folder / sha256).unlink()
+            (self._folder / _checked(sha256, "a copy")).unlink()
         except OSError:
             return False
         return True
 
     def _made(self, copy: Path, size: int, fetch: Callable[[Target], None], what: str) -> BinaryIO | None:
         """Fetch a copy, or wait for the process or thread that does."""
-        part, watch = self._folder / f"{_PART}{copy.name}", _Watch(self._stall_seconds)
+        part, watch = self._folder / f"{PART}{copy.name}", _Watch(self._stall_seconds)
         while True:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-            if _holds_alone(descriptor, part):
+            if holds_alone(descriptor, part):
                 return self._filled(descriptor, part, copy, size, fetch, what)
             try:
                 there = os.fstat(descriptor)
@@ -134,7 +123,7 @@ class ShardCache:
                     what, f"the process that fetches it has not gone on for {self._stall_seconds:g} s"
                 )
             watch.pause()
-            if (found := _opened(copy, size)) is not None:
+            if (found := open_copy(copy, size)) is not None:
                 return found
 
     def _filled(
@@ -143,14 +132,15 @@ class ShardCache:
         """Fetch into a temporary file that this thread holds, and publish it; closes the descriptor or returns it."""
         stream: BinaryIO | None = None
         try:
-            if (found := _opened(copy, size)) is not None:
+            if (found := open_copy(copy, size)) is not None:
                 return found  # published after we looked and before we held its next temporary file
-            if (problem := self._take_room(part_fd, size)) is not None:
+            if (problem := take_room(self._folder, part_fd, size, self._max_bytes)) is not None:
                 return self._without(what, problem)
             _fetch(part_fd, size, copy.name, fetch, what)
             os.fsync(part_fd)
             os.fchmod(part_fd, 0o444)
-            part.rename(copy)
+            with locked(self._folder):  # who counts must not miss it between two names
+                part.rename(copy)
             fcntl.flock(part_fd, fcntl.LOCK_SH)
             stream = os.fdopen(part_fd, "rb")
             stream.seek(0)
@@ -159,40 +149,6 @@ class ShardCache:
             if stream is None:
                 part.unlink(missing_ok=True)
                 os.close(part_fd)
-
-    def _take_room(self, part_fd: int, size: int) -> str | None:
-        """Give the temporary file its size, removing old copies for it; return why that cannot be, or None."""
-        if size > self._max_bytes:
-            return f"it has {size} bytes, and cache_bytes is {self._max_bytes}"
-        with locked(self._folder):
-            kept = self._kept()
-            used, fits = sum(one.size for one in kept), False
-            for one in [*kept, None]:
-                fits = used + size <= self._max_bytes
-                if fits and _reserved(part_fd, size):
-                    return None
-                if one is None:
-                    break
-                if _removed(one.path):
-                    used -= one.size
-        if fits:
-            return "the disk is full"
-        return f"the {self._max_bytes} bytes of cache_bytes are taken by shards that are open"
-
-    def _kept(self) -> list[_Kept]:
-        """Return copies and what is being fetched, the least recently opened first; sweeps what dead processes left."""
-        found: list[_Kept] = []
-        with os.scandir(self._folder) as entries:
-            for entry in entries:
-                part = entry.name.startswith(_PART)
-                if not part and not _NAME.fullmatch(entry.name):
-                    continue
-                if part and _removed(Path(entry.path)):
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    there = entry.stat(follow_symlinks=False)
-                    found.append(_Kept(there.st_mtime_ns, there.st_size, Path(entry.path)))
-        return sorted(found, key=lambda one: one.opened)
 
     def _without(self, what: str, problem: str) -> None:
         if not self._warned:
@@ -203,16 +159,6 @@ class ShardCache:
                 RuntimeWarning,
                 stacklevel=5,
             )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A file of the cache: when it was opened last (ns), its bytes, its path."""
-
-    opened: int
-    size: int
-    path: Path
 
 
 @final
@@ -262,26 +208,10 @@ class _Watch:
         self._pause = min(2 * self._pause, _LOOK_SECONDS[1])
 
 
-def _opened(copy: Path, size: int) -> BinaryIO | None:
-    """Open a copy, held shared, and note that it is in use; one of a wrong size is dropped."""
-    try:
-        descriptor = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    try:
-        # Where another process is about to remove it, it does: we have it open, and it stays readable to us.
-        _hold(descriptor, fcntl.LOCK_SH)
-        there = os.fstat(descriptor)
-        if stat.S_ISREG(there.st_mode) and there.st_size == size:
-            with contextlib.suppress(PermissionError):  # another user's copy
-                os.utime(descriptor)
-            stream, descriptor = os.fdopen(descriptor, "rb"), -1
-            return stream
-        copy.unlink(missing_ok=True)
-        return None
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+def _checked(sha256: str, what: str) -> str:
+    if not COPY_NAME.fullmatch(sha256):
+        raise StoreError(f"{what}: {sha256!r} is no sha256; expected 64 of 0-9 and a-f")
+    return sha256
 
 
 def _fetch(descriptor: int, size: int, sha256: str, fetch: Callable[[Target], None], what: str) -> None:
@@ -299,60 +229,3 @@ def _fetch(descriptor: int, size: int, sha256: str, fetch: Callable[[Target], No
         expected=sha256,
         got=got,
     )
-
-
-def _hold(descriptor: int, kind: int) -> bool:
-    """Lock an open file without waiting; say whether that went."""
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _holds_alone(descriptor: int, path: Path) -> bool:
-    """Lock a temporary file; it must not have been published or removed while it was being locked."""
-    if not _hold(descriptor, fcntl.LOCK_EX):
-        return False
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _removed(path: Path) -> bool:
-    """Remove a file that nobody holds; say whether it is gone."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    try:
-        if not _hold(descriptor, fcntl.LOCK_EX):
-            return False
-        path.unlink(missing_ok=True)
-        return True
-    except PermissionError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _reserved(descriptor: int, size: int) -> bool:
-    """Give an empty file its size, on the disk where the file system can; say whether there is room."""
-    os.ftruncate(descriptor, 0)
-    try:
-        if size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
-        else:
-            os.ftruncate(descriptor, size)
-    except OSError as error:
-        if error.errno in _NO_RESERVE:
-            os.ftruncate(descriptor, size)
-            return True
-        if error.errno not in _NO_ROOM:
-            raise
-        os.ftruncate(descriptor, 0)
-        return False
-    return True

@@ -1,0 +1,137 @@
+"""The loaders compared: how each is started, from which form of the rows, and where its package is."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from benchmarks.contenders import INSTALL
+from benchmarks.measure import ROOT
+
+Role = Literal["ours", "peer", "ceiling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """One line of the table.
+
+    Attributes:
+        name: what the table calls it.
+        program: module of :mod:`benchmarks.systems`.
+        form: of the rows, one of :data:`benchmarks.systems.loader_convert.FORMATS`; empty: the store itself.
+        variant: passed to the program.
+        module: what must be importable.
+        order: in which rows come, in words.
+        share: of the epochs that the others deliver; slow ones deliver fewer.
+        role: ceilings check, shuffle or collect nothing, and are no loaders.
+    """
+
+    name: str
+    program: str
+    form: str = ""
+    variant: str = ""
+    module: str = "tokenlake.loader"
+    order: str = "global shuffle"
+    share: float = 1.0
+    role: Role = "peer"
+
+    def missing(self) -> str | None:
+        """Why it cannot run here, with the install line; None if it can."""
+        python = interpreter(self.module)
+        if _imports(python, self.module):
+            return None
+        return f"{self.name} left out, {self.module} not installed for {python}: {_install(self.module)}"
+
+
+OURS: Final = "tokenlake, input_ids"
+SEGMENTS: Final = "tokenlake, input_ids, segment_ids, positions"
+EVERYTHING: Final = "tokenlake, all four columns"
+MIXTURE: Final = "tokenlake, mixture of three, input_ids"
+MIXTURE_EVERYTHING: Final = "tokenlake, mixture of three, all four columns"
+GRAIN: Final = "Grain Parquet"
+UNSHUFFLED: Final = "Grain Parquet, unshuffled"
+LITDATA: Final = "litdata TokensLoader"
+
+LOADERS: Final = (
+    Loader(OURS, "loader_tokenlake", variant="ids", role="ours"),
+    Loader(SEGMENTS, "loader_tokenlake", variant="segments", role="ours"),
+    Loader(EVERYTHING, "loader_tokenlake", variant="all", role="ours"),
+    Loader(MIXTURE, "loader_tokenlake", variant="mixture", role="ours"),
+    Loader(MIXTURE_EVERYTHING, "loader_tokenlake", variant="mixture-all", role="ours"),
+    Loader(
+        "tokenlake, input_ids, jax.Array on the CPU",
+        "loader_tokenlake",
+        variant="jax",
+        module="jax",
+        role="ours",
+    ),
+    Loader(
+        *(
+            GRAIN,
+            "loader_grain",
+            "parquet",
+            "parquet",
+            "grain",
+            "files shuffled, 16 interleaved, window of 10,000",
+        ),
+    ),
+    Loader(UNSHUFFLED, "loader_grain", "parquet", "stored", "grain", "16 files interleaved"),
+    Loader("Grain ArrayRecord", "loader_grain", "arrayrecord", "arrayrecord", "grain"),
+    Loader(LITDATA, "loader_litdata", "litdata", module="litdata", order="chunks shuffled, rows inside each"),
+    Loader("datasets, Arrow mapped", "loader_datasets", "datasets", module="datasets"),
+    Loader("MosaicML MDS", "loader_mds", "mds", module="streaming", order="py1e, its default", share=0.25),
+    Loader(
+        "pyarrow row groups",
+        "loader_bare",
+        variant="parquet",
+        module="pyarrow",
+        order="stored",
+        role="ceiling",
+    ),
+    Loader("zstd blocks", "loader_bare", "zstd", "zstd", "pyarrow", "stored", role="ceiling"),
+    Loader("memory copy", "loader_bare", "ids", "copy", "numpy", "stored", role="ceiling"),
+)
+_PACKAGES: Final = {"streaming": "mosaicml-streaming"}
+
+
+def interpreter(module: str) -> str:
+    """Return the Python that has a peer: ``BENCH_PYTHON_LITDATA`` and so on, else this one."""
+    return os.environ.get(f"BENCH_PYTHON_{module.partition('.')[0].upper()}", sys.executable)
+
+
+def release(module: str) -> str:
+    """Return ``grain 0.2.18``: the package of a module that is there, as its interpreter has it."""
+    name = _PACKAGES.get(module, module)
+    look = f"import importlib.metadata as m; print(m.version({name!r}))"
+    done = subprocess.run([interpreter(module), "-c", look], capture_output=True, text=True)
+    return f"{name} {done.stdout.strip() or 'of an unknown version'}"
+
+
+def command(loader: Loader, data: Path, passes: int) -> list[str]:
+    """The command line of one run."""
+    variant = ["--variant", loader.variant] if loader.variant else []
+    program = f"benchmarks.systems.{loader.program}"
+    return [interpreter(loader.module), "-m", program, str(data), str(passes), *variant]
+
+
+@cache
+def _imports(python: str, module: str) -> bool:
+    if python == sys.executable:
+        try:
+            return importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:
+            return False
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return not subprocess.run([python, "-c", look], cwd=ROOT, capture_output=True).returncode
+
+
+def _install(module: str) -> str:
+    package = _PACKAGES.get(module)
+    apart = f"in an environment of its own, named by BENCH_PYTHON_{module.upper()}"
+    return f"pip install {package}  ({apart})" if package else f"{INSTALL}, or {apart}"

@@ -1,0 +1,82 @@
+"""What nobody can beat by much: rows of the packed shards in the order they are stored, nothing shuffled.
+
+``parquet``: pyarrow, row group by row group, `input_ids` alone, checksums verified, batches copied together as a
+trainer would need them. ``zstd``: pages of the same size, decompressed and copied to a batch. ``copy``: batches copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.systems.loader_sink import BATCH, LENGTH, Sink, arguments
+
+
+def parquet(folder: Path) -> Iterator[Any]:
+    """Yield int32[n, 2048] of each row group."""
+    for path in sorted(folder.glob("*.parquet")):
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=["input_ids"], use_threads=False)
+                for chunk in table.column(0).chunks:
+                    yield chunk.flatten().to_numpy().reshape(-1, LENGTH)
+
+
+def zstd(folder: Path) -> Iterator[Any]:
+    """Yield int32[n, 2048] of each compressed block: what lies in one page."""
+    codec: Any = pa.Codec("zstd")
+    for path in sorted(folder.glob("*.zstd")):
+        sizes = np.load(path.with_suffix(".npy"))
+        data = path.read_bytes()
+        view, place = memoryview(data), 0
+        for packed, size in sizes.tolist():
+            plain = codec.decompress(view[place : place + packed], size)
+            place += packed
+            yield np.frombuffer(plain, np.int32).reshape(-1, LENGTH)
+
+
+def copied(folder: Path) -> Iterator[Any]:
+    """Yield the rows of each uncompressed file, mapped into memory."""
+    for path in sorted(folder.glob("*.ids")):
+        yield np.memmap(path, np.int32, "r").reshape(-1, LENGTH)
+
+
+SOURCES: Final[dict[str, Callable[[Path], Iterator[Any]]]] = {
+    "parquet": parquet,
+    "zstd": zstd,
+    "copy": copied,
+}
+
+
+def batches(parts: Iterator[Any]) -> Iterator[Any]:
+    """Yield fresh int32[256, 2048], fewer rows at the end."""
+    batch, filled = np.empty((BATCH, LENGTH), np.int32), 0
+    for part in parts:
+        while len(part):
+            count = min(BATCH - filled, len(part))
+            batch[filled : filled + count] = part[:count]
+            part, filled = part[count:], filled + count
+            if filled == BATCH:
+                yield batch
+                batch, filled = np.empty((BATCH, LENGTH), np.int32), 0
+    if filled:
+        yield batch[:filled]
+
+
+def main() -> None:
+    """Deliver the epochs."""
+    given = arguments()
+    sink = Sink(given.order)
+    for _ in range(given.passes):
+        for batch in batches(SOURCES[given.variant](Path(given.data))):
+            sink.take(batch)
+    sink.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""MosaicML streaming: MDS shards, uncompressed, shuffled by its default algorithm, through torch's DataLoader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from streaming import StreamingDataset
+from streaming.base.util import clean_stale_shared_memory
+from torch.utils.data import DataLoader
+
+from benchmarks.systems.loader_sink import BATCH, Sink, arguments
+
+
+def main() -> None:
+    """Deliver the epochs."""
+    given = arguments()
+    clean_stale_shared_memory()
+    sink = Sink(given.order)
+    rows = StreamingDataset(local=given.data, shuffle=True, batch_size=BATCH, shuffle_seed=0)
+    loader: Any = DataLoader(rows, batch_size=BATCH, num_workers=0)
+    for _ in range(given.passes):
+        for batch in loader:
+            sink.take(np.ascontiguousarray(batch["input_ids"].numpy(), np.int32))
+    sink.finish()
+
+
+if __name__ == "__main__":
+    main()
