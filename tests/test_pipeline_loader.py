@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -15,12 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tokenlake as tl
 from tests.pipeline_support import Counted, Endless, prefetching_threads, require_no_threads, tokens
-from tests.sharded_support import Known, Plain
-from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceError
+from tests.reading_support import lake_of
+from tests.sharded_support import Known, Plain, counted
+from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.pipeline.loader import AsyncDataLoader
 from tokenlake.pipeline.shuffling import shuffled_by_buffer
 from tokenlake.prefetching import Prefetched
+from tokenlake.sources.sharded import ShardedDataSource
 
 
 def numbered(count: int) -> Known:
@@ -310,6 +314,7 @@ def test_a_length_that_is_unknown_is_a_type_error():
         {"shuffle_buffer_size": 0},
         {"padding_side": "middle"},
         {"source": 3},
+        {"sharding": object()},
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any]):
@@ -318,6 +323,189 @@ def test_wrong_arguments_are_refused(options: dict[str, Any]):
         AsyncDataLoader(**given)
 
 
-def test_devices_are_not_available_yet():
-    with pytest.raises(NotAvailableError, match="sharding"):
-        AsyncDataLoader(numbered(1), sharding=object())
+class Twice(tl.ExpandTransform):
+    """Two rows of most, none of some."""
+
+    def __call__(self, example: Any) -> Iterator[dict[str, Any]]:
+        if example["id"] % 5 != 3:
+            yield from (dict(example), {"id": -example["id"]})
+
+
+SOURCES: dict[str, Any] = {
+    "shards": lambda: Plain(counted(a=9, b=0, c=14)),
+    "gaps": lambda: Known(
+        {"a": [{"id": 0}, {}, {}, {"id": 1}], "b": [{}, *({"id": i} for i in range(2, 17))]}
+    ),
+    "filtered": lambda: Plain(counted(a=9, b=14)).filter(lambda row: row["id"] % 3),
+    "several rows of one": lambda: Plain(counted(a=7, b=6)).transform(Twice()),
+    "mixture": lambda: tl.MixedShardedSource(
+        {"x": Plain(counted(a=9)), "y": Plain(counted(b=8))}, {"x": 0.5, "y": 0.5}, 4, 1, "all_exhausted"
+    ),
+    "rows in memory": lambda: [{"id": i} for i in range(19)],
+}
+
+
+@settings(max_examples=120)
+@given(
+    st.sampled_from(sorted(SOURCES)),
+    st.integers(1, 6),
+    st.none() | st.integers(1, 30),
+    st.integers(0, 45),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_state_goes_on_exactly(
+    name: str, size: int, buffer: int | None, cut: int, prefetch: bool, drop_last: bool
+):
+    def loader() -> AsyncDataLoader:
+        return AsyncDataLoader(
+            SOURCES[name](), size, prefetch, shuffle_buffer_size=buffer, drop_last=drop_last, seed=5
+        )
+
+    whole = loader()
+    epochs = [ids_of(whole) for _ in range(3)]
+    cut, epoch = min(cut % (len(epochs[0]) + 1), len(epochs[0])), cut % 2
+    first = loader()
+    for _ in range(epoch):
+        ids_of(first)
+    begun = iter(first)
+    head = ids_of(islice(begun, cut))
+    state = json.loads(json.dumps(first.state_dict()))
+    second = loader()
+    second.load_state_dict(state)
+    assert head + ids_of(second) == epochs[epoch]
+    assert second.state_dict()["epoch"] == epoch + 1
+    assert ids_of(second) == epochs[epoch + 1]
+    begun.close()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Seeking(ShardedDataSource):
+    """Numbered rows that can be opened anywhere, and a count of those that were drawn."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.drawn = rows, 0
+
+    @property
+    def shard_names(self) -> Any:
+        return ("a",)
+
+    def open_shard(self, shard_name: str) -> Iterator[dict[str, Any]]:
+        return (row for _, row in self.open_shard_numbered(shard_name))
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number in range(row, self.rows):
+            self.drawn += 1
+            yield number, {"id": number}
+
+
+@pytest.mark.parametrize(("buffer", "most"), [(None, 1), (20, 400)])
+def test_a_source_that_seeks_is_read_from_the_oldest_row_that_is_still_to_come(buffer: int | None, most: int):
+    source = Seeking(5000)
+    loader = AsyncDataLoader(source, 10, False, shuffle_buffer_size=buffer)
+    begun = iter(loader)
+    ids_of(islice(begun, 400))
+    state, wanted = loader.state_dict(), ids_of(begun)
+    again = AsyncDataLoader(source, 10, False, shuffle_buffer_size=buffer)
+    again.load_state_dict(state)
+    source.drawn = 0
+    assert ids_of(again) == wanted
+    assert source.drawn <= 1000 + most
+
+
+def test_a_state_counts_what_was_delivered_and_not_what_was_prepared():
+    loader = AsyncDataLoader(numbered(40), 2, True, 2, 8)
+    batches = iter(loader)
+    next(batches)
+    time.sleep(0.05)
+    assert loader.state_dict()["rows"] == 2
+    other = iter(loader)  # a second iteration is the next epoch; the first one says nothing any more
+    next(batches)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["rows"]) == (1, 0)
+    next(other)
+    assert loader.state_dict()["rows"] == 2
+
+
+def test_a_state_of_another_run_is_refused():
+    state = AsyncDataLoader(numbered(4), 2, seed=1).state_dict()
+    with pytest.raises(ConfigError, match=r"seed is 1 there and 2 here; shuffle_buffer_size is None there"):
+        AsyncDataLoader(numbered(4), 2, seed=2, shuffle_buffer_size=3).load_state_dict(state)
+    with pytest.raises(ConfigError, match="shards is 1 there and 2 here"):
+        AsyncDataLoader(Known(counted(a=1, b=1)), 2, seed=1).load_state_dict(state)
+    with pytest.raises(ConfigError, match="no state of a loader of rows"):
+        AsyncDataLoader(numbered(4), 2).load_state_dict({"step": 1})
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
+    return tl.open(lake_of(tmp_path_factory).url, "learned")
+
+
+def _ids(batches: Any) -> list[Any]:
+    return [np.asarray(batch["input_ids"]).tolist() for batch in batches]
+
+
+def test_of_a_stored_dataset_it_is_the_loader(learned: tl.Dataset):
+    wanted = [_ids(tl.DataLoader(learned, 6, shuffle=False, drop_last=True))]
+    both = tl.DataLoader(learned, 6, seed=2, drop_last=True)
+    wanted += [_ids(both), _ids(both)]
+    assert _ids(AsyncDataLoader(learned, 6)) == wanted[0]
+    loader = AsyncDataLoader(learned, 6, shuffle_buffer_size=1, seed=2)
+    assert len(loader) == len(wanted[1])
+    head = _ids(islice(loader, 3))
+    state = loader.state_dict()
+    assert head + _ids(loader) == wanted[1]  # goes on where it was left
+
+    async def collect() -> list[Any]:
+        return _ids([batch async for batch in loader])
+
+    assert asyncio.run(collect()) == wanted[2]
+    again = tl.DataLoader(learned, 6, seed=2, drop_last=True)
+    again.load_state_dict(state)
+    assert head + _ids(again) == wanted[1]
+    with pytest.raises(ConfigError, match="pad_token_id"):
+        AsyncDataLoader(learned, 6, pad_token_id=0)
+    require_no_threads()
+
+
+def test_of_a_mixture_it_is_the_loader(learned: tl.Dataset):
+    mixture = tl.Mixture({"a": learned}, {"a": 1.0}, rows=30)
+    assert _ids(AsyncDataLoader(mixture, 6, False)) == _ids(tl.DataLoader(mixture, 6, drop_last=True))
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_batches_on_devices(learned: tl.Dataset, prefetch: bool):
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    source = tokens([2, 3, 1, 2, 3])
+    wanted = list(AsyncDataLoader(source, 2, pad_token_id=9))
+    for options in ({"sharding": sharding}, {"prefetch_to_device": True}):
+        loader = AsyncDataLoader(source, 2, prefetch, pad_token_id=9, **options)
+        batches = list(loader)
+        for batch, right in zip(batches, wanted, strict=True):
+            assert batch.keys() == right.keys()
+            for name, values in batch.items():
+                assert isinstance(values, jax.Array)
+                assert values.dtype == right[name].dtype == np.int32
+                assert np.array_equal(values, right[name])
+        assert loader.state_dict()["epoch"] == 1
+        left: Any = iter(loader)
+        next(left)
+        left.close()
+        assert list(left) == []
+        assert loader.state_dict()["rows"] == 2
+        stored = AsyncDataLoader(learned, 8, prefetch, **options)
+        assert _ids(stored) == _ids(tl.DataLoader(learned, 8, shuffle=False))
+        assert isinstance(next(iter(stored))["input_ids"], jax.Array)
+    assert batches[0]["input_ids"].sharding.device_set == {jax.local_devices()[0]}
+    require_no_threads()
+
+
+def test_what_no_device_holds_is_refused_by_name():
+    for rows in ([{"text": "a"}], [{"id": 1}]):
+        with pytest.raises(ConfigError, match=rf"the field '{next(iter(rows[0]))}' is .*drop_fields"):
+            list(AsyncDataLoader(Plain({"a": rows}), 1, prefetch_to_device=True))
+    with pytest.raises(ConfigError, match="drop_last"):
+        AsyncDataLoader(numbered(3), 2, drop_last=False, prefetch_to_device=True)

@@ -223,6 +223,10 @@ class Dataset:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What a copy or a worker process gets: nothing that is open, locked or decoded.
+        return Dataset, (self._store, self.manifest, self.split)
+
     def __repr__(self) -> str:
         length = "" if self.manifest.seq_length is None else f" x {self.manifest.seq_length}"
         return f"Dataset({self.name}: {len(self):,} rows{length}, {self.kind})"

@@ -16,6 +16,8 @@ module         what is in it
 `saved`        rows that are written once and read back from there
 `cached`       rows that are kept on disk while they are drawn for the first time
 `loader`       :class:`AsyncDataLoader`: rows to batches, prepared ahead by threads
-`batches`, `shuffling`, `prefetching`    its parts
+`rowloader`, `rowbatches`, `places`    delivering rows, their order, and where an epoch is taken up again
+`devices`      batches as `jax.Array`
+`batches`, `shuffling`    more of its parts
 =============  ==========================================================================================
 """

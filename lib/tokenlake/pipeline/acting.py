@@ -49,7 +49,6 @@ _RULES: Final[dict[str, dict[str, _Rule]]] = {
         "epochs": _Rule("total_rows and total_tokens end a mixture, and stop_strategy does"),
     },
     "save": {"push_to_hub": _Rule("push the saved files by hand", (False,))},
-    "load": {"prefetch_to_device": _Rule("it comes with the loader; batches are numpy arrays", (False,))},
     "cache": {
         "enabled": _Rule(_CACHES, (True,)),
         "cache_type": _Rule(_CACHES, ("hierarchical",)),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
-from functools import partial
-from itertools import islice
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, final
 
-from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.order.random import key_of
-from tokenlake.pipeline.batches import Batch, Filling, batch_of
-from tokenlake.pipeline.shuffling import shuffled_by_buffer
-from tokenlake.prefetching import Prefetched
+from tokenlake.errors import ConfigError
+from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.loader import DataLoader
+from tokenlake.loader.mixture import Mixture
+from tokenlake.pipeline.batches import Batch, Filling
+from tokenlake.pipeline.devices import RowPlacement, first_device
+from tokenlake.pipeline.rowbatches import RowOrder
+from tokenlake.pipeline.rowloader import RowLoader
 from tokenlake.sources.sharded.base import ShardedDataSource
 from tokenlake.sources.sharded.fields import Row
 
@@ -30,14 +31,24 @@ class AsyncDataLoader:
 
         async for batch in loader: ...
 
-    Every iteration is an epoch: it reads the source from its beginning, and with a shuffle buffer in another order than
-    the last one; which order is a function of `seed` and of how many iterations came before. Batches and their order
-    do not depend on prefetching. Threads end with the iteration, also where it is left in the middle.
+    Of a stored dataset (``tl.open``) or a ``tl.Mixture`` it is a :class:`tokenlake.DataLoader` that can be awaited,
+    with all that one promises: a pass is an epoch, a loop goes on behind the last batch that was delivered.
+
+    Of other rows every iteration is an epoch: it reads the source from its beginning, and with a shuffle buffer in
+    another order than the last one; which order is a function of `seed` and of how many iterations came before.
+    Batches and their order do not depend on prefetching. Threads end with the iteration, also where it is left in the
+    middle.
+
+    :meth:`state_dict` counts batches that were delivered; :meth:`load_state_dict` lets the next iteration go on behind
+    them, exactly. What that costs is up to the source: without a shuffle buffer, opening one shard at one row, which
+    files of blocks and lines seek to, and any other iterable is drawn from its beginning. With a buffer, reading again
+    from the oldest row that still waits in it, in the mean ``size * ln(size)`` rows back, and 1 s of draws for every
+    few million rows that were delivered.
     """
 
     def __init__(
         self,
-        source: ShardedDataSource | Iterable[Row],
+        source: ShardedDataSource | Iterable[Row] | Dataset | Mixture,
         batch_size: int = 8,
         prefetch_enabled: bool = True,
         prefetch_workers: int = 2,
@@ -48,91 +59,109 @@ class AsyncDataLoader:
         *,
         pad_token_id: int | None = None,
         padding_side: Literal["left", "right"] = "right",
-        sharding: object = None,
+        sharding: Any = None,
+        prefetch_to_device: bool = False,
     ) -> None:
         """Read nothing yet.
 
         Args:
-            source: rows; every iteration begins anew, which an iterator that was drawn from cannot.
+            source: rows; every iteration begins anew, which an iterator that was drawn from cannot. Or packed rows that
+                are stored: a ``Dataset`` or a ``Mixture``.
             batch_size: rows of a batch.
             prefetch_enabled: let threads prepare batches ahead.
             prefetch_workers: so many of them. One at a time draws rows, which are then made a batch side by side.
             prefetch_buffer_size: batches that are ready or in work at most.
-            shuffle_buffer_size: rows of the buffer that rows are drawn from at random; None: rows stay in order.
+            shuffle_buffer_size: rows of the buffer that rows are drawn from at random; None: rows stay in order. The
+                rows of a ``Dataset`` are shuffled over the whole epoch, whatever the number, and those of a ``Mixture``
+                always are.
             drop_last: leave out a last batch of fewer rows.
             seed: of the shuffle; None is 0.
             pad_token_id: rows of different lengths are filled up with it to the longest of each batch, and every batch
                 has an ``attention_mask``; None: such rows are an error.
             padding_side: where it goes.
-            sharding: for devices; not available yet.
+            sharding: a ``jax.sharding.Sharding`` of batches (rows, ids): batches are global ``jax.Array``, `batch_size`
+                rows over all hosts. Of a ``Dataset`` or a ``Mixture`` each host reads only its rows; other rows have no
+                known place before they are read, so every host draws all of them and puts only its own onto devices.
+            prefetch_to_device: put batches onto devices ahead; without `sharding` onto the first one of this process.
 
         Raises:
             ConfigError: an argument is not what is allowed.
-            NotAvailableError: `sharding` is given.
+            MissingExtraError: batches on devices are asked for, and jax is not installed.
         """
-        if sharding is not None:
-            raise NotAvailableError(
-                "sharding: batches on devices come with the loader of JAX arrays; today batches are numpy arrays, "
-                "which jax.device_put(batch, sharding) takes"
-            )
-        if not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        stored = isinstance(source, Dataset | Mixture)
+        if not stored and not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"source: got a {type(source).__name__}, must be a source of rows")
         if padding_side not in ("left", "right"):
             raise ConfigError(f"padding_side: got {padding_side!r}, must be 'left' or 'right'")
-        self._source = source
-        self._size = _count("batch_size", batch_size)
-        self._prefetch = prefetch_enabled
-        self._workers = _count("prefetch_workers", prefetch_workers)
-        self._ahead = _count("prefetch_buffer_size", prefetch_buffer_size)
-        self._buffer = (
-            None if shuffle_buffer_size is None else _count("shuffle_buffer_size", shuffle_buffer_size)
+        size = _count("batch_size", batch_size)
+        workers = _count("prefetch_workers", prefetch_workers)
+        ahead = _count("prefetch_buffer_size", prefetch_buffer_size)
+        buffer = None if shuffle_buffer_size is None else _count("shuffle_buffer_size", shuffle_buffer_size)
+        if prefetch_to_device and sharding is None:
+            sharding = first_device()
+        if stored:
+            if pad_token_id is not None:
+                raise ConfigError("pad_token_id: stored rows are packed to one length; leave it out")
+            self._loader = DataLoader(
+                source,
+                size,
+                seed=seed or 0,
+                shuffle=buffer is not None or isinstance(source, Mixture),
+                drop_last=drop_last,
+                sharding=sharding,
+                prefetch=ahead if prefetch_enabled else 0,
+                workers=workers if prefetch_enabled else 0,
+            )
+            return
+        if sharding is not None and not drop_last:
+            raise ConfigError("drop_last: False, but batches on devices are all full; leave it out")
+        self._loader = RowLoader(
+            RowOrder(source, size, buffer, drop_last, seed or 0),
+            None if pad_token_id is None else Filling(pad_token_id, padding_side),
+            None if sharding is None else RowPlacement(sharding, size),
+            prefetch=prefetch_enabled,
+            workers=workers,
+            ahead=ahead,
         )
-        self._drop_last, self._seed = drop_last, seed or 0
-        filling = None if pad_token_id is None else Filling(pad_token_id, padding_side)
-        self._make = partial(batch_of, filling=filling)
-        self._epoch = 0
 
     def __iter__(self) -> Iterator[Batch]:
         """Return the batches of the next epoch; whatever a source raises is raised where its batch would be."""
-        return self._prefetched() if self._prefetch else map(self._make, self._chunks())
+        return iter(self._loader)
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         """Return the batches of the next epoch, which a thread prepares while the event loop goes on."""
-        return self._awaited(self._prefetched())
+        return _awaited(self._loader)
 
     def __len__(self) -> int:
         """Return how many batches an epoch has; TypeError where the source does not know how many rows it has."""
-        rows = len(self._source)  # pyright: ignore[reportArgumentType]
-        return rows // self._size if self._drop_last else -(-rows // self._size)
+        return len(self._loader)
 
     def __bool__(self) -> bool:
         return True  # `if loader:` must not ask for a length that may be unknown
 
-    def _prefetched(self) -> Prefetched[list[Row], Batch]:
-        return Prefetched(self._chunks(), self._make, workers=self._workers, ahead=self._ahead)
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`load_state_dict` needs to go on behind the last batch that was delivered: JSON, small."""
+        return self._loader.state_dict()
 
-    async def _awaited(self, batches: Prefetched[list[Row], Batch]) -> AsyncIterator[Batch]:
-        try:
-            while True:
-                batch: Any = await asyncio.to_thread(next, batches, _END)
-                if batch is _END:
-                    return
-                yield batch
-        finally:
-            await asyncio.to_thread(batches.close)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another loader stood, of the same source and order; the next iteration begins there.
 
-    def _chunks(self) -> Iterator[list[Row]]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        return self._chunks_of(epoch)
+        Raises:
+            ConfigError: the state is of another source or of another order; says what differs.
+        """
+        self._loader.load_state_dict(state)
 
-    def _chunks_of(self, epoch: int) -> Iterator[list[Row]]:
-        rows = iter(self._source)
-        if self._buffer is not None:
-            rows = shuffled_by_buffer(rows, self._buffer, key_of(self._seed, epoch))
-        while chunk := list(islice(rows, self._size)):
-            if len(chunk) < self._size and self._drop_last:
+
+async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Batch]:
+    batches: Any = loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else iter(loader)
+    try:
+        while True:
+            batch: Any = await asyncio.to_thread(next, batches, _END)
+            if batch is _END:
                 return
-            yield chunk
+            yield batch
+    finally:
+        await asyncio.to_thread(batches.close)
 
 
 def _count(name: str, value: object) -> int:

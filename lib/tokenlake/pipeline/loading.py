@@ -27,6 +27,7 @@ class LoadStage(BaseStage):
 
         Raises:
             NotAvailableError: an option that a pipeline does not act on is set.
+            MissingExtraError: batches on devices are asked for, and jax is not installed.
         """
         check_stage(context.config, "load")
         load = context.config.load
@@ -40,6 +41,7 @@ class LoadStage(BaseStage):
                 shuffle_buffer_size=load.shuffle_buffer_size,
                 drop_last=load.drop_last,
                 seed=context.seed,
+                prefetch_to_device=load.prefetch_to_device,
                 **_padding(name, context),
             )
             for name, source in data.items()
