@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 import tokenlake as tl
 from tests.batch_digest import digest
 from tests.jax_checks import check_batch, reference
+from tokenlake.adapters.orbax import LoaderHandler, LoaderRestore, LoaderSave
 from tokenlake.errors import ConfigError
-from tokenlake.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
 
 ROWS = 16
 

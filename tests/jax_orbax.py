@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
 from tests.jax_checks import check_batch, reference
+from tokenlake.adapters.orbax import LoaderHandler, LoaderRestore, LoaderSave
 from tokenlake.errors import ConfigError, NotFoundError
-from tokenlake.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
 
 ROWS = 16
 

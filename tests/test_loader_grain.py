@@ -19,8 +19,8 @@ from grain._src.python.testing.experimental import assert_equal_output_after_che
 
 import tokenlake as tl
 from tests.reading_support import lake_of
+from tokenlake.adapters.grain import grain_dataset, grain_source
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.grain import grain_dataset, grain_source
 
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seed": 3}
 
@@ -178,7 +178,7 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl
 
 
 def test_a_missing_grain_is_named_with_its_install_line(learned: tl.Dataset, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "tokenlake.loader.grainbatches", raising=False)
+    monkeypatch.delitem(sys.modules, "tokenlake.adapters.grain.batches", raising=False)
     monkeypatch.setitem(sys.modules, "grain", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[grain\]'"):
         grain_dataset(learned, 4)

@@ -18,13 +18,13 @@ from torch.utils.data import DataLoader as TorchLoader
 
 import tokenlake as tl
 from tests.reading_support import lake_of
+from tokenlake.adapters.grain import grain_dataset
+from tokenlake.adapters.hf import hf_dataset, to_hf
+from tokenlake.adapters.hf.columns import HfColumns
+from tokenlake.adapters.hf.steps import HfSteps
+from tokenlake.adapters.run import Run
+from tokenlake.adapters.torch import torch_dataset
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.loader.grain import grain_dataset
-from tokenlake.loader.hf import hf_dataset, to_hf
-from tokenlake.loader.hfcolumns import HfColumns
-from tokenlake.loader.hfsteps import HfSteps
-from tokenlake.loader.torch import torch_dataset
-from tokenlake.loader.turns import Run
 from tokenlake.reading import StoredRows
 
 pytestmark = [

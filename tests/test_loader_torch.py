@@ -22,10 +22,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tokenlake as tl
 from tests.reading_support import lake_of
+from tokenlake.adapters.perprocess import PerProcess
+from tokenlake.adapters.torch import torch_dataset, torch_rows
+from tokenlake.adapters.torch.tensors import tensors_of
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.loader.perprocess import PerProcess
-from tokenlake.loader.torch import torch_dataset, torch_rows
-from tokenlake.loader.torchtensors import tensors_of
 
 # Workers are forked from a process where other tests have left threads; torchdata calls what torch deprecates.
 pytestmark = [
@@ -307,11 +307,11 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl
         torch_rows(tl.open(root, "texts"))
 
 
-@pytest.mark.parametrize("module", ["torchbatches", "torchrows"])
+@pytest.mark.parametrize("module", ["torch.batches", "torch.rows"])
 def test_a_missing_torch_is_named_with_its_install_line(
     learned: tl.Dataset, monkeypatch: pytest.MonkeyPatch, module: str
 ):
-    monkeypatch.delitem(sys.modules, f"tokenlake.loader.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"tokenlake.adapters.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[torch\]'"):
-        torch_dataset(learned, 4) if module == "torchbatches" else torch_rows(learned)
+        torch_dataset(learned, 4) if module == "torch.batches" else torch_rows(learned)

@@ -143,7 +143,6 @@ def test_the_rows_of_a_stream_are_pinned() -> None:
     found = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
     # (source, epoch, row group, row)
     assert found[:8] == [
-    ]
         (1, 0, 0, 2),
         (0, 0, 0, 1),
         (1, 0, 1, 1),

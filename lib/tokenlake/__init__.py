@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenlake._version import __version__
 
 if TYPE_CHECKING:
+    from tokenlake.adapters.grain import grain_dataset, grain_source
+    from tokenlake.adapters.hf import hf_dataset
+    from tokenlake.adapters.orbax import LoaderRestore, LoaderSave
+    from tokenlake.adapters.torch import torch_dataset, torch_rows
     from tokenlake.build.runner import BuildResult
     from tokenlake.catalog import Catalog
     from tokenlake.config import (
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
     from tokenlake.loader.loader import DataLoader
     from tokenlake.loader.mixture import Mixture
     from tokenlake.loader.opening import open
-    from tokenlake.loader.orbax import LoaderRestore, LoaderSave
     from tokenlake.manifest import Manifest
     from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
@@ -104,10 +107,15 @@ _HOME: Final = {
     "ColumnMapper": "tokenlake.discovery",
     "DataLoader": "tokenlake.loader.loader",
     "Dataset": "tokenlake.loader.dataset",
-    "LoaderRestore": "tokenlake.loader.orbax",
-    "LoaderSave": "tokenlake.loader.orbax",
+    "LoaderRestore": "tokenlake.adapters.orbax",
+    "LoaderSave": "tokenlake.adapters.orbax",
     "Mixture": "tokenlake.loader.mixture",
+    "grain_dataset": "tokenlake.adapters.grain",
+    "grain_source": "tokenlake.adapters.grain",
+    "hf_dataset": "tokenlake.adapters.hf",
     "open": "tokenlake.loader.opening",
+    "torch_dataset": "tokenlake.adapters.torch",
+    "torch_rows": "tokenlake.adapters.torch",
     "DatasetIntrospector": "tokenlake.discovery",
     "DatasetMixture": "tokenlake.legacy.mixture",
     "TextDatasetInform": "tokenlake.legacy.informs",
@@ -277,6 +285,9 @@ __all__ = [
     "create_source",
     "create_writer",
     "expand_data_files",
+    "grain_dataset",
+    "grain_source",
+    "hf_dataset",
     "load_config",
     "open",
     "pack_constant_length",
@@ -285,6 +296,8 @@ __all__ = [
     "save_dataset",
     "save_iterator",
     "tokenize_and_save",
+    "torch_dataset",
+    "torch_rows",
     "wrap_hf_dataset",
 ]
 

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, final
 
+from tokenlake.threads import start_thread
+
 Drawn = TypeVar("Drawn")
 Made = TypeVar("Made")
 
@@ -57,11 +59,9 @@ class Prefetched(Generic[Drawn, Made]):
     def _start(self) -> None:
         # Threads know the kitchen alone, so that a forgotten iterator is collected and closes it.
         self._threads = [
-            threading.Thread(target=self._kitchen.work, name=f"tokenlake-prefetch-{number}", daemon=True)
+            start_thread(self._kitchen.work, end=self._kitchen.close, name=f"tokenlake-prefetch-{number}")
             for number in range(self._workers)
         ]
-        for thread in self._threads:
-            thread.start()
 
 
 @final

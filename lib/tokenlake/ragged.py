@@ -29,6 +29,22 @@ def places(start: Int64, lengths: Int64) -> Int64:
     return np.repeat(start - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
+def grouped(values: Int64) -> tuple[Int64, Int64, Int64]:
+    """Bring equal values together.
+
+    As ``np.unique`` with counts, which first imports ``numpy.ma``: a tenth of the time to a first batch.
+
+    Returns:
+        an order that sorts the values and leaves equal ones as they came, int64[n]; the k distinct values, ascending;
+        and where each begins in that order and the last ends, int64[k + 1].
+    """
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    first = np.flatnonzero(np.diff(ascending)) + 1 if len(values) else np.zeros(0, np.int64)
+    offsets = np.concatenate([[0], first, [len(values)]]) if len(values) else np.zeros(1, np.int64)
+    return order, ascending[offsets[:-1]], offsets.astype(np.int64)
+
+
 def cells(lengths: Int64, width: int, *, left: bool) -> Bools:
     """Return which cells of n rows of `width` hold a value, padding being on the right or left: bool[n, width]."""
     place = np.arange(width)

@@ -60,7 +60,7 @@ def explain(
         int | None, Parameter(show_default=False, help="How often the loader is gone through. Default: 1.")
     ] = None,
     lanes: Annotated[int | None, Parameter(show_default=False, help="As the loader's.")] = None,
-    window: Annotated[int, Parameter(help="As the loader's.")] = 1,
+    window: Annotated[int | None, Parameter(show_default=False, help="As the loader's.")] = None,
     shuffle: Annotated[bool, Parameter(show_default=False, help="Off: rows as they are stored.")] = True,
     drop_last: Annotated[bool, Parameter(negative="", show_default=False, help="As the loader's.")] = False,
     step: Annotated[
@@ -135,7 +135,7 @@ class _Order:
     batch_size: str | None
     epochs: _Epochs | None
     lanes: int | None
-    window: int
+    window: int | None
     shuffle: bool
     drop_last: bool
 
@@ -158,7 +158,7 @@ class _Order:
             epochs=None if self.epochs == "none" else 1 if self.epochs is None else self.epochs,
             drop_last=self.drop_last,
             lanes=self.lanes,
-            window=self.window,
+            window=1 if self.window is None else self.window,
         )
 
 

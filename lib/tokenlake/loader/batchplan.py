@@ -93,6 +93,11 @@ class BatchPlan:
         orders = stream.stream.orders if isinstance(stream, MixedOrder) else [self._order]
         return max(order.window_rows for order in orders)
 
+    @property
+    def window_steps(self) -> int:
+        """Steps that a window lasts, about."""
+        return -(-self.window_rows // max(1, self.sizes.first // self.lanes))
+
     def next(self, place: Place) -> Batch | None:
         """Return the batch that comes next in this pass; None at its end."""
         return self.steps.next(place)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Self, final, overload
 
@@ -206,6 +207,18 @@ class Dataset:
             self.tokenizer.decode(row["input_ids"][end - length : end], skip_special_tokens=False)
             for length, end in zip(lengths, ends.tolist(), strict=True)
         ]
+
+    def to_hf(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        rename: Mapping[str, str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> Any:
+        """Return all rows as a memory-mapped ``datasets.Dataset``; see :func:`tokenlake.adapters.hf.to_hf`."""
+        from tokenlake.adapters.hf import to_hf
+
+        return to_hf(self, columns=columns, rename=rename, cache_dir=cache_dir)
 
     @property
     def pad_id(self) -> int:

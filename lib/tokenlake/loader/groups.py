@@ -14,11 +14,13 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, NamedTuple, final
 
 from tokenlake.order.random import Int64
 from tokenlake.ragged import offsets_of
 from tokenlake.reading import Decoded, PackedGroup, StoredRows
+from tokenlake.threads import start_thread
 
 _NEVER: Final = 1 << 62
 
@@ -38,24 +40,23 @@ class Groups:
         sources: of the rows.
         loss_mask: decode it, where a source has one.
         max_bytes: of decoded row groups; what one batch needs is decoded however much it is.
+        reach: steps that are read ahead.
         threads: that read ahead.
     """
 
     def __init__(
-        self, sources: Sequence[StoredRows], *, loss_mask: bool, max_bytes: int, threads: int
+        self, sources: Sequence[StoredRows], *, loss_mask: bool, max_bytes: int, reach: int, threads: int
     ) -> None:
         self._first = offsets_of([len(rows.group_rows) for rows in sources])
-        self._state = _State(sources, self._first, loss_mask, max_bytes)
+        self._state = _State(sources, self._first, loss_mask, max_bytes, reach)
+        # Threads know the state alone, so that forgotten groups are collected, and end them.
+        self._finalizer = weakref.finalize(self, self._state.close)
         self._threads = [
-            threading.Thread(
-                target=_read_ahead, args=(self._state,), name=f"tokenlake-decode-{index}", daemon=True
+            start_thread(
+                partial(_read_ahead, self._state), end=self._state.close, name=f"tokenlake-decode-{index}"
             )
             for index in range(threads)
         ]
-        # Threads know the state alone, so that forgotten groups are collected, and end them.
-        self._finalizer = weakref.finalize(self, self._state.close)
-        for thread in self._threads:
-            thread.start()
 
     @property
     def decoded(self) -> Decoded:
@@ -91,9 +92,13 @@ class Groups:
 
 @final
 class _State:
-    def __init__(self, sources: Sequence[StoredRows], first: Int64, loss_mask: bool, max_bytes: int) -> None:
+    def __init__(
+        self, sources: Sequence[StoredRows], first: Int64, loss_mask: bool, max_bytes: int, reach: int
+    ) -> None:
         self._sources, self._begins = sources, first.tolist()
-        self._loss_mask, self._max_bytes = loss_mask, max_bytes
+        self._loss_mask, self._max_bytes, self._reach = loss_mask, max_bytes, reach
+        self._idle_bytes = _idle_bytes(sources, max_bytes)
+        self._now, self._full = -1, False
         self._changed = threading.Condition()
         self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
         self._queue: deque[Wanted] = deque()
@@ -107,28 +112,36 @@ class _State:
         with self._changed:
             for number in numbers:
                 uses = self._uses[number]
-                if not uses:
+                if not uses or uses[-1] <= self._now:
                     self._queue.append(Wanted(step, number))
                 uses.append(step)
-            self._changed.notify_all()
+            self._moved_on()
 
     def take(self, step: int, numbers: Iterable[int]) -> dict[int, PackedGroup]:
-        found: dict[int, PackedGroup] = {}
-        waiting: list[int] = []
-        for number in numbers:
+        with self._changed:
+            if self._now < 0:
+                self._now = step - 1  # the first step may be any
+                self._moved_on()
+            found = {number: self._held.get(number) for number in numbers}
+        taken = {number: there for number, there in found.items() if there is not None}
+        waiting = list[int]()
+        for number in found.keys() - taken.keys():
             with self._changed:
                 there = self._held.get(number)
-                own = None if there is not None else self._begin(number)
+                own = self._begin(number) if there is None else None
             if there is not None:
-                found[number] = there
+                taken[number] = there
             elif own is not None:
-                found[number] = self._decode(number, own)
+                taken[number] = self._decode(number, own)
             else:
                 waiting.append(number)
         for number in waiting:
-            found[number] = self._wait_for(number)
-        self._used(step, found)
-        return found
+            taken[number] = self._wait_for(number)
+        with self._changed:
+            self._now = step
+            self._drop_idle()
+            self._moved_on()
+        return taken
 
     def ahead(self) -> bool:
         """Decode what is needed next and not there; False when there is nothing more to do, ever."""
@@ -164,13 +177,30 @@ class _State:
         return None
 
     def _room_for(self, wanted: Wanted) -> bool:
+        if self._full or wanted.step > self._now + self._reach:
+            return False
         coming = (len(self._under_way) + 1) * self._typical
         while self._held and self._bytes + coming > self._max_bytes:
             last = self._last_needed()
             if self._next_use(last) <= wanted.step:
+                self._full = True  # until the next step: looking through all that is held takes its time
                 return False
             self._drop(last)
         return True
+
+    def _moved_on(self) -> None:
+        """There may be room, or something to do, that was not there before. Under the lock."""
+        self._full = False
+        self._changed.notify_all()
+
+    def _drop_idle(self) -> None:
+        """Let go of what no planned step needs, but for what may be needed again. Under the lock."""
+        idle = [number for number in self._held if self._next_use(number) == _NEVER]
+        kept = 0
+        for number in reversed(idle):
+            kept += self._held[number].nbytes
+            if kept > self._idle_bytes:
+                self._drop(number)
 
     def _begin(self, number: int) -> Future[PackedGroup] | None:
         """Take on a row group, unless somebody has. Under the lock."""
@@ -224,29 +254,36 @@ class _State:
         while self._bytes > self._max_bytes and len(self._held) > 1:
             self._drop(self._last_needed())
 
-    def _used(self, step: int, numbers: Iterable[int]) -> None:
-        """A step has what it needs: its uses are over, and what nobody needs any more goes first from now on."""
-        with self._changed:
-            for number in numbers:
-                uses = self._uses.get(number)
-                while uses and uses[0] <= step:
-                    uses.popleft()
-                if uses is not None and not uses:
-                    del self._uses[number]
-            self._changed.notify_all()
-
     def _last_needed(self) -> int:
         return max(self._held, key=self._next_use)
 
     def _next_use(self, number: int) -> int:
+        """The first step that is still to come and needs a row group. Under the lock."""
         uses = self._uses.get(number)
-        return uses[0] if uses else _NEVER
+        while uses and uses[0] <= self._now:
+            uses.popleft()
+        if uses:
+            return uses[0]
+        self._uses.pop(number, None)
+        return _NEVER
 
     def _drop(self, number: int) -> None:
         self._bytes -= self._held.pop(number).nbytes
 
     def _source_of(self, number: int) -> int:
         return next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
+
+
+def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
+    """How much is kept of what no planned step needs.
+
+    All, where it is all that there is: further epochs decode nothing. Where several sources are mixed, a rare one's row
+    group may be needed again after all that is planned. Of one large dataset it is done with.
+    """
+    whole = sum(4 * rows.rows * (rows.manifest.seq_length or 0) for rows in sources)
+    if whole <= max_bytes:
+        return max_bytes
+    return max_bytes // 4 if len(sources) > 1 else 0
 
 
 def _read_ahead(state: _State) -> None:

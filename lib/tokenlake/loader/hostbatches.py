@@ -6,9 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, final
-
-import numpy as np
+from typing import Final, NamedTuple, final
 
 from tokenlake.loader.assemble import Assembler
 from tokenlake.loader.assemble import Batch as Columns
@@ -21,6 +19,16 @@ from tokenlake.prefetching import Prefetched
 _FIRST: Final = 2  # steps planned before the first batch: the others wait until that is on its way
 _FASTER: Final = 4
 _LEAST, _MOST = 8, 256  # steps planned ahead
+
+
+class Turn(NamedTuple):
+    """Which steps are made: those with ``step % of == first``; of several workers each has its turn."""
+
+    first: int
+    of: int
+
+
+ALL: Final = Turn(0, 1)
 
 
 @final
@@ -48,6 +56,17 @@ class _Planned:
     row: Int64
 
 
+def open_groups(plan: BatchPlan, assembler: Assembler, *, max_bytes: int, threads: int) -> Groups:
+    """Return where row groups of a plan are decoded, so far ahead that decoding runs evenly."""
+    return Groups(
+        plan.sources,
+        loss_mask=assembler.loss_mask,
+        max_bytes=max_bytes,
+        reach=max(_LEAST, plan.window_steps // 4),
+        threads=threads,
+    )
+
+
 @final
 class HostBatches:
     """An iterator over the rest of a pass; threads end with it, also when it is forgotten.
@@ -60,6 +79,7 @@ class HostBatches:
         groups: where row groups are decoded; closed with the iterator.
         prefetch: batches made ahead by a thread; 0: none, and no thread.
         pad: give the last batch of a pass its full number of rows.
+        turn: which steps come.
     """
 
     def __init__(
@@ -72,9 +92,10 @@ class HostBatches:
         *,
         prefetch: int,
         pad: bool,
+        turn: Turn = ALL,
     ) -> None:
         # The thread knows the work alone, not this iterator, which is therefore collected when it is forgotten.
-        work = _Work(plan, wanted, assembler, groups, pad)
+        work = _Work(plan, wanted, assembler, groups, pad, turn)
         planned = work.planned(place)
         self._groups = groups
         weakref.finalize(self, groups.release)
@@ -105,6 +126,7 @@ class _Work:
     assembler: Assembler
     groups: Groups
     pad: bool
+    turn: Turn
 
     def planned(self, place: Place) -> Iterator[_Planned]:
         pending: deque[_Planned] = deque()
@@ -129,7 +151,8 @@ class _Work:
     def _next_steps(self, place: Place, count: int) -> list[Batch]:
         found: list[Batch] = []
         while len(found) < count and (step := self.plan.next(place)) is not None:
-            found.append(step)
+            if step.step % self.turn.of == self.turn.first:
+                found.append(step)
             place = step.after
         return found
 
@@ -138,7 +161,7 @@ class _Work:
             return
         for step, rows in zip(steps, self.plan.rows(steps, self.wanted), strict=True):
             number = self.groups.number(rows.source, rows.group)
-            self.groups.plan(step.step, np.unique(number).tolist())
+            self.groups.plan(step.step, set(number.tolist()))
             wanted = self.wanted(step.size)
             if not self.pad:
                 wanted = wanted[: len(number)]
@@ -146,6 +169,4 @@ class _Work:
 
     def _horizon(self) -> int:
         """Steps that two windows last: so far ahead it is known what is needed."""
-        window = self.plan.window_rows
-        each = max(1, self.plan.sizes.first // self.plan.lanes)
-        return min(max(_LEAST, 2 * -(-window // each)), _MOST)
+        return min(max(_LEAST, 2 * self.plan.window_steps), _MOST)

@@ -8,8 +8,6 @@ read follows from the sharding alone: hosts that share rows (a mesh with a model
 from __future__ import annotations
 
 import atexit
-import threading
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -22,6 +20,7 @@ from tokenlake.loader.hostbatches import HostBatch, HostBatches
 from tokenlake.loader.steps import Batch, BatchSizes
 from tokenlake.order.random import Int64
 from tokenlake.prefetching import Prefetched
+from tokenlake.threads import end_threads
 
 try:
     import jax
@@ -177,11 +176,10 @@ class DeviceBatches:
         self._batches = batches
         # The thread knows the placement alone, not this iterator, which is therefore collected when it is forgotten.
         self._placed: Iterator[DeviceBatch] = (
-            Prefetched(batches, _Thread(placement), workers=1, ahead=prefetch)
+            Prefetched(batches, placement.place, workers=1, ahead=prefetch)
             if prefetch
             else map(placement.place, batches)
         )
-        _OPEN.add(self)
 
     def __iter__(self) -> DeviceBatches:
         return self
@@ -197,26 +195,5 @@ class DeviceBatches:
         self._batches.close()
 
 
-@final
-class _Thread:
-    """Puts batches, and makes known by which thread."""
-
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-
-    def __call__(self, batch: HostBatch) -> DeviceBatch:
-        _THREADS.add(threading.current_thread())
-        return self._placement.place(batch)
-
-
-_OPEN: weakref.WeakSet[DeviceBatches] = weakref.WeakSet()
-_THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
-
-@atexit.register
-def _end() -> None:
-    """A thread that is inside of JAX when the interpreter goes down would take the process with it."""
-    for batches in list(_OPEN):
-        batches.close()
-    for thread in list(_THREADS):
-        thread.join()
+# What is registered last runs first: threads must be out of JAX before JAX itself goes down.
+atexit.register(end_threads)

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self, final
-
-import numpy as np
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.assemble import Assembler, check_columns
 from tokenlake.loader.batchplan import BatchPlan, Wanted
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.groups import Groups
-from tokenlake.loader.hostbatches import HostBatch, HostBatches
+from tokenlake.loader.hostbatches import HostBatch, HostBatches, open_groups
+from tokenlake.loader.hosts import check_counts, rows_of_host
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.state import place_of, state_of
 from tokenlake.loader.steps import BatchSizes, Place
-from tokenlake.order.random import Int64
 from tokenlake.reading import Decoded
 from tokenlake.storage import LocalStore
 
 if TYPE_CHECKING:
     from tokenlake.loader.jax import DeviceBatch, DeviceBatches
 
-_CACHE_BYTES: Final = 512 << 20
-_LOCAL, _REMOTE = 2, 16  # threads that decode
+CACHE_BYTES: Final = 512 << 20
+_LOCAL, _REMOTE = 1, 16  # threads that decode
 
 Batch = dict[str, Any]
 
@@ -65,7 +62,7 @@ class DataLoader:
             divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
         window: row groups whose rows are permuted together, part of the order.
         prefetch: batches that are ready ahead; 0: none, and no thread for them.
-        workers: threads that decode ahead; 0: none. None: 2, or 16 where a store is remote and they mostly wait.
+        workers: threads that decode ahead; 0: none. None: 1, or 16 where a store is remote and they mostly wait.
         cache_bytes: of decoded row groups that are kept; what a batch needs is decoded however much it is.
 
     Raises:
@@ -89,14 +86,12 @@ class DataLoader:
         window: int = 1,
         prefetch: int = 2,
         workers: int | None = None,
-        cache_bytes: int = _CACHE_BYTES,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
-        workers = _workers_for(data) if workers is None else workers
-        for name, value in (("prefetch", prefetch), ("workers", workers), ("cache_bytes", cache_bytes)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(f"{name}: got {value!r}, must be a whole number from 0 on")
+        workers = workers_for(data) if workers is None else workers
+        check_counts(prefetch=prefetch, workers=workers, cache_bytes=cache_bytes)
         sizes = BatchSizes.of(batch_size)
         self.plan = BatchPlan(
             data,
@@ -111,7 +106,7 @@ class DataLoader:
         self._assembler = Assembler(self.plan.sources, check_columns(columns))
         self._placement = None
         if sharding is None:
-            self._wanted: Wanted = _wanted_by(host, sizes)
+            self._wanted: Wanted = rows_of_host(host, sizes)
         else:
             if host is not None or (pad_last is False and not drop_last):
                 raise ConfigError(
@@ -160,8 +155,7 @@ class DataLoader:
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
         """Go on as if `step` batches had been delivered; the time it takes does not depend on the step."""
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"step: got {step!r}, must be a whole number from 0 on")
+        check_counts(step=step)
         self.close()
         self._place, self._ended = self.plan.steps.place(step), False
         return iter(self)
@@ -212,11 +206,8 @@ class DataLoader:
         self.close()
 
     def _batches(self) -> HostBatches | DeviceBatches:
-        self._groups = Groups(
-            self.plan.sources,
-            loss_mask=self._assembler.loss_mask,
-            max_bytes=self._cache_bytes,
-            threads=self._workers,
+        self._groups = open_groups(
+            self.plan, self._assembler, max_bytes=self._cache_bytes, threads=self._workers
         )
         on_host = HostBatches(
             self.plan,
@@ -270,20 +261,7 @@ class _Delivery(Iterator[Batch]):
         self._batches.close()
 
 
-def _workers_for(data: Dataset | Mixture) -> int:
+def workers_for(data: Dataset | Mixture) -> int:
+    """Return how many threads decode where nobody says."""
     datasets = [data] if isinstance(data, Dataset) else data.datasets.values()
     return _LOCAL if all(isinstance(dataset.store, LocalStore) for dataset in datasets) else _REMOTE
-
-
-def _wanted_by(host: tuple[int, int] | None, sizes: BatchSizes) -> Wanted:
-    index, hosts = (0, 1) if host is None else host
-    if not 0 <= index < hosts or sizes.common % hosts:
-        raise ConfigError(
-            f"host: got {host}, must be (index, number of hosts) with a number that divides {sizes.common}"
-        )
-
-    @lru_cache(8)
-    def rows(size: int) -> Int64:
-        return np.arange(size // hosts * index, size // hosts * (index + 1), dtype=np.int64)
-
-    return rows

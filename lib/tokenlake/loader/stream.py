@@ -15,7 +15,6 @@ from tokenlake.mixing import MixtureStream
 from tokenlake.mixing.stream import StreamRows
 from tokenlake.order import EpochOrder, LaneLayout
 from tokenlake.order.random import Int64
-from tokenlake.ragged import offsets_of
 from tokenlake.reading import StoredRows
 
 
@@ -176,13 +175,6 @@ class MixedOrder(Stream):
             drawn = int(mixture.drawn(lane, place if end is None else min(place, end))[source])
             most = max(most, -(-drawn // max(1, order.lane_rows(lane))))
         return range(most)
-
-
-def by_lane(lane: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return an order that brings equal lanes together, the distinct lanes, and where each begins in that order."""
-    ascending = np.argsort(lane, kind="stable")
-    distinct, counts = np.unique(lane, return_counts=True)
-    return ascending, distinct, offsets_of(counts)
 
 
 def _inside(place: Int64, end: Int64 | int | None) -> Int64:

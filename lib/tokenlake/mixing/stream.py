@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -17,6 +18,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.mixing.mixture import Draws, Mixture
 from tokenlake.order import EpochOrder, key_of
 from tokenlake.order.random import Int64
+from tokenlake.ragged import grouped
 
 _AT_ONCE: Final = 1 << 18
 """Positions worked out together, where more are asked for: a lane's block is shuffled whole, however little of it is
@@ -96,13 +98,11 @@ class MixtureStream:
 
     def places(self, lane: Int64, place: Int64) -> StreamRows:
         """Return what is at places of lanes, int64[n] both; a lane's are worked out from its first to its last."""
-        ascending, found = np.argsort(lane, kind="stable"), np.empty((4, len(lane)), np.int64)
+        by_lane, lanes, ends = grouped(lane)
+        found = np.empty((4, len(lane)), np.int64)
         source, epoch, index = np.empty((3, len(lane)), np.int64)
-        distinct, counts = np.unique(lane, return_counts=True)
-        for each, end, count in zip(
-            distinct.tolist(), np.cumsum(counts).tolist(), counts.tolist(), strict=True
-        ):
-            there = ascending[end - count : end]
+        for each, (begin, end) in zip(lanes.tolist(), pairwise(ends.tolist()), strict=True):
+            there = by_lane[begin:end]
             wanted = place[there]
             first = int(wanted.min())
             drawn = self._mixture.lane(each, first, int(wanted.max()) + 1)

@@ -29,7 +29,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.order.feistel import Digits, Permutation
 from tokenlake.order.lanes import lane_bounds
 from tokenlake.order.random import Int64, UInt64, extended, key_of
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import grouped, offsets_of
 
 ORDER_VERSION: Final = 2
 """What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""
@@ -80,12 +80,12 @@ class _Windows:
         if not len(virtual):
             return virtual
         inside, keys = virtual - self.begin, extended(keys, self.number)
-        sizes, counts = np.unique(self.size, return_counts=True)
-        if len(sizes) == 1:
-            return self.begin + Digits(int(sizes[0])).permuted(inside, keys, backwards=backwards)
+        if (self.size == self.size[0]).all():
+            return self.begin + Digits(int(self.size[0])).permuted(inside, keys, backwards=backwards)
         moved = np.empty_like(inside)
-        by_size = np.argsort(self.size, kind="stable")
-        for size, there in zip(sizes.tolist(), np.split(by_size, np.cumsum(counts)[:-1]), strict=True):
+        by_size, sizes, ends = grouped(self.size)
+        for size, (first, last) in zip(sizes.tolist(), pairwise(ends.tolist()), strict=True):
+            there = by_size[first:last]
             moved[there] = Digits(size).permuted(inside[there], keys[there], backwards=backwards)
         return self.begin + moved
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-_KEPT: Final = 32 << 20  # bytes of free blocks of one size, or two blocks
+_KEPT: Final = 128 << 20  # bytes of free blocks of one size, or two blocks
 
 
 @final

@@ -7,17 +7,17 @@ from typing import Any, Final, final
 
 import grain
 
+from tokenlake.adapters.run import ALL, Run, Turn
 from tokenlake.errors import ConfigError
 from tokenlake.loader.assemble import Batch
 from tokenlake.loader.hostbatches import HostBatches
-from tokenlake.loader.turns import ALL, Run, Turn
 
 _TURN: Final = "turn"  # whose steps an iterator makes, where worker processes share them out
 
 
 @final
 class GrainBatches(grain.IterDataset[Batch]):
-    """See :func:`tokenlake.loader.grain.grain_dataset`; picklable, nothing is open in it."""
+    """See :func:`tokenlake.adapters.grain.grain_dataset`; picklable, nothing is open in it."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()

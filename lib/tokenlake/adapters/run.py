@@ -8,34 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple, cast, final
+from functools import partial
+from typing import Any, final
 
 import numpy as np
 
+from tokenlake.adapters.perprocess import PerProcess, own
 from tokenlake.errors import ConfigError
 from tokenlake.loader.assemble import Assembler, check_columns
 from tokenlake.loader.batchplan import BatchPlan, Wanted
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.groups import Groups
-from tokenlake.loader.hostbatches import HostBatches
+from tokenlake.loader.hostbatches import ALL, HostBatches, Turn, open_groups
+from tokenlake.loader.hosts import check_counts, rows_of_host
+from tokenlake.loader.loader import CACHE_BYTES, workers_for
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.perprocess import PerProcess, own
 from tokenlake.loader.state import place_of, state_of
-from tokenlake.loader.steps import Batch, BatchSizes, Place
-from tokenlake.order.random import Int64
-
-CACHE_BYTES: Final = 512 << 20
-
-
-class Turn(NamedTuple):
-    """Which steps a worker makes: those with ``step % of == first``."""
-
-    first: int
-    of: int
-
-
-ALL: Final = Turn(0, 1)
+from tokenlake.loader.steps import BatchSizes, Place
 
 
 @final
@@ -59,7 +47,7 @@ class _Options:
     columns: Sequence[str] | None
     host: tuple[int, int]
     lanes: int | None
-    window: int | None
+    window: int
 
 
 @final
@@ -85,16 +73,15 @@ class Run:
         columns: Sequence[str] | None = None,
         host: tuple[int, int] = (0, 1),
         lanes: int | None = None,
-        window: int | None = None,
+        window: int = 1,
         prefetch: int = 2,
-        workers: int = 2,
+        workers: int | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
-        for name, value in (("prefetch", prefetch), ("workers", workers), ("cache_bytes", cache_bytes)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(f"{name}: got {value!r}, must be a whole number from 0 on")
+        workers = workers_for(data) if workers is None else workers
+        check_counts(prefetch=prefetch, workers=workers, cache_bytes=cache_bytes)
         self.data = data
         options = _Options(
             batch_size=batch_size,
@@ -125,8 +112,7 @@ class Run:
     def begin(self, passes: int) -> Place:
         """Return where a pass begins; ConfigError if the one before never ends."""
         steps = self.plan.steps
-        if isinstance(passes, bool) or not isinstance(passes, int) or passes < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"epoch: got {passes!r}, must be a whole number from 0 on")
+        check_counts(epoch=passes)
         if passes and steps.rows is None:
             raise ConfigError(f"epoch: got {passes}, but epoch 0 of this run never ends; expected 0")
         return Place(steps.begin(passes), passes, 0)
@@ -164,34 +150,19 @@ class Run:
     def batches(self, place: Place, turn: Turn = ALL) -> HostBatches:
         """Return an iterator over the steps of a turn, to the end of the pass; close it when it is left."""
         opened = self._opened.get()
-        groups = Groups(
-            opened.plan.sources,
-            loss_mask=opened.assembler.loss_mask,
-            max_bytes=self._cache_bytes,
-            threads=self._workers,
+        groups = open_groups(
+            opened.plan, opened.assembler, max_bytes=self._cache_bytes, threads=self._workers
         )
-        plan = opened.plan if turn.of == 1 else cast("BatchPlan", _Turns(opened.plan, turn))
         return HostBatches(
-            plan, place, opened.wanted, opened.assembler, groups, prefetch=self._prefetch, pad=self._pad
+            opened.plan,
+            place,
+            opened.wanted,
+            opened.assembler,
+            groups,
+            prefetch=self._prefetch,
+            pad=self._pad,
+            turn=turn,
         )
-
-
-@final
-class _Turns:
-    """A plan of which the steps of one turn alone come."""
-
-    def __init__(self, plan: BatchPlan, turn: Turn) -> None:
-        self._plan, self._turn = plan, turn
-
-    def next(self, place: Place) -> Batch | None:
-        """Return the batch of this turn that comes next in the pass; None at its end."""
-        batch = self._plan.next(place)
-        while batch is not None and batch.step % self._turn.of != self._turn.first:
-            batch = self._plan.next(batch.after)
-        return batch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plan, name)
 
 
 def _open(data: Dataset | Mixture, options: _Options) -> _Opened:
@@ -207,19 +178,5 @@ def _open(data: Dataset | Mixture, options: _Options) -> _Opened:
         window=options.window,
     )
     return _Opened(
-        plan, Assembler(plan.sources, check_columns(options.columns)), _rows_of(options.host, sizes)
+        plan, Assembler(plan.sources, check_columns(options.columns)), rows_of_host(options.host, sizes)
     )
-
-
-def _rows_of(host: tuple[int, int], sizes: BatchSizes) -> Wanted:
-    index, hosts = host
-    if not 0 <= index < hosts or sizes.common % hosts:
-        raise ConfigError(
-            f"host: got {host}, must be (index, number of hosts) with a number that divides {sizes.common}"
-        )
-
-    @lru_cache(8)
-    def rows(size: int) -> Int64:
-        return np.arange(size // hosts * index, size // hosts * (index + 1), dtype=np.int64)
-
-    return rows

@@ -9,18 +9,18 @@ from typing import Any, final
 import torch
 from torch.utils.data import Dataset as TorchDataset
 
+from tokenlake.adapters.perprocess import PerProcess, own_dataset
+from tokenlake.adapters.torch.tensors import check_integers, tensors_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.assemble import check_columns
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.perprocess import PerProcess, own_dataset
-from tokenlake.loader.torchtensors import check_integers, tensors_of
 
 Row = dict[str, torch.Tensor]
 
 
 @final
 class TorchRows(TorchDataset[Row]):
-    """See :func:`tokenlake.loader.torch.torch_rows`; picklable, and every process opens files of its own."""
+    """See :func:`tokenlake.adapters.torch.torch_rows`; picklable, and every process opens files of its own."""
 
     def __init__(self, data: Dataset, columns: Sequence[str] | None, integers: str) -> None:
         if not isinstance(data, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.adapters.hf.columns import HfColumns
 from tokenlake.loader.assemble import Assembler
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.hfcolumns import HfColumns
 from tokenlake.manifest import ShardEntry
 from tokenlake.storage.writing import HashingFile
 

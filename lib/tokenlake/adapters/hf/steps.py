@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
-from tokenlake.loader.hfcolumns import HfColumns
+from tokenlake.adapters.hf.columns import HfColumns
+from tokenlake.adapters.perprocess import PerProcess
+from tokenlake.adapters.run import ALL, Run, Turn
 from tokenlake.loader.hostbatches import HostBatch, HostBatches
-from tokenlake.loader.perprocess import PerProcess
-from tokenlake.loader.turns import ALL, Run, Turn
 
 
 @final

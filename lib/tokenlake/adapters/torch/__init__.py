@@ -13,8 +13,8 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
 
 if TYPE_CHECKING:
-    from tokenlake.loader.torchbatches import TorchBatches
-    from tokenlake.loader.torchrows import TorchRows
+    from tokenlake.adapters.torch.batches import TorchBatches
+    from tokenlake.adapters.torch.rows import TorchRows
 
 _MISSING: Final = "a dataset of PyTorch needs torch: pip install 'tokenlake[torch]'"
 _CACHE_BYTES: Final = 256 << 20
@@ -36,9 +36,9 @@ def torch_dataset(
     integers: Integers = "mixed",
     host: tuple[int, int] | None = None,
     lanes: int | None = None,
-    window: int | None = None,
+    window: int = 1,
     prefetch: int = 1,
-    workers: int = 1,
+    workers: int | None = None,
     cache_bytes: int = _CACHE_BYTES,
 ) -> TorchBatches:
     """Return a ``torch.utils.data.IterableDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
@@ -80,10 +80,10 @@ def torch_dataset(
             nobody says which.
     """
     try:
-        from tokenlake.loader.torchbatches import TorchBatches, host_of
+        from tokenlake.adapters.torch.batches import TorchBatches, host_of
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    from tokenlake.loader.turns import Run
+    from tokenlake.adapters.run import Run
 
     run = Run(
         data,
@@ -122,7 +122,7 @@ def torch_rows(
         ConfigError: an argument is not what is allowed.
     """
     try:
-        from tokenlake.loader.torchrows import TorchRows
+        from tokenlake.adapters.torch.rows import TorchRows
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     return TorchRows(data, columns, integers)

@@ -10,11 +10,11 @@ import torch
 from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tokenlake.adapters.run import ALL, Run, Turn
+from tokenlake.adapters.torch.tensors import check_integers, tensors_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.hostbatches import HostBatches
 from tokenlake.loader.steps import Place
-from tokenlake.loader.torchtensors import check_integers, tensors_of
-from tokenlake.loader.turns import ALL, Run, Turn
 
 Item = dict[str, torch.Tensor]
 
@@ -24,7 +24,7 @@ _GIVEN: Final = "given"  # rows of the batch at hand that were delivered, where 
 
 @final
 class TorchBatches(IterableDataset[Item]):
-    """See :func:`tokenlake.loader.torch.torch_dataset`.
+    """See :func:`tokenlake.adapters.torch.torch_dataset`.
 
     Picklable; nothing is open in it, so that worker processes may be forked or spawned.
     """

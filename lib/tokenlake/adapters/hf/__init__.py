@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tokenlake.adapters.hf.arrow import arrow_files
+from tokenlake.adapters.hf.columns import HfColumns
+from tokenlake.adapters.hf.steps import HfSteps
+from tokenlake.adapters.run import Run
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.hfarrow import arrow_files
-from tokenlake.loader.hfcolumns import HfColumns
-from tokenlake.loader.hfsteps import HfSteps
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.turns import Run
 
 if TYPE_CHECKING:
     import datasets
@@ -87,9 +87,9 @@ def hf_dataset(
     rename: Mapping[str, str] | None = None,
     host: tuple[int, int] = (0, 1),
     lanes: int | None = None,
-    window: int | None = None,
+    window: int = 1,
     prefetch: int = 2,
-    workers: int = 2,
+    workers: int | None = None,
     cache_bytes: int = _CACHE_BYTES,
 ) -> datasets.IterableDataset:
     """Return rows in the order of :class:`tokenlake.DataLoader` as a ``datasets.IterableDataset``.

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
+from tokenlake.adapters.perprocess import PerProcess, own_dataset
+from tokenlake.adapters.run import Run
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.assemble import check_columns
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.perprocess import PerProcess, own_dataset
-from tokenlake.loader.turns import Run
 
 if TYPE_CHECKING:
-    from tokenlake.loader.grainbatches import GrainBatches
+    from tokenlake.adapters.grain.batches import GrainBatches
 
 _CACHE_BYTES: Final = 256 << 20
 
@@ -34,9 +34,9 @@ def grain_dataset(
     columns: Sequence[str] | None = None,
     host: tuple[int, int] = (0, 1),
     lanes: int | None = None,
-    window: int | None = None,
+    window: int = 1,
     prefetch: int = 2,
-    workers: int = 2,
+    workers: int | None = None,
     cache_bytes: int = _CACHE_BYTES,
 ) -> GrainBatches:
     """Return a ``grain.IterDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
@@ -60,7 +60,7 @@ def grain_dataset(
         ConfigError: an argument is not what is allowed.
     """
     try:
-        from tokenlake.loader.grainbatches import GrainBatches
+        from tokenlake.adapters.grain.batches import GrainBatches
     except ModuleNotFoundError as error:
         if error.name != "grain":
             raise
