@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -114,10 +115,15 @@ def release(module: str) -> str:
 
 
 def command(loader: Loader, data: Path, passes: int) -> list[str]:
-    """The command line of one run."""
+    """The command line of one run, all of it on one core.
+
+    CPU seconds of threads that move between virtual cores vary by a third, from run to run and with how often they wake
+    each other, which says more of the machine than of the loader.
+    """
     variant = ["--variant", loader.variant] if loader.variant else []
     program = f"benchmarks.systems.{loader.program}"
-    return [interpreter(loader.module), "-m", program, str(data), str(passes), *variant]
+    pinned = ["taskset", "-c", str(max(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
+    return [*pinned, interpreter(loader.module), "-m", program, str(data), str(passes), *variant]
 
 
 @cache
