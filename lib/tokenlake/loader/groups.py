@@ -125,7 +125,7 @@ class _State:
             found = {number: self._held.get(number) for number in numbers}
         taken = {number: there for number, there in found.items() if there is not None}
         waiting = list[int]()
-        for number in found.keys() - taken.keys():
+        for number in [number for number in found if number not in taken]:
             with self._changed:
                 there = self._held.get(number)
                 own = self._begin(number) if there is None else None
@@ -168,7 +168,9 @@ class _State:
         """The row group to decode ahead of need; None where none is left or there is no room. Under the lock."""
         while self._queue and not self._closed:
             wanted = self._queue[0]
-            if wanted.number in self._held or wanted.number in self._under_way:
+            # A step that came before the threads did has decoded what it needs; who needs it later does so as well.
+            late = wanted.step <= self._now
+            if late or wanted.number in self._held or wanted.number in self._under_way:
                 self._queue.popleft()
             elif self._room_for(wanted):
                 return self._queue.popleft()
