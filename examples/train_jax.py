@@ -211,7 +211,7 @@ def train(options: argparse.Namespace) -> list[float]:
             losses.append(loss)
             tokens += batch["input_ids"].size
             if step % options.log == 0 or step == options.steps:
-                mean = float(np.mean(losses[-options.log :]))  # waits for the devices
+                mean = np.mean([float(loss) for loss in losses[-options.log :]])  # waits for the devices
                 speed = tokens / (time.perf_counter() - begun)
                 print(f"step {step}  loss {mean:.4f}  {speed:,.0f} tokens/s", flush=True)
                 tokens, begun = 0, time.perf_counter()
@@ -240,4 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; with --checkpoint, --resume goes on from the newest one") from None

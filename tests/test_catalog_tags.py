@@ -51,7 +51,7 @@ def test_a_tag_is_set_moved_listed_and_removed(store: Store) -> None:
     assert catalog.manifest_of("code") == manifest("code", 3)
     assert catalog.remove_tag("code", "prod") == 3
     assert catalog.tags("code") == [tag(2, "best.of-2")]
-    with pytest.raises(NotFoundError, match=r"no tag 'prod'; There are: best.of-2"):
+    with pytest.raises(NotFoundError, match=r"no tag 'prod'; there are: best.of-2"):
         catalog.remove_tag("code", "prod")
 
 
@@ -67,7 +67,7 @@ def test_the_file_is_pinned(store: Store) -> None:
 def test_an_unknown_tag_names_near_matches_and_all(store: Store) -> None:
     catalog = Catalog(store)
     with pytest.raises(
-        NotFoundError, match=r"has no tag 'prod'; There are: none. `tokenlake tag code@vN prod`"
+        NotFoundError, match=r"has no tag 'prod'; there are: none. `tokenlake tag code@vN prod`"
     ):
         catalog.resolve("code@prod")
     catalog.set_tag("code", "prod", 1)

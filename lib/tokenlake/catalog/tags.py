@@ -141,9 +141,9 @@ def _keys(store: ReadStore, dataset: str) -> list[str]:
 def _no_tag(store: ReadStore, dataset: str, tag: str) -> NotFoundError:
     names = [name for name in map(tag_of, _keys(store, dataset)) if name is not None]
     near = difflib.get_close_matches(tag, names, n=3, cutoff=0.5)
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    guess = f"did you mean {' or '.join(near)}? There" if near else "there"
     return NotFoundError(
-        f"dataset {dataset!r} in {store.url} has no tag {tag!r}; {guess}There are: {', '.join(names[:20]) or 'none'}. "
+        f"dataset {dataset!r} in {store.url} has no tag {tag!r}; {guess} are: {', '.join(names[:20]) or 'none'}. "
         f"`tokenlake tag {dataset}@vN {tag}` makes it.",
         dataset=dataset,
         tag=tag,

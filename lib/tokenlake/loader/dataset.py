@@ -143,6 +143,10 @@ class Dataset:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             return self.take(np.arange(start, stop, step, dtype=np.int64))
+        if not hasattr(index, "__index__"):
+            raise TypeError(
+                f"{self.name}[{index!r}]: rows are taken by number or slice; for many, take([3, 1, 4])"
+            )
         at = int(index)
         if not -len(self) <= at < len(self):
             raise IndexError(f"{self.name} has {len(self)} rows; there is no row {at}")
