@@ -9,12 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.parquet_by_hand import thrift, varint
 from tests.reading_shards import another, ours, packed_rows
+from tokenlake.reading import ourgroups
 from tokenlake.reading.footer import Footer
-from tokenlake.reading.ourgroups import COLUMNS, GROUPS, META, ROWS, read_groups
-from tokenlake.reading.thrift import read_struct
+from tokenlake.reading.ourgroups import COLUMNS, GROUPS, META, ROWS, TAKEN, read_groups
+from tokenlake.reading.thrift import read_struct, signed
 from tokenlake.schema import tokens_schema
 
 
@@ -95,12 +98,12 @@ def test_what_a_list_holds_is_known_where_it_is_written_as_ours() -> None:
 def test_the_pattern_finds_what_reading_field_by_field_does(rows: int, loss_mask: bool) -> None:
     data = ours(packed_rows(rows, 8, loss_mask=loss_mask), 1)
     whole, found = read_struct(_footer(data)), read_struct(_footer(data), (GROUPS, read_groups))
-    assert len(found[GROUPS]) == rows
-    for ours_, all_ in zip(found[GROUPS], whole[GROUPS], strict=True):
-        assert ours_[ROWS] == all_[ROWS] == 1
-        for column, expected in zip(ours_[COLUMNS], all_[COLUMNS], strict=True):
-            assert column[META].items() <= expected[META].items()
-            assert len(column[META]) == 5
+    facts, counts = found[GROUPS]
+    assert counts.tolist() == [group[ROWS] for group in whole[GROUPS]] == [1] * rows
+    expected = [
+        [[column[META][name] for name in TAKEN] for column in group[COLUMNS]] for group in whole[GROUPS]
+    ]
+    assert facts.tolist() == expected
     assert {key: value for key, value in found.items() if key != GROUPS} == {
         key: value for key, value in whole.items() if key != GROUPS
     }
@@ -202,8 +205,9 @@ def test_a_footer_by_hand_is_read() -> None:
         (_file(_said((4, 10), (15, 6)), 20), "a column chunk at byte 15; expected byte 14"),
         (_file(_said((4, 10), (13, 6)), 20), "a column chunk at byte 13"),
         (_file(_said((5, 10)), 20), "a column chunk at byte 5; expected byte 4"),
-        (_file(_said((4, -1)), 20), "a column chunk at byte 4"),
-        (_file(_said((4, 25)), 20), "column chunks up to byte 29; the footer begins at 24"),
+        (_file(_said((4, -1)), 20), "a column chunk of -1 to -1 bytes"),
+        (_file(_said((4, 25)), 20), "a column chunk of 25 to 25 bytes; expected 0 to 24"),
+        (_file(_said((4, 15), (19, 10)), 20), "column chunks up to byte 29; the footer begins at 24"),
         (_file(thrift({1: 2})), "the footer lacks what it must have"),
         (
             _file(_said((4, 10), schema=[{4: b"schema", 5: 9}, {3: 0, 4: b"a", 5: 2000}]), 20),
@@ -216,3 +220,15 @@ def test_a_footer_by_hand_is_read() -> None:
 def test_footers_that_cannot_be_are_refused(file: _Bytes, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         Footer.read(file)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=8), st.integers(0, 127)), max_size=20))
+def test_many_numbers_are_read_as_one_by_one(parts: list[tuple[bytes, int]]) -> None:
+    varints = [bytes(byte | 0x80 for byte in head) + bytes([last]) for head, last in parts]
+    found = ourgroups._signed(varints)
+    assert found is not None
+    assert found.tolist() == [signed(varint) for varint in varints]
+
+
+def test_a_number_of_more_than_63_bits_is_left_to_the_reader_of_all_footers() -> None:
+    assert ourgroups._signed([b"\x02", b"\xff" * 9 + b"\x01"]) is None

@@ -5,14 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, Self, final
+from typing import Final, NamedTuple, Protocol, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.reading.ourgroups import (
     CHILDREN,
-    CODEC,
     COLUMNS,
     DATA,
     DICTIONARY,
@@ -22,9 +21,9 @@ from tokenlake.reading.ourgroups import (
     REPETITION,
     ROWS,
     SCHEMA,
-    SIZE,
+    TAKEN,
     TYPE,
-    VALUES,
+    OurGroups,
     read_groups,
 )
 from tokenlake.reading.thrift import Struct, read_struct
@@ -35,6 +34,7 @@ _MAGIC: Final = b"PAR1"
 _TAIL: Final = 1 << 16  # bytes that hold most footers, read at once
 _ZSTD: Final = 6
 _REQUIRED, _REPEATED = 0, 2
+_TYPE, _CODEC, _VALUES, _SIZE, _BEGIN = range(len(TAKEN))  # where they are among the facts
 
 
 class Source(Protocol):
@@ -100,13 +100,18 @@ class Footer:
 
     @classmethod
     def _of(cls, metadata: Struct, digest: int, end: int) -> Self:
-        groups: list[Struct] = metadata[GROUPS]
-        columns: list[list[Struct]] = [[column[META] for column in group[COLUMNS]] for group in groups]
-        _check_places(columns, end)
-        rows = np.array([group[ROWS] for group in groups], np.int64)
-        sizes = np.array([sum(column[SIZE] for column in group) for group in columns], np.int64)
-        lists = {name: _chunks(columns, *place) for name, place in _lists(metadata[SCHEMA]).items()}
-        return cls(rows, sizes, lists, digest)
+        groups: OurGroups | list[Struct] = metadata[GROUPS]
+        facts, rows = groups if isinstance(groups, OurGroups) else _facts(groups)
+        plain = np.ones(facts.shape[:2], np.bool_)
+        if facts.shape[2] > len(TAKEN):
+            plain = facts[:, :, len(TAKEN)] == 0
+        begin, size = facts[:, :, _BEGIN], facts[:, :, _SIZE]
+        _check_places(begin.ravel(), size.ravel(), end)
+        lists = {
+            name: _chunks(facts[:, leaf], plain[:, leaf], kind, whole)
+            for name, (leaf, kind, whole) in _lists(metadata[SCHEMA]).items()
+        }
+        return cls(rows, size.sum(axis=1), lists, digest)
 
     def is_of(self, source: Source) -> bool:
         """Return whether a shard has this footer."""
@@ -159,34 +164,40 @@ def _end(schema: Sequence[Struct], at: int) -> int:
     return at
 
 
-def _chunks(columns: list[list[Struct]], leaf: int, kind: int, whole: bool) -> Int64:
-    chunks = [group[leaf] for group in columns]
-    facts: list[Any] = [
-        (
-            _begin(chunk),
-            chunk[SIZE],
-            chunk[VALUES],
-            kind
-            if whole and chunk[TYPE] == kind and chunk[CODEC] == _ZSTD and DICTIONARY not in chunk
-            else -1,
-        )
-        for chunk in chunks
+def _facts(groups: Sequence[Struct]) -> tuple[Int64, Int64]:
+    """As :class:`OurGroups`, with a sixth fact: whether a column chunk has a dictionary, which it then begins with."""
+    facts = [
+        [
+            [*(column[META][name] for name in TAKEN[:-1]), _begin(column[META]), DICTIONARY in column[META]]
+            for column in group[COLUMNS]
+        ]
+        for group in groups
     ]
-    return np.array(facts, np.int64).reshape(-1, 4)
+    columns = len(facts[0]) if facts else 0
+    rows = np.array([group[ROWS] for group in groups], np.int64)
+    return np.array(facts, np.int64).reshape(len(facts), columns, len(TAKEN) + 1), rows
 
 
-def _check_places(columns: list[list[Struct]], end: int) -> None:
+def _chunks(facts: Int64, plain: npt.NDArray[np.bool_], kind: int, whole: bool) -> Int64:
+    """Return (begin, size, values, kind) of a column in all row groups, int64[groups, 4]."""
+    ours = plain & (facts[:, _TYPE] == kind) & (facts[:, _CODEC] == _ZSTD) & whole
+    return np.stack([facts[:, _BEGIN], facts[:, _SIZE], facts[:, _VALUES], np.where(ours, kind, -1)], axis=1)
+
+
+def _check_places(begin: Int64, size: Int64, end: int) -> None:
     """Raise ValueError unless column chunks follow each other from the first byte on, as writers lay them.
 
     A flipped bit in a footer could else lead from one good page to another.
     """
-    at = len(_MAGIC)
-    for chunk in (chunk for group in columns for chunk in group):
-        if _begin(chunk) != at or chunk[SIZE] < 0:
-            raise ValueError(
-                f"a column chunk at byte {_begin(chunk)}; expected byte {at}, where the last one ends"
-            )
-        at += chunk[SIZE]
+    if len(size) and not 0 <= size.min() <= size.max() <= end:
+        raise ValueError(f"a column chunk of {size.min()} to {size.max()} bytes; expected 0 to {end}")
+    expected = len(_MAGIC) + np.cumsum(size) - size
+    wrong = np.flatnonzero(begin != expected)
+    if len(wrong):
+        raise ValueError(
+            f"a column chunk at byte {begin[wrong[0]]}; expected byte {expected[wrong[0]]}, where the last one ends"
+        )
+    at = len(_MAGIC) + int(size.sum())
     if at > end:
         raise ValueError(f"column chunks up to byte {at}; the footer begins at {end}")
 

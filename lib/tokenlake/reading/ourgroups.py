@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
-from tokenlake.reading.thrift import STRUCT, Struct, list_head, signed
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.reading.thrift import STRUCT, Struct, list_head
+
+Int64 = npt.NDArray[np.int64]
 
 # Ids of Thrift fields: of FileMetaData, SchemaElement, RowGroup, ColumnChunk and ColumnMetaData.
 SCHEMA, GROUPS = 2, 4
@@ -31,32 +36,62 @@ _STATISTICS: Final = rb"(?:" + _PAGES + rb"(?:" + _LEVELS + rb")?)?"
 _AFTER: Final = (
     rb"\x16" + _SKIP + rb"\x16" + _TAKE + rb"&" + _SKIP + rb"\x16" + _SKIP + rb"(?:\x14" + _SKIP + rb")?\x00"
 )
-_TAKEN: Final = (TYPE, CODEC, VALUES, SIZE, DATA)
+TAKEN: Final = (TYPE, CODEC, VALUES, SIZE, DATA)
+"""What is taken of each column chunk."""
+
+_LONGEST: Final = 9  # bytes of a varint of 63 bits
 
 
-def read_groups(data: bytes, at: int, before: Struct) -> tuple[list[Struct], int] | None:
+class OurGroups(NamedTuple):
+    """Row groups that were found by the pattern.
+
+    Attributes:
+        facts: of each row group and column, as :data:`TAKEN` names them, int64[groups, columns, 5].
+        rows: of each row group, int64[groups].
+    """
+
+    facts: Int64
+    rows: Int64
+
+
+def read_groups(data: bytes, at: int, before: Struct) -> tuple[OurGroups, int] | None:
     """Read the list of row groups that begins at a place of a footer.
 
     Args:
         before: the footer's fields before it.
 
     Returns:
-        The row groups, of their fields only those that are named here, and where they end; None: they are not ours.
+        The row groups and where they end; None: they are not ours.
     """
     number, kind, at = list_head(data, at)
     form = _form(_paths(before[SCHEMA])) if kind == STRUCT and SCHEMA in before else None
-    groups: list[Struct] = []
+    if form is None:
+        return None
+    found: list[bytes] = []
     for _ in range(number):
-        if form is None or (found := form.match(data, at)) is None:
+        if (group := form.match(data, at)) is None:
             return None
-        *facts, rows = map(signed, found.groups())
-        columns = [
-            {META: dict(zip(_TAKEN, facts[first : first + 5], strict=True))}
-            for first in range(0, len(facts), 5)
-        ]
-        groups.append({COLUMNS: columns, ROWS: rows})
-        at = found.end()
-    return groups, at
+        found.extend(group.groups())
+        at = group.end()
+    if (numbers := _signed(found)) is None:
+        return None
+    numbers = numbers.reshape(number, form.groups)
+    return OurGroups(numbers[:, :-1].reshape(number, -1, len(TAKEN)), numbers[:, -1]), at
+
+
+def _signed(varints: list[bytes]) -> Int64 | None:
+    """Return the numbers that varints are, as :func:`tokenlake.reading.thrift.signed`; None if one is too long."""
+    data = np.frombuffer(b"".join(varints), np.uint8)
+    after = np.flatnonzero(data < 0x80) + 1  # the last byte of each has no upper bit
+    lengths = np.diff(after, prepend=0)
+    if not len(after):
+        return np.zeros(0, np.int64)
+    if lengths.max() > _LONGEST:
+        return None
+    place = np.arange(len(data)) - np.repeat(after - lengths, lengths)
+    parts = (data & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
+    whole = np.add.reduceat(parts, after - lengths)
+    return (whole >> np.uint64(1)).astype(np.int64) ^ -(whole & np.uint64(1)).astype(np.int64)
 
 
 def _paths(schema: list[Struct]) -> tuple[tuple[bytes, ...], ...]:

@@ -15,7 +15,7 @@ STRUCT: Final = 12
 _DEPTH: Final = 16
 
 Struct = dict[int, Any]
-ListReader = Callable[[bytes, int, Struct], "tuple[list[Any], int] | None"]
+ListReader = Callable[[bytes, int, Struct], tuple[Any, int] | None]
 """Reads a list that begins at a place, the fields before it being known, and returns it and where it ends; None where
 it cannot."""
 
