@@ -153,22 +153,3 @@ def test_a_cache_keeps_whatever_is_decoded(lake: Store) -> None:
     assert cache.held == group.nbytes
     cache.drop(rows, 3)
     assert cache.held == 0
-
-
-def test_asking_whether_a_row_group_is_here_counts_for_nothing(lake: Store) -> None:
-    rows = rows_of(lake, "plain")
-    seen: list[bool] = []
-
-    def decode(rows: StoredRows, group: int) -> PackedGroup:
-        seen.append(cache.peek(rows, group))
-        return _decode(rows, group)
-
-    cache = GroupCache(0, decode, lambda group: group.nbytes)
-    assert not cache.peek(rows, 0)
-    cache.read(rows, 0)
-    assert seen == [True]  # under way
-    assert cache.peek(rows, 0)
-    assert not cache.peek(rows, 1)
-    assert cache.decoded.hits == 0
-    cache.read(rows, 1)
-    assert not cache.peek(rows, 0)

@@ -15,6 +15,7 @@ from tokenlake.loader.assemble import Assembler, Batch, check_columns, pad_id_of
 from tokenlake.manifest import Manifest
 from tokenlake.order.random import Int64
 from tokenlake.reading import GroupCache, PackedGroup, StoredRows
+from tokenlake.reading.verified import verified_bytes
 from tokenlake.schema import packed_schema
 from tokenlake.storage import Layout, ReadStore
 from tokenlake.storage.layout import TOKENIZER
@@ -106,10 +107,6 @@ class Dataset:
             path: entry.sha256
             for path, entry in self.manifest.other_files.items()
             if path.startswith(f"{TOKENIZER}/") and path.endswith("/tokenizer.json")
-        } | {
-            path: entry.sha256
-            for path, entry in self.manifest.other_files.items()
-            if path == f"{TOKENIZER}/tokenizer.json"
         }
         if not found:
             raise NotFoundError(f"{where} holds no {TOKENIZER}/tokenizer.json; its ids cannot be decoded")
@@ -120,7 +117,8 @@ class Dataset:
         except ImportError as error:
             raise MissingExtraError("a tokenizer needs tokenizers: pip install 'tokenlake[etl]'") from error
         path, digest = min(found.items())
-        return Tokenizer.from_buffer(_verified(self._store, self.manifest, path, digest))
+        layout = Layout(self.manifest.dataset, self.manifest.version)
+        return Tokenizer.from_buffer(verified_bytes(self._store, layout, path, digest))
 
     def __len__(self) -> int:
         return self._rows.rows
@@ -258,17 +256,6 @@ class Dataset:
                 f"{self.name} is of kind {self.kind}, which has no {what}; pack it first: "
                 f"datasets: [{{dataset: {self.manifest.dataset}@v{self.manifest.version}}}], pack: {{enabled: true}}"
             )
-
-
-def _verified(store: ReadStore, manifest: Manifest, path: str, digest: str) -> bytes:
-    import hashlib
-
-    data = store.read(Layout(manifest.dataset, manifest.version).key(path))
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise IntegrityError(
-            f"{manifest.dataset}@v{manifest.version}: {path} is not what was committed", file=path
-        )
-    return data
 
 
 def _decode(rows: StoredRows, group: int) -> PackedGroup:

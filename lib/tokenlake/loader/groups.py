@@ -2,8 +2,7 @@
 
 The order of rows is known in advance, so that nothing has to be guessed: threads decode the row group that is needed
 next and is not there yet, and where memory is full, the one goes that is needed last (Belady 1966), unless it is needed
-before the new one. So decoding runs evenly ahead of a trainer, as far as memory reaches, though all lanes come to the
-end of their windows at the same time.
+before the new one. So decoding runs evenly ahead of a trainer, some steps far and no further than memory reaches.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any, Self, final
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, MissingExtraError, NotFoundError
 from tokenlake.manifest import Manifest
-from tokenlake.query.verified import verified_bytes
+from tokenlake.reading.verified import verified_bytes
 from tokenlake.storage import Layout, ReadStore
 from tokenlake.storage.layout import TOKENIZER
 

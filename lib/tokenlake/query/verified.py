@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
+from tokenlake.reading.verified import MEND, require_same
 from tokenlake.storage import Layout, ReadStore, Store
 
 OnVerified = Callable[[int], None]
@@ -43,9 +44,9 @@ def verified_paths(
                 size = stream.tell()
         except NotFoundError as error:
             raise IntegrityError(
-                f"{key}: the file is missing; the manifest lists it. {_MEND}", file=key
+                f"{key}: the file is missing; the manifest lists it. {MEND}", file=key
             ) from error
-        _same(key, expected, got)
+        require_same(key, expected, got)
         if on_verified:
             on_verified(size)
         return path, store.local_path(key)
@@ -53,25 +54,3 @@ def verified_paths(
     # hashlib releases the GIL: threads hash as fast as the disk reads
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(pool.map(check, hashes.items()))
-
-
-def verified_bytes(store: ReadStore, layout: Layout, path: str, expected: str) -> bytes:
-    """Read one small file of a version; IntegrityError if its sha256 is not ``expected``."""
-    key = layout.key(path)
-    data = store.read(key)
-    _same(key, expected, hashlib.sha256(data).hexdigest())
-    return data
-
-
-_MEND: Final = "Run `tokenlake verify` for the whole picture, restore the file from a copy or build it again."
-
-
-def _same(key: str, expected: str, got: str) -> None:
-    if expected != got:
-        raise IntegrityError(
-            f"{key}: the file was changed after it was committed: sha256 is {got}, the manifest says {expected}. "
-            f"{_MEND}",
-            file=key,
-            expected=expected,
-            got=got,
-        )

@@ -101,12 +101,6 @@ class GroupCache(Generic[T]):
                 self._count_hit()
         return own.result() if other is not None else self._decode_now(key, own)
 
-    def peek(self, rows: StoredRows, group: int) -> bool:
-        """Return whether a row group is here or being decoded; asking counts for nothing."""
-        key = (rows, group)
-        with self._lock:
-            return key in self._kept or key in self._under_way
-
     def drop(self, rows: StoredRows, group: int) -> None:
         """Let go of one row group, if it is here; the account goes on."""
         with self._lock:
