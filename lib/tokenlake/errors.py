@@ -35,7 +35,7 @@ in the database of whoever orchestrates.
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 
 # One slash is enough: a path library may have eaten the other.
@@ -49,6 +49,8 @@ _SIGNATURE: Final = re.compile(
 
 
 def _without_credentials(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_credentials(each) for each in cast("list[Any]", value)]
     if not isinstance(value, str) or ":/" not in value:
         return value
     if "@" in value:
