@@ -299,7 +299,9 @@ class TestAllowedInputs:
         ],
     )
     def test_outside(self, files: str) -> None:
-        outside = r"data_files of 's': .* is outside what this worker allows|local:// is no scheme that may be read"
+        outside = (
+            r"data_files of 's': .* is outside what this worker allows|local:// is no scheme that may be read"
+        )
         with pytest.raises(ConfigError, match=outside):
             self.check(files)
 

@@ -25,8 +25,12 @@ HOUSE: Final = (PACKAGE, Path(flows.mixing.__file__).parent, Path(tasks.commit._
 
 #: Modules that make code of bytes, or run programs. What may import one, and why.
 MODULES: Final = {
-    **dict.fromkeys(("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"), ()),
-    **dict.fromkeys(("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc", "ctypes"), ()),
+    **dict.fromkeys(
+        ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"), ()
+    ),
+    **dict.fromkeys(
+        ("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc", "ctypes"), ()
+    ),
     "subprocess": (
         "tokenlake/build/pool.py",  # starts our own workers, by a fixed command
         "tokenlake/demo/__main__.py",  # runs this very command line
@@ -45,9 +49,27 @@ BUILTINS: Final = frozenset({"eval", "exec", "compile", "__import__", "execfile"
 #: (object, attribute) of calls that unpickle, run or load what they are given.
 CALLS: Final = frozenset(
     {("torch", "load"), ("np", "load"), ("numpy", "load"), ("np", "loads"), ("pd", "read_pickle")}
-    | {("os", "system"), ("os", "popen"), ("os", "execv"), ("os", "spawnv"), ("pd", "eval"), ("pl", "deserialize")}
-    | {("yaml", "load"), ("yaml", "load_all"), ("yaml", "unsafe_load"), ("yaml", "full_load"), ("yaml", "Loader")}
-    | {("yaml", "FullLoader"), ("yaml", "UnsafeLoader"), ("yaml", "full_load_all"), ("yaml", "unsafe_load_all")}
+    | {
+        ("os", "system"),
+        ("os", "popen"),
+        ("os", "execv"),
+        ("os", "spawnv"),
+        ("pd", "eval"),
+        ("pl", "deserialize"),
+    }
+    | {
+        ("yaml", "load"),
+        ("yaml", "load_all"),
+        ("yaml", "unsafe_load"),
+        ("yaml", "full_load"),
+        ("yaml", "Loader"),
+    }
+    | {
+        ("yaml", "FullLoader"),
+        ("yaml", "UnsafeLoader"),
+        ("yaml", "full_load_all"),
+        ("yaml", "unsafe_load_all"),
+    }
     | {("pa", "deserialize"), ("pa", "PyExtensionType"), ("np", "fromfile"), ("np", "genfromtxt")}
 )
 KEYWORDS: Final = frozenset({"allow_pickle", "trust_remote_code", "shell", "weights_only"})
@@ -87,7 +109,11 @@ def _is_setting(keyword: ast.keyword) -> bool:
 
 
 def files() -> list[tuple[str, Path]]:
-    return [(f"{root.name}/{path.relative_to(root)}", path) for root in HOUSE for path in sorted(root.rglob("*.py"))]
+    return [
+        (f"{root.name}/{path.relative_to(root)}", path)
+        for root in HOUSE
+        for path in sorted(root.rglob("*.py"))
+    ]
 
 
 def test_no_file_makes_code_of_what_it_reads() -> None:

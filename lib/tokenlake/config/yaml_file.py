@@ -101,7 +101,8 @@ def _unfolded(node: yaml.Node, name: str, known: dict[int, int]) -> int:
         total += sum(_unfolded(item, name, known) for item in cast("list[yaml.Node]", node.value))
     if total > MAX_VALUES:
         raise ConfigError(
-            f"{name}:{node.start_mark.line + 1}: its anchors unfold to more than {MAX_VALUES:,} values", file=name
+            f"{name}:{node.start_mark.line + 1}: its anchors unfold to more than {MAX_VALUES:,} values",
+            file=name,
         )
     known[id(node)] = total
     return total

@@ -20,7 +20,19 @@ USUAL: Final = ("s3", "gs", "http", "https", "hf", "file", "az", "abfs", "abfss"
 
 # Whatever the variable says: they go round the rules for local paths, open other addresses in turn, or keep copies that are read back unchecked.
 _NEVER: Final = frozenset(
-    {"local", "simplecache", "filecache", "blockcache", "cached", "reference", "generic", "dir", "zip", "tar", "libarchive"}
+    {
+        "local",
+        "simplecache",
+        "filecache",
+        "blockcache",
+        "cached",
+        "reference",
+        "generic",
+        "dir",
+        "zip",
+        "tar",
+        "libarchive",
+    }
 )
 
 
