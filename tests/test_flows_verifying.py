@@ -22,8 +22,16 @@ def catalog(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Ca
 
 
 def report(*problems: Problem, version: int = 1) -> VerifyReport:
-    facts = {"deep": True, "files": 3, "bytes": 2048, "rows": 7, "tokens": 700}
-    return VerifyReport(dataset="small", version=version, problems=problems, **facts)
+    return VerifyReport(
+        dataset="small",
+        version=version,
+        deep=True,
+        files=3,
+        bytes=2048,
+        rows=7,
+        tokens=700,
+        problems=problems,
+    )
 
 
 def test_unfinished_versions_are_not_looked_at(catalog: Catalog) -> None:
