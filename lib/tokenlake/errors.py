@@ -37,7 +37,6 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final, cast
 
-
 # One slash is enough: a path library may have eaten the other.
 _PASSWORD: Final = re.compile(
     r"(\b[a-z][a-z0-9+.-]*:/{1,2})[^\s/'\"<>@]*:[^\s/'\"<>@]*@|(\bhttps?:/{1,2})[^\s/'\"<>@]+@", re.IGNORECASE
