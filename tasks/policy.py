@@ -13,8 +13,8 @@ commas, of ``package.module:function``::
     TOKENLAKE_ALLOWED_CALLABLES=our_callbacks.text:*,our_callbacks.rows:clean
 
 Tokenizers are files of the worker's machine or repositories of the Hub, and templates may be files. Where inputs are
-bounded, such files must lie in folders that are allowed for inputs, or for tokenizers; repositories of the Hub are bounded
-by patterns in the same list::
+bounded, such files must lie in folders that are allowed for inputs, or for tokenizers; repositories of the Hub are
+bounded by patterns in the same list::
 
     TOKENLAKE_ALLOWED_TOKENIZERS=/data/tokenizers:openai-community/*:our-org/tokenizer
 

@@ -76,12 +76,15 @@ class Footer:
         sizes: bytes of each row group in the file, int64[groups].
         lists: of each column that is a list of plain values: :class:`Chunk` of all row groups, int64[groups, 4].
         digest: of the footer's bytes.
+        facts: of each column chunk: Parquet's number of its type, its values, its bytes, and where it begins,
+            int64[groups, columns, 4].
     """
 
     rows: Int64
     sizes: Int64
     lists: dict[str, Int64]
     digest: int
+    facts: Int64
 
     @classmethod
     def read(cls, source: Source) -> Self:
@@ -111,7 +114,7 @@ class Footer:
             name: _chunks(facts[:, leaf], plain[:, leaf], kind, whole)
             for name, (leaf, kind, whole) in _lists(metadata[SCHEMA]).items()
         }
-        return cls(rows, size.sum(axis=1), lists, digest)
+        return cls(rows, size.sum(axis=1), lists, digest, facts[:, :, [_TYPE, _VALUES, _SIZE, _BEGIN]])
 
     def is_of(self, source: Source) -> bool:
         """Return whether a shard has this footer."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.manifest import ShardEntry
+from tokenlake.reading.shardfile import ShardFile
 from tokenlake.verify.report import Problem
 from tokenlake.verify.rows import Expected, Int64s, RowCheck
 
@@ -40,7 +41,7 @@ def check_shard(
         deep: decode all pages (checksums verified), count, and compare the logical hash.
     """
     try:
-        file = pq.ParquetFile(stream, page_checksum_verification=True)
+        file = ShardFile(stream)
         wrong = _footer(file, entry, expected)
     except _DAMAGE as error:
         return ShardResult(0, 0, (Problem(entry.path, "footer", "a readable Parquet footer", str(error)),))
