@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, Final, final
+from typing import BinaryIO, Final, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,7 +46,13 @@ class ShardFile(pq.ParquetFile):
         self._local = _local(stream)
         self._footer: Footer | None = None
 
-    def read_row_group(self, i: int, columns: Iterable[str] | None = None, **options: Any) -> pa.Table:
+    def read_row_group(
+        self,
+        i: int,
+        columns: Iterable[str] | None = None,
+        use_threads: bool = True,
+        use_pandas_metadata: bool = False,
+    ) -> pa.Table:
         """Decode a row group.
 
         Raises:
@@ -60,7 +66,8 @@ class ShardFile(pq.ParquetFile):
         else:
             self._footer = self._footer or Footer.read(self._local)
             _check(self._footer, i, self._local)
-        return super().read_row_group(i, None if columns is None else list(columns), **options)
+        wanted = None if columns is None else list(columns)
+        return super().read_row_group(i, wanted, use_threads, use_pandas_metadata)
 
 
 @final
