@@ -264,7 +264,6 @@ class Store(ReadStore):
         return False
 
 
-
 def _pour(source: BinaryIO, target: BinaryIO | None) -> Digest:
     """Read a stream to its end, write it to a target, and return what it was."""
     digest, size = hashlib.sha256(), 0
