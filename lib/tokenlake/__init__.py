@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         WeightSchedulePoint,
         load_config,
     )
+    from tokenlake.difference import diff
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.flat.pretokenizing import pretokenize
@@ -106,6 +107,7 @@ _HOME: Final = {
     "build_dataset": "tokenlake.legacy.building",
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
+    "diff": "tokenlake.difference",
     "gc": "tokenlake.collect",
     "DataLoader": "tokenlake.loader.loader",
     "Dataset": "tokenlake.loader.dataset",
@@ -286,6 +288,7 @@ __all__ = [
     "create_pipeline",
     "create_source",
     "create_writer",
+    "diff",
     "expand_data_files",
     "gc",
     "grain_dataset",

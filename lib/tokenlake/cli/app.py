@@ -38,6 +38,7 @@ _COMMANDS = {
     "ls": ("catalog:ls", _STORE, "List the datasets of a store and their versions."),
     "show": ("catalog:show", _STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
     "tag": ("tag:tag", _STORE, "Give a version a name that can move, such as prod."),
+    "diff": ("diff:diff", _STORE, "Show what differs between two versions."),
     "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
     "gc": ("gc:gc", _STORE, "Remove what no version and no build needs: temporary files, abandoned builds."),
     "peek": ("peek:peek", _LOOK, "Decode a few sequences, with segment boundaries and provenance."),
