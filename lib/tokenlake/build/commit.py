@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tokenlake.build.holding import publish_manifest, require_held
 from tokenlake.build.project import Project
+from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.fingerprint import sha256_file
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.report.card import render_card
@@ -28,6 +29,15 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
         VersionConflictError: gc swept the version, or another writer committed something else.
     """
     require_held(store, layout, project.plan.fingerprint)
+    try:
+        return _commit(store, project, layout, records)
+    except (StoreError, IntegrityError):
+        # Files that gc deletes are missed in many ways; that they were swept says more.
+        require_held(store, layout, project.plan.fingerprint)
+        raise
+
+
+def _commit(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
     _remove_strays(store, layout, records)
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
     store.sweep_temp(layout.prefix)

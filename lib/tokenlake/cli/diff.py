@@ -13,7 +13,7 @@ from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.difference import Change, Count, Difference, FilePair
 from tokenlake.difference import diff as compare
 from tokenlake.report import numbers
-from tokenlake.report.table import Column, Table, label, number
+from tokenlake.report.table import Table, label, number
 
 _LISTED = 20  # inputs and shards of which a table names each
 _SHOWN = 24  # characters of a value: two of them and a key fit 80 columns
@@ -96,9 +96,9 @@ def _tables(found: Difference, names: tuple[str, str], files: bool) -> Iterator[
     yield _files_table(found, names)
     if files:
         yield _shards_table(found.files, names)
-    yield _counts_table(found.totals, names, "Totals", sizes=("bytes",))
+    yield _counts_table(found.totals, names, "Totals")
     if found.account:
-        yield _counts_table(found.account, names, "Account", sizes=("text_bytes",))
+        yield _counts_table(found.account, names, "Account")
 
 
 def _changes_table(changes: Iterable[Change], names: tuple[str, str], title: str) -> Table:
@@ -166,22 +166,16 @@ def _shards_table(pairs: Iterable[FilePair], names: tuple[str, str]) -> Table:
     return Table.of((label("path", ""), label("kinship", "")), rows, "Shards that are not the same")
 
 
-def _counts_table(
-    counts: Iterable[Count], names: tuple[str, str], title: str, *, sizes: tuple[str, ...]
-) -> Table:
-    rows = [
-        {"name": each.name, "a": each.a, "b": each.b, "more": _signed(each, each.name in sizes)}
-        for each in counts
-    ]
-    return Table.of((label("name", ""), number("a", names[0]), number("b", names[1]), _more()), rows, title)
+def _counts_table(counts: Iterable[Count], names: tuple[str, str], title: str) -> Table:
+    rows = [{"name": each.name, "a": each.a, "b": each.b, "more": each.more or None} for each in counts]
+    columns = (
+        label("name", ""),
+        number("a", names[0]),
+        number("b", names[1]),
+        number("more", "difference", _signed),
+    )
+    return Table.of(columns, rows, title)
 
 
-def _more() -> Column:
-    return Column("more", "difference", str, "right")
-
-
-def _signed(count: Count, is_size: bool) -> str:
-    if not count.more:
-        return ""
-    sign = "+" if count.more > 0 else "-"
-    return sign + (numbers.size if is_size else numbers.count)(abs(count.more))
+def _signed(value: int) -> str:
+    return f"{value:+,}"
