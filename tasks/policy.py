@@ -26,15 +26,14 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from prefect import runtime
 
 from tokenlake.config import PipelineConfig
 from tokenlake.config.callables import callable_names
 from tokenlake.config.resolve import resolve
-from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
-from tokenlake.config.resolved_mix import ResolvedMix
+from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.steps import first_steps, foreseen, is_text_build
 from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
@@ -68,6 +67,16 @@ def require_allowed(config: PipelineConfig) -> None:
         check_paths(config, os.environ)
 
 
+def require_allowed_store(store: str) -> None:
+    """Check the store that a deployment's run looks at.
+
+    Raises:
+        ConfigError: it lies outside what the worker's environment allows.
+    """
+    if runtime.deployment.id is not None:
+        _check_store(store, {}, _entries(os.environ.get(OUTPUTS)))
+
+
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check a configuration's inputs, store and functions against an environment; see :func:`require_allowed`."""
     first = first_steps(config)
@@ -77,15 +86,17 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check_callables(source, environment.get(CALLABLES, ""))
     # What is mixed is read from the store that it is written to, whatever the steps before.
     last = builds[0] if is_text_build(config) else foreseen(config)
-    _check_store(last, _entries(environment.get(OUTPUTS)))
+    _check_store(last.store, last.store_options, _entries(environment.get(OUTPUTS)))
 
 
-def _check_store(build: ResolvedBuild | ResolvedMix, entries: list[str] | None) -> None:
-    if is_local(build.store):
-        _check(build.store.removeprefix("file://"), entries, OUTPUTS, "the store")
+def _check_store(store: str, options: Mapping[str, Any], entries: list[str] | None) -> None:
+    if is_local(store):
+        # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
+        path = unquote(urlsplit(store).path) if "://" in store else store
+        _check(str(Path(path).expanduser()), entries, OUTPUTS, "the store")
     else:
-        _check_url(build.store, entries, OUTPUTS, "the store")
-        _check_options(build.store_options, entries, OUTPUTS, "the store")
+        _check_url(store, entries, OUTPUTS, "the store")
+        _check_options(options, entries, OUTPUTS, "the store")
 
 
 def _check_source(source: ResolvedSource, allowed: str | None) -> None:

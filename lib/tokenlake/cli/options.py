@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from tokenlake.config.stores import DEFAULT_STORE, STORE_VARIABLE, store_overrides
+from tokenlake.config.stores import default_store, store_overrides
 
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
 Name: TypeAlias = Annotated[
@@ -43,7 +42,7 @@ Workers: TypeAlias = Annotated[
 
 def store_url(given: str | None) -> str:
     """The store a command works on: ``--store``, else ``TOKENLAKE_STORE``, else ``./artifacts``."""
-    return given or os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+    return given or default_store()
 
 
 def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:

@@ -20,9 +20,14 @@ OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs"})
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://([^/]*)(.*)", re.DOTALL)
 
 
+def default_store(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the store of configurations and commands that name none."""
+    return environ.get(STORE_VARIABLE) or DEFAULT_STORE
+
+
 def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> str:
     """Return the path or URL of the store that a configuration's build writes to."""
-    return config.save.output_dir or environ.get(STORE_VARIABLE) or DEFAULT_STORE
+    return config.save.output_dir or default_store(environ)
 
 
 def is_local(store: str) -> bool:
