@@ -53,11 +53,17 @@ class _Interface(Handler):
 
     def serve(self) -> None:
         fault = self.begin()
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.body(fault)
         parts = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        if self.command != "GET" and fault is not None and fault.refuses:
+            self.answer(503, {}, b"", fault)
+            return
         with self.owner.lock:
             self._route(parts.path, query, body, fault)
+
+    def named(self, status: int, code: str) -> bytes:
+        return json.dumps({"error": {"code": status, "message": code}}).encode()
 
     def _route(self, path: str, query: dict[str, str], body: bytes, fault: Fault | None) -> None:
         one = re.fullmatch(r"/(?:download/)?storage/v1/b/([^/]+)/o/([^/]+)", path)
@@ -152,8 +158,7 @@ class _Interface(Handler):
         self.answer(200, {"Content-Type": "application/json"}, json.dumps(value).encode(), fault)
 
     def _error(self, status: int, message: str, fault: Fault | None) -> None:
-        body = json.dumps({"error": {"code": status, "message": message}}).encode()
-        self.answer(status, {"Content-Type": "application/json"}, body, fault)
+        self.answer(status, {"Content-Type": "application/json"}, self.named(status, message), fault)
 
 
 def _precondition(found: GcsObject | None, query: dict[str, str]) -> bool:
