@@ -25,7 +25,7 @@ import boto3
 import google_crc32c
 from moto.server import ThreadedMotoServer
 
-from tests.servers.base import Fault, Handler, Server
+from tests.servers.base import Handler, Server
 
 KEY, SECRET = "AKIATESTTESTTESTTEST", "wJalrXUtnFEMI-not-a-real-secret-K7MDENG"
 SECRET_MARK = KEY
