@@ -200,13 +200,13 @@ class _Interface(Handler):
 
 def _related(body: bytes, boundary: str) -> tuple[dict[str, Any], bytes | None]:
     """Return the two parts of a multipart/related body; None for the data of one that is cut or damaged."""
-    mark = b"--" + boundary.encode()
-    first, separator, rest = body.removeprefix(mark).partition(b"\r\n" + mark + b"\r\n")
-    if not separator or not rest.endswith(b"\r\n" + mark + b"--\r\n"):
-        return {}, None
-    data = rest[: -len(mark) - 6].partition(b"\r\n\r\n")[2]
+    mark = re.escape(b"--" + boundary.encode())
+    shape = (
+        mark + rb"\r?\n[^{]*\r?\n\r?\n(.*?)\r?\n" + mark + rb"\r?\n.*?\r?\n\r?\n(.*)\r?\n" + mark + rb"--\s*"
+    )
+    found = re.fullmatch(shape, body, re.DOTALL)
     try:
-        return json.loads(first.partition(b"\r\n\r\n")[2]), data
+        return (json.loads(found[1]), found[2].removesuffix(b"\r")) if found else ({}, None)
     except ValueError:
         return {}, None
 
