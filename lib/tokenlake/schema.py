@@ -156,6 +156,19 @@ class LogicalHasher:
                 for part, level in zip(parts, flat, strict=True):
                     part.update(*level)
 
+    def update_list(self, name: str, values: _Values, lengths: _Values | None = None) -> None:
+        """Add some values of a column of lists without nulls, as :meth:`update` adds them with their rows.
+
+        Args:
+            name: of the column; all of it is added in this way.
+            values: the next ones, whatever rows they are of.
+            lengths: of the next rows, int32; None where rows have one length, which is not hashed.
+        """
+        parts = self._parts.setdefault(name, [_Part(), _Part()])
+        if lengths is not None:
+            parts[0].update(len(lengths), lengths, None)
+        parts[1].update(len(values), values, None)
+
     def digest(self) -> dict[str, str]:
         """Column name to hex digest (32 digits per part)."""
         return {name: "".join(part.hexdigest() for part in parts) for name, parts in self._parts.items()}

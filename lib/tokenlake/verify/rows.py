@@ -82,7 +82,10 @@ class RowCheck:
     faults: dict[str, Fault] = field(default_factory=dict[str, Fault])
 
     def add(self, table: pa.Table) -> None:
-        """Check the next rows; all columns as stored. The first fault of each kind is kept."""
+        """Check the next rows, columns as stored; the first fault of each kind is kept.
+
+        Columns of packed rows that have one length, nothing follows from: they may be left out, and hashed apart.
+        """
         free = {name for name, _ in self.expected.kept}
         columns = zip(table.schema.names, table.columns, strict=True)
         nulls = [name for name, column in columns if name not in free and _nulls(column)]
@@ -168,12 +171,12 @@ class RowCheck:
         if wrong.any():
             first = self.rows + int(np.argmax(wrong))
             self._fault(
-                problem, expected, f"{np.count_nonzero(wrong)} rows in its row group, first row {first}"
+                problem, expected, f"{np.count_nonzero(wrong)} rows, the first of them row {first}"
             )
 
     def _values(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
         if wrong.any():
-            got = f"{np.count_nonzero(wrong)} of {len(wrong)} pieces in the row group from row {self.rows}"
+            got = f"{np.count_nonzero(wrong)} of {len(wrong)} pieces, from row {self.rows} on"
             self._fault(problem, expected, got)
 
     def _fault(self, problem: str, expected: str, got: str) -> None:
