@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint format bench clean
+.PHONY: install demo test test-faults lint format bench clean
 
 install: $(STAMP)
 
@@ -18,6 +18,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+# FAULTS=sample for a fixed sample of a few minutes; all of them take the better part of an hour.
+FAULTS ?= all
+test-faults: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --faults $(FAULTS) tests/faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -14,6 +14,11 @@ import pytest
 from tokenlake.tokenizers import train_bpe
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what the suites in ``tests/faults`` take."""
+    parser.addoption("--faults", choices=("sample", "all"), default="sample", help="fault cases to run")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder with real ``corpora/`` and ``hf/`` tokenizers, where the machine has one."""

@@ -230,7 +230,9 @@ def test_listing_is_sorted_by_key_and_hides_temporary_files(store: Store) -> Non
         store.put_new(key, key.encode())
     store.temp("a")
     assert [info.key for info in store.list("")] == sorted(keys)
-    assert list(store.list("a")) == [ObjectInfo("a/b/c", 5), ObjectInfo("a/x", 3)]
+    os.utime(store.local_path("a/x"), (1000, 1000.5))
+    assert [(info.key, info.size) for info in store.list("a")] == [("a/b/c", 5), ("a/x", 3)]
+    assert list(store.list("a"))[1] == ObjectInfo("a/x", 3, 1000.5)
     assert store.list_dirs("") == ["a", "a-b"]
     assert (list(store.list("none")), store.list_dirs("none")) == ([], [])
 

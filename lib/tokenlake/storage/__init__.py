@@ -3,7 +3,8 @@
 :func:`open_store` gives a store to write, in a folder; :func:`open_read_store` one to read, wherever it is.
 """
 
-from tokenlake.storage.base import ObjectInfo, Outcome, ReadStore, Store
+from tokenlake.storage.address import StoreAddress
+from tokenlake.storage.base import Digest, Leftover, ObjectInfo, Outcome, ReadStore, Store
 from tokenlake.storage.keys import check_dataset_name, check_key
 from tokenlake.storage.layout import Layout
 from tokenlake.storage.local import LocalStore
@@ -11,13 +12,16 @@ from tokenlake.storage.opening import open_read_store, open_store
 from tokenlake.storage.writing import HashingFile
 
 __all__ = [
+    "Digest",
     "HashingFile",
     "Layout",
+    "Leftover",
     "LocalStore",
     "ObjectInfo",
     "Outcome",
     "ReadStore",
     "Store",
+    "StoreAddress",
     "check_dataset_name",
     "check_key",
     "open_read_store",

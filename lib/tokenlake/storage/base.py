@@ -3,22 +3,61 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias, final
+from typing import BinaryIO, Final, Literal, TypeAlias, final
+
+from tokenlake.errors import StoreError
 
 Outcome: TypeAlias = Literal["created", "equal", "replaced"]
+
+_PIECE: Final = 1 << 20
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One listed object: its key and its size in bytes."""
+    """One listed object.
+
+    Attributes:
+        key: of the object.
+        size: in bytes.
+        modified: seconds since the epoch, by the clock of the storage; None where it does not say.
+    """
 
     key: str
     size: int
+    modified: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What an object's bytes are, all of them having been read: their number, and their sha256 (hex)."""
+
+    bytes: int
+    sha256: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something unpublished that lies in a store: a temporary file, an upload in parts. No listing shows it.
+
+    Attributes:
+        name: what it is called, for people, and what :meth:`Store.remove_leftover` finds it by.
+        bytes: that it takes, as far as is known.
+        modified: seconds since the epoch, by the clock of the storage.
+        dead: the process that made it ran on this machine and is gone.
+    """
+
+    name: str
+    bytes: int
+    modified: float
+    dead: bool
 
 
 class ReadStore(ABC):
@@ -58,6 +97,28 @@ class ReadStore(ABC):
         """
         return False
 
+    def digest(self, key: str) -> Digest:
+        """Read an object, whole and once, and return its size and hash; NotFoundError if there is none."""
+        with self.open(key) as stream:
+            return _pour(stream, None)
+
+    def download(self, key: str, path: Path) -> Digest:
+        """Write an object to a new file of this machine, and return the size and hash of what was written.
+
+        Raises:
+            NotFoundError: there is no such object.
+            StoreError: it cannot be read, or the file cannot be written; there may be a part of it.
+        """
+        with self.open(key) as stream:
+            try:
+                target = path.open("xb")
+            except OSError as error:
+                raise StoreError(
+                    f"cannot write a copy of {key}: {error.strerror} ({path})", key=key
+                ) from error
+            with target:
+                return _pour(stream, target)
+
     @abstractmethod
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None if there is none."""
@@ -82,9 +143,17 @@ class Store(ReadStore):
     the object is what it wanted to write.
     """
 
-    @abstractmethod
     def local_path(self, key: str) -> Path:
         """Return the object's path on this machine (local stores only; the object need not exist)."""
+        raise StoreError(f"{self.url} is not on this machine: {key} has no path", key=key)
+
+    @abstractmethod
+    def preflight(self) -> None:
+        """See that the storage keeps what publishing rests on, by a trial; StoreError says what it does not.
+
+        A second create of one key must be refused, and a swap of what is not there any more. Stores whose storage
+        may lack this call it by themselves, once, before they write.
+        """
 
     @abstractmethod
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
@@ -159,3 +228,44 @@ class Store(ReadStore):
             VersionConflictError: the object is another one, or there is none; shows what is there, also in
                 ``details["got"]`` (text, or None), and changes nothing.
         """
+
+    @abstractmethod
+    def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
+        """Put a written temporary file in the place of a damaged object; nobody but repair replaces committed bytes.
+
+        A reader that has the old object open keeps it. The temporary name is gone after.
+
+        Args:
+            temp: a file of :meth:`temp`, written and closed.
+            sha256: hex, of what it holds; it is read back and compared.
+            found: hex, of the damaged bytes as the caller saw them; None: there was no object.
+
+        Returns:
+            ``"created"`` or ``"replaced"``; ``"equal"`` if such bytes are there already.
+
+        Raises:
+            VersionConflictError: what is there is neither; nothing was changed.
+            StoreError: what was read back is not what was written.
+        """
+
+    @abstractmethod
+    def leftovers(self, prefix: str) -> builtins.list[Leftover]:
+        """Return what was begun below the folder ``prefix`` ("" = all) and never published, sorted by name.
+
+        Those that a running build is about to publish are among them: age and ``dead`` tell them apart.
+        """
+
+    @abstractmethod
+    def remove_leftover(self, leftover: Leftover) -> bool:
+        """Remove one of :meth:`leftovers`; return False if it is gone already."""
+
+
+def _pour(source: BinaryIO, target: BinaryIO | None) -> Digest:
+    """Read a stream to its end, write it to a target, and return what it was."""
+    digest, size = hashlib.sha256(), 0
+    while piece := source.read(_PIECE):
+        digest.update(piece)
+        size += len(piece)
+        if target is not None:
+            target.write(piece)
+    return Digest(size, digest.hexdigest())

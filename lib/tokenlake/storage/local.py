@@ -8,6 +8,7 @@ of two writers of one key exactly one creates it.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import os
 import shutil
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.storage.base import ObjectInfo, Outcome, Store
+from tokenlake.storage.base import Leftover, ObjectInfo, Outcome, Store
 from tokenlake.storage.durable import (
     fsync_directory,
     hash_regular,
@@ -28,8 +29,8 @@ from tokenlake.storage.durable import (
     os_errors,
     settle,
 )
-from tokenlake.storage.keys import TEMP_MARK, check_key
-from tokenlake.storage.swapping import swap_file
+from tokenlake.storage.keys import TEMP_MARK, check_key, key_problem
+from tokenlake.storage.swapping import replace_file, swap_file
 from tokenlake.storage.writing import HashingFile
 
 # Hard links that cannot be made: other file system, too many links, none at all.
@@ -83,7 +84,8 @@ class LocalStore(Store):
             if entry.is_dir(follow_symlinks=False):
                 yield from self.list(key)
             elif not entry.name.startswith(TEMP_MARK):
-                yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
+                found = entry.stat(follow_symlinks=False)
+                yield ObjectInfo(key, found.st_size, found.st_mtime)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
         return sorted(entry.name for entry in self._entries(prefix) if entry.is_dir(follow_symlinks=False))
@@ -96,6 +98,22 @@ class LocalStore(Store):
                 return sorted(found, key=lambda entry: entry.name + "/" * entry.is_dir(follow_symlinks=False))
         except NotFoundError:
             return []
+
+    def preflight(self) -> None:
+        first, second = self.temp(""), self._root / new_temp_name()
+        try:
+            with os_errors("create", self.url):
+                os.link(first, second)
+                try:
+                    os.link(first, second)
+                except FileExistsError:
+                    return
+            raise StoreError(
+                f"{self.url}: its file system makes a name twice; a store needs one where the second is refused"
+            )
+        finally:
+            first.unlink(missing_ok=True)
+            second.unlink(missing_ok=True)
 
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         self.local_path(key)
@@ -124,10 +142,7 @@ class LocalStore(Store):
         self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
     ) -> Outcome:
         path = self.local_path(key)
-        if not temp.name.startswith(TEMP_MARK) or not temp.parent.is_relative_to(self._root):
-            raise StoreError(
-                f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"
-            )
+        self._check_temp(temp, key)
         try:
             with os_errors("publish", key):
                 _settle_as(temp, key, sha256)
@@ -199,6 +214,47 @@ class LocalStore(Store):
                 return swap_file(temp, path, key, data, expected)
         finally:
             temp.unlink(missing_ok=True)
+
+    def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
+        path = self.local_path(key)
+        self._check_temp(temp, key)
+        try:
+            with os_errors("replace", key):
+                _settle_as(temp, key, sha256)
+                self._make_durable(path.parent)
+                return replace_file(temp, path, key, sha256, found)
+        finally:
+            temp.unlink(missing_ok=True)
+
+    def leftovers(self, prefix: str) -> builtins.list[Leftover]:
+        found: builtins.list[Leftover] = []
+        for entry in self._entries(prefix):
+            name = f"{prefix}/{entry.name}" if prefix else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                found += self.leftovers(name) if key_problem(name) is None else ()
+            elif entry.name.startswith(TEMP_MARK):
+                with contextlib.suppress(FileNotFoundError):  # published or swept meanwhile
+                    facts = entry.stat(follow_symlinks=False)
+                    found.append(Leftover(name, facts.st_size, facts.st_mtime, is_abandoned(entry.name)))
+        return found
+
+    def remove_leftover(self, leftover: Leftover) -> bool:
+        folder, _, name = leftover.name.rpartition("/")
+        if not name.startswith(TEMP_MARK):
+            raise StoreError(f"{leftover.name} is no temporary file; nothing was removed", key=leftover.name)
+        path = (self.local_path(folder) if folder else self._root) / name
+        try:
+            with os_errors("remove", leftover.name):
+                path.unlink()
+        except NotFoundError:
+            return False
+        return True
+
+    def _check_temp(self, temp: Path, key: str) -> None:
+        if not temp.name.startswith(TEMP_MARK) or not temp.parent.is_relative_to(self._root):
+            raise StoreError(
+                f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"
+            )
 
     def _make_durable(self, folder: Path) -> None:
         """Make a folder and its ancestors, and their entries durable (each once per store object)."""

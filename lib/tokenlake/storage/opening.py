@@ -9,20 +9,29 @@ from urllib.parse import unquote, urlsplit
 
 from tokenlake.config.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
+from tokenlake.storage.address import StoreAddress
 from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.local import LocalStore
 from tokenlake.storage.shardcache import DEFAULT_BYTES, ShardCache
 
 
-def open_store(url: str | os.PathLike[str]) -> Store:
+def open_store(
+    where: str | os.PathLike[str] | StoreAddress, *, storage_options: Mapping[str, Any] | None = None
+) -> Store:
     """Open the store at a path (``artifacts``, ``~/lake``) or a ``file://`` URL; nothing is made yet.
+
+    Args:
+        storage_options: instead of those of a :class:`StoreAddress`. None are taken for local stores.
 
     Raises:
         NotAvailableError: any other scheme; :func:`open_read_store` reads those.
+        ConfigError: options for a local store.
         StoreError: an empty address, a ``file://`` URL of another host, or a file where a folder belongs.
     """
-    address = os.fspath(url)
+    place = StoreAddress.of(where)
+    address, options = place.url, place.options if storage_options is None else storage_options
     if (local := _local_store(address)) is not None:
+        _refuse_options(local, options)
         return local
     # Only the scheme is repeated: the rest of a URL may hold credentials.
     scheme = address.partition("://")[0]
@@ -65,15 +74,19 @@ def open_read_store(
     if cache is None and cache_bytes is not None:
         raise ConfigError(f"cache_bytes={cache_bytes!r} without a cache; give its folder too: cache=FOLDER")
     if (local := _local_store(address)) is not None:
-        if storage_options:
-            names = ", ".join(sorted(storage_options))
-            raise ConfigError(f"storage_options ({names}) for {local.url}, which is local; leave them out")
+        _refuse_options(local, storage_options or {})
         return local
     # fsspec and asyncio take a while to import, and local stores need neither.
     from tokenlake.storage.remote.store import RemoteStore
 
     limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
     return RemoteStore(address, storage_options, None if cache is None else ShardCache(cache, limit))
+
+
+def _refuse_options(local: LocalStore, options: Mapping[str, Any]) -> None:
+    if options:
+        names = ", ".join(sorted(options))
+        raise ConfigError(f"storage_options ({names}) for {local.url}, which is local; leave them out")
 
 
 def _local_store(address: str) -> LocalStore | None:

@@ -1,4 +1,4 @@
-"""Compare-and-swap of a small file: the one way in which an object of a store changes."""
+"""Compare-and-swap of a file: the one way in which an object of a store changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from tokenlake.errors import VersionConflictError
 from tokenlake.storage.base import Outcome
-from tokenlake.storage.durable import fsync_directory, locked, open_regular
+from tokenlake.storage.durable import fsync_directory, hash_regular, locked, open_regular
 
 _SHOWN: Final = 400  # characters of an object that a message quotes
 
@@ -37,6 +37,44 @@ def swap_file(temp: Path, path: Path, key: str, data: bytes, expected: bytes | N
         temp.replace(path)
         fsync_directory(path.parent)
         return "replaced"
+
+
+def replace_file(temp: Path, path: Path, key: str, sha256: str, found: str | None) -> Outcome:
+    """Put ``temp``, which has ``sha256`` and is durable, in the place of ``path`` if that has the hash ``found``.
+
+    Both hex; ``found`` None: there is no file. As for swaps, writers of one machine take turns.
+    """
+    with locked(path.parent):
+        there = _hash(path)
+        if there is None and found is None:
+            try:
+                os.link(temp, path)
+            except FileExistsError:
+                there = _hash(path)
+            else:
+                fsync_directory(path.parent)
+                return "created"
+        if there == sha256:
+            fsync_directory(path.parent)
+            return "equal"
+        if there is None or there != found:
+            raise VersionConflictError(
+                f"{key} has the sha256 {there}; expected {found}, which was to be replaced. Another process changed it "
+                "meanwhile; nothing was written. Verify the version again.",
+                key=key,
+                expected=found,
+                got=there,
+            )
+        temp.replace(path)
+        fsync_directory(path.parent)
+        return "replaced"
+
+
+def _hash(path: Path) -> str | None:
+    try:
+        return hash_regular(path)
+    except FileNotFoundError:
+        return None
 
 
 def _content(path: Path) -> bytes | None:
