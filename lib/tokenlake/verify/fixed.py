@@ -32,7 +32,10 @@ class FixedColumns:
     """
 
     def __init__(self, source: StreamSource, footer: Footer, names: list[str], length: int) -> None:
-        if any(name not in footer.lists or not np.isin(footer.lists[name][:, -1], list(_BITS)).all() for name in names):
+        if any(
+            name not in footer.lists or not np.isin(footer.lists[name][:, -1], list(_BITS)).all()
+            for name in names
+        ):
             raise Unfamiliar("a column is stored in another way")
         self._source, self._footer, self._names, self._length = source, footer, names, length
         self._seen = SeenLevels(length)

@@ -13,17 +13,15 @@ What is wrong with a file as such, whatever is in it; a good copy in its place m
                  another place
 ``unlisted``     the manifest does not name it; it may be removed
 
-What is wrong with what the bytes of the manifest's own hashes say; no copy mends it:
+What is wrong though all bytes are those that the manifest's hashes are of; no copy mends it:
 
-``footer``, ``decode``, ``columns``, ``type of NAME``                 of a shard, which is no Parquet of the right columns
-``rows``, ``row groups``, ``tokens``, ``documents``, ``logical hash of NAME``      counted or hashed otherwise
-``nulls``, ``provenance``, ``segment lengths``, ``ids``, ``input_ids``, ``loss_mask``, ``attention_mask``, and names of
-columns of preferences                                                rows that cannot be
-``account``, ``account of SOURCE``, ``rows of the mixture``           do not close, or are not what the ledger sums up to
-``parts``, ``inputs``, ``fingerprint``                                manifest, ledger and claim contradict each other
-``parent NAME``, ``mixture source NAME``                              a version that this one was made from is another one
-``tag``                                                               a tag was set when the version was another one, or
-                                                                      is of a version that is gone
+``footer``, ``decode``, ``columns``, ``type of NAME``: a shard is no Parquet file of the right columns.
+``rows``, ``row groups``, ``tokens``, ``documents``, ``logical hash of NAME``: counted or hashed otherwise.
+``nulls``, ``provenance``, ``segment lengths``, ``ids``, names of columns: rows that cannot be.
+``account``, ``account of SOURCE``, ``rows of the mixture``: do not close, or are not the sum of the ledger's.
+``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each other.
+``parent NAME``, ``mixture source NAME``: a version that this one was made from is another one by now.
+``tag``: a tag was set when the version was another one, or it is of a version that is gone.
 """
 
 from __future__ import annotations

@@ -170,9 +170,7 @@ class RowCheck:
     def _rows(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
         if wrong.any():
             first = self.rows + int(np.argmax(wrong))
-            self._fault(
-                problem, expected, f"{np.count_nonzero(wrong)} rows, the first of them row {first}"
-            )
+            self._fault(problem, expected, f"{np.count_nonzero(wrong)} rows, the first of them row {first}")
 
     def _values(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
         if wrong.any():

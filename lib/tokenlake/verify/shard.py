@@ -21,7 +21,9 @@ from tokenlake.verify.source import StreamSource
 
 # What Arrow raises for damaged Parquet: its own errors, OSError for pages, ValueError for metadata.
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
-_TOGETHER: Final = 1 << 22  # bytes of row groups that Arrow decodes at once: a call costs as much as 20,000 ids
+_TOGETHER: Final = (
+    1 << 22
+)  # bytes of row groups that Arrow decodes at once: a call costs as much as 20,000 ids
 _MOST: Final = 64  # row groups
 
 

@@ -191,7 +191,9 @@ class _Verification:
         path, entry = reading.path, reading.entry
         shard = entry if isinstance(entry, ShardEntry) else None
         key = self.layout.key(path)
-        with read_whole(self.store, key, entry.bytes, keep=shard is not None, on_read=reading.on_read) as whole:
+        with read_whole(
+            self.store, key, entry.bytes, keep=shard is not None, on_read=reading.on_read
+        ) as whole:
             if whole.sha256 is None:
                 return _wrong(path, "size", f"{entry.bytes} bytes", f"{whole.size} bytes")
             if whole.sha256 != entry.sha256:

@@ -67,9 +67,7 @@ def read_whole(
         yield Whole(size, sha256, kept if keep else None)
 
 
-def _hashed(
-    stream: BinaryIO, piece: int, spool: BinaryIO | None, on_read: Callable[[int], None]
-) -> str:
+def _hashed(stream: BinaryIO, piece: int, spool: BinaryIO | None, on_read: Callable[[int], None]) -> str:
     digest, buffer = hashlib.sha256(), memoryview(bytearray(piece))
     # The buffer of the stream would only be filled to be copied from.
     source = stream.raw if isinstance(stream, io.BufferedReader) else stream
