@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from tokenlake.arrowvalues import values as plain_values
 from tokenlake.preferences import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
@@ -206,7 +207,7 @@ def _flatten(array: Any) -> list[_Level]:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _flatten(array.dictionary_decode())
-    nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)) if array.null_count else None
+    nulls = np.flatnonzero(plain_values(array.is_null())) if array.null_count else None
     own: list[_Level] = [(len(array), None, nulls)]
     if pa.types.is_fixed_size_list(kind):
         return own + _flatten(array.flatten())
@@ -231,7 +232,7 @@ def _flat(array: Any, nulls: _Values | None) -> list[_Level]:
         array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if nulls is not None:
         array = array.fill_null(False if types.is_boolean(kind) else 0)
-    values = array.to_numpy(zero_copy_only=False)
+    values = plain_values(array)
     return [(len(array), np.ascontiguousarray(values), nulls)]
 
 
@@ -248,7 +249,7 @@ def _bytes(array: Any, nulls: _Values | None) -> list[_Level]:
 
 
 def _lengths(array: Any, nulls: _Values | None, kind: str) -> _Values:
-    lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype(kind)
+    lengths = np.diff(plain_values(array.offsets)).astype(kind)
     if nulls is not None:
         lengths[nulls] = 0
     return lengths

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrowvalues import values
 from tokenlake.columntypes import arrow_type
 from tokenlake.manifest import Manifest
 from tokenlake.preferences import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
@@ -203,19 +204,19 @@ def _unlike(
 
 def _list_lengths(table: pa.Table, name: str) -> Int64s:
     column: Any = table[name].combine_chunks()
-    return np.diff(column.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
+    return np.diff(values(column.offsets)).astype(np.int64)
 
 
 def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:
     """Return the lengths of a list column's rows, and its flattened values (numbers, or a struct array)."""
     column: Any = table[name].combine_chunks()
-    lengths = np.diff(column.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
+    lengths = np.diff(values(column.offsets)).astype(np.int64)
     flat = column.flatten()
     return lengths, flat if pa.types.is_struct(flat.type) else _numbers(flat)
 
 
 def _numbers(array: Any) -> Int64s:
-    return array.to_numpy(zero_copy_only=False)
+    return values(array)
 
 
 def _marked(wrong: npt.NDArray[np.bool_]) -> Int64s:
