@@ -104,8 +104,7 @@ def _judged(reader: Reader, place: Place, damage: Damage, expected: list[Any]) -
     found: list[Any] = []
     error = ""
     try:
-        for piece in _pieces(reader, place):
-            found.append(piece)
+        found.extend(_pieces(reader, place))  # what came before an error stays
     except TokenlakeError as raised:
         error = str(raised)
     except BaseException:
@@ -143,8 +142,9 @@ def _put_one(place: Place, key: str, what: Change) -> None:
 
 def different(found: Any, expected: Any) -> str:
     """Return how two values differ, empty where they do not."""
+    arrow: Any = expected
     if isinstance(expected, pa.RecordBatch | pa.Table | pa.Schema):
-        if type(found) is type(expected) and found.equals(expected):
+        if type(found) is type(expected) and arrow.equals(found):
             return ""
         return f"got {str(found)[:300]}, expected {str(expected)[:300]}"
     if isinstance(expected, np.ndarray):

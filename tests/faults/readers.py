@@ -309,7 +309,13 @@ class _Bench:
     ) -> Any:
         from tokenlake.build import worker
 
-        return json.loads(json.dumps(worker._perform(self._bench, json.loads(json.dumps(job)), on_progress)))
+        return json.loads(
+            json.dumps(
+                worker._perform(  # pyright: ignore[reportPrivateUsage]
+                    self._bench, json.loads(json.dumps(job)), on_progress
+                )
+            )
+        )
 
 
 def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:
