@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import sys
@@ -111,7 +112,8 @@ def _judged(reader: Reader, place: Place, damage: Damage, expected: list[Any]) -
         return "crash", f"{damage.what}: {traceback.format_exc()[-1500:]}"
     if reader.finds:
         named = {path for path, _ in found}
-        missed = [key for key in damage.changes if key not in named]
+        looked_at = [key for key in damage.changes if re.fullmatch(reader.wanted, key)]
+        missed = [key for key in looked_at if key not in named]
         return ("error", error) if not missed and not error else ("silent", f"{damage.what}: {found} {error}")
     whole = expected[: len(found)] if error else expected
     if problem := different(found, whole):
