@@ -6,27 +6,25 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants as hub_constants
-from huggingface_hub.utils import _http as hub_http
 
-from tests.servers.hub import TOKEN, Fault, HubServer, Repo, hub
+from tests.hub_support import writable_hub
+from tests.servers.hub import TOKEN, Fault, HubServer, Repo
 from tests.store_support import build_store, copy_store
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, StoreError, VersionConflictError
 from tokenlake.publish import PushReport, push_to_hub, staging
 from tokenlake.publish import repository as repositories
-from tokenlake.sources.hub import http as hubhttp
 from tokenlake.storage import open_store
 
 # huggingface_hub's own call of its HTTP library.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 REPO = "our-org/small"
-SECRET = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    """A Hub on loopback, for a user with a token; LFS, because Xet has servers of its own."""
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub_constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(hubhttp, "_FIRST_WAIT", 0.01)
-    monkeypatch.setattr(repositories, "_FIRST_WAIT", 0.01)
-    monkeypatch.setattr(hub_http.time, "sleep", lambda seconds: None)
-    with hub() as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
-        yield running
+    yield from writable_hub(monkeypatch, tmp_path)
 
 
 def go(store: Path, name: str = "small@v1", repo: str = REPO, **options: Any) -> PushReport:
@@ -252,8 +238,6 @@ def test_files_of_somebody_else_are_never_removed_nor_published_beside(
 def test_a_repository_is_for_one_dataset(store: Path, server: HubServer, tmp_path: Path) -> None:
     repo = server.repo(REPO, private=True)
     manifest = Catalog(open_store(store)).manifest("small", 1)
-    from dataclasses import replace
-
     repo.commit({"manifest.json": replace(manifest, dataset="other").to_bytes()})
     with pytest.raises(ConfigError, match="holds other v1, not a version of small"):
         go(store)

@@ -52,7 +52,7 @@ def push(
     ] = False,
     dry_run: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Compare, search and say what would happen."),
+        Parameter(negative="", show_default=False, help="Look, search, and say what a push would do."),
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
