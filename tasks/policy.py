@@ -5,7 +5,7 @@ with its credentials. Its owner bounds them with environment variables of the wo
 separated like ``PATH``; inputs may be URLs, too::
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
-    TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens
+    TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens:hf://datasets/our-org
 
 Functions of a configuration run on the worker's machine. Their names must match one of the patterns, separated by
 commas, of ``package.module:function``::
@@ -76,6 +76,21 @@ def require_allowed_store(store: str) -> None:
         _check(store, _entries(os.environ.get(OUTPUTS)), OUTPUTS, "the store")
 
 
+def require_allowed_repository(repo: str) -> None:
+    """Check the Hub's repository that a deployment's run publishes in.
+
+    Raises:
+        ConfigError: it lies outside what the worker's environment allows.
+    """
+    if runtime.deployment.id is not None:
+        check_repository(repo, os.environ)
+
+
+def check_repository(repo: str, environment: Mapping[str, str]) -> None:
+    """Check a repository ``org/name`` against an environment; see :func:`require_allowed_repository`."""
+    _check_url(f"hf://datasets/{repo}", _entries(environment.get(OUTPUTS)), "the repository", OUTPUTS)
+
+
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check a configuration's inputs, store and functions against an environment; see :func:`require_allowed`."""
     first = first_steps(config)
@@ -128,13 +143,13 @@ def _check(path: str, entries: list[str] | None, variable: str, what: str) -> No
         raise _refused(what, path, str(real), list(map(str, folders)), variable)
 
 
-def _check_url(address: str, entries: list[str] | None, what: str) -> None:
+def _check_url(address: str, entries: list[str] | None, what: str, variable: str = INPUTS) -> None:
     if entries is None:
         return
     url = parse_url(address)  # refuses URLs with credentials, so that the message shows none
     allowed = [parse_url(entry) for entry in entries if is_url(entry)]
     if _is_odd(url.path) or not any(_lies_below(url, above) for above in allowed):
-        raise _refused(what, str(url), str(url), list(map(str, allowed)), INPUTS)
+        raise _refused(what, str(url), str(url), list(map(str, allowed)), variable)
 
 
 def _check_options(source: ResolvedSource, entries: list[str]) -> None:
