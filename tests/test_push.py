@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.hub_support import writable_hub
 from tests.servers.hub import TOKEN, Fault, HubServer, Repo
 from tests.store_support import build_store, copy_store
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, StoreError, VersionConflictError
-from tokenlake.publish import PushReport, push_to_hub, staging
+from tokenlake.publish import PushProgress, PushReport, push_to_hub, staging
 from tokenlake.publish import repository as repositories
+from tokenlake.publish.files import Content
 from tokenlake.storage import open_store
+from tokenlake.storage.local import LocalStore
 
 # huggingface_hub's own call of its HTTP library.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -119,7 +126,7 @@ def test_a_new_repository_is_public_only_if_asked_for(store: Path, server: HubSe
 
 def test_a_repository_born_public_gets_nothing(store: Path, server: HubServer) -> None:
     server.born_public = True
-    with pytest.raises(ConfigError, match="public although it was to be created as private"):
+    with pytest.raises(ConfigError, match=f"{REPO} is public: everybody would see small v1"):
         go(store)
     assert tree(server.repos[REPO]) == {} and not server.lfs
 
@@ -214,6 +221,38 @@ def test_a_race_is_a_conflict(store: Path, server: HubServer, monkeypatch: pytes
     assert tree(repo) == {"notes.txt": b"somebody else"} and "v1" not in repo.refs
 
 
+def test_two_pushes_at_once_make_one_commit(
+    store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find nothing; one creates and commits while the other is about to."""
+    create = repositories.HubRepository.create
+
+    def meanwhile(self: Any, *, private: bool) -> None:
+        monkeypatch.setattr(repositories.HubRepository, "create", create)
+        assert go(store).outcome == "pushed"
+        create(self, private=private)
+
+    monkeypatch.setattr(repositories.HubRepository, "create", meanwhile)
+    assert go(store).outcome == "unchanged"
+    assert len(server.repos[REPO].messages) == 1
+
+
+def test_the_slower_of_two_equal_commits_is_no_failure(
+    store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = repositories.HubRepository.upload
+
+    def meanwhile(self: Any, files: Any) -> Any:
+        monkeypatch.setattr(repositories.HubRepository, "upload", upload)
+        assert go(store).outcome == "pushed"
+        return upload(self, files)
+
+    monkeypatch.setattr(repositories.HubRepository, "upload", meanwhile)
+    assert go(store).outcome == "pushed"
+    assert len(server.repos[REPO].messages) == 1
+    assert tree(server.repos[REPO], "v1") == expected(store, 1)
+
+
 def test_a_taken_number_is_a_conflict(store: Path, server: HubServer) -> None:
     repo = server.repo(REPO, private=True)
     repo.commit({"manifest.json": "{}"})
@@ -298,6 +337,57 @@ def test_names_of_repositories_are_checked(store: Path, server: HubServer, repo:
 def test_names_of_branches_are_checked(store: Path, server: HubServer, branch: str) -> None:
     with pytest.raises(ConfigError, match="the branch"):
         go(store, revision=branch)
+
+
+def test_from_another_store_over_a_small_disk(
+    store: Path, server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards come through the store's own reading, and no more than a group of them is on this disk."""
+    memory = fsspec.filesystem("memory")
+    memory.put(str(store), "/push-lake", recursive=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(staging, "GROUP_FILES", 2)
+    held: list[int] = []
+    upload = repositories.HubRepository.upload
+
+    def counted(self: Any, files: Any) -> Any:
+        held.append(len(list(tmp_path.rglob("*.parquet"))))
+        return upload(self, files)
+
+    monkeypatch.setattr(repositories.HubRepository, "upload", counted)
+    steps: list[PushProgress] = []
+    try:
+        report = push_to_hub("memory://push-lake/small@v2", REPO, on_progress=steps.append)
+    finally:
+        memory.rm("/push-lake", recursive=True)
+    assert tree(server.repos[REPO]) == expected(store, 2)
+    assert max(held) == 2 and not list(tmp_path.rglob("*.parquet"))
+    done = [step.bytes for step in steps]
+    assert done == sorted(done) and done[-1] == report.bytes == steps[-1].bytes_total
+
+
+@given(st.lists(st.integers(1, staging.GROUP_BYTES * 2), max_size=60))
+def test_groups_keep_the_order_and_the_limits(sizes: list[int]) -> None:
+    shards = [Content(f"data/{n}.parquet", size, "") for n, size in enumerate(sizes)]
+    groups = list(staging.groups_of(shards))
+    assert [shard for group in groups for shard in group] == shards
+    for group in groups:
+        assert len(group) <= staging.GROUP_FILES
+        assert len(group) == 1 or sum(shard.bytes for shard in group) <= staging.GROUP_BYTES
+
+
+def test_a_disk_without_room_says_where(
+    store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def no_room(self: Any, key: str, path: Path) -> None:
+        raise full
+
+    monkeypatch.setattr(LocalStore, "download", no_room)
+    with pytest.raises(StoreError, match=r"cannot keep a copy of small/v1/data/.*No space.*TMPDIR"):
+        go(store)
+    assert tree(server.repos[REPO]) == {}
 
 
 def test_what_arrived_is_readable(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias, final
 
-from tokenlake.errors import ConfigError, IntegrityError, StoreError, VersionConflictError
+from tokenlake.errors import IntegrityError, StoreError, VersionConflictError
 from tokenlake.publish.decision import Decision, decide
 from tokenlake.publish.files import Published
 from tokenlake.publish.repository import HubRepository, HubState, HubTarget
@@ -123,19 +123,24 @@ def push(
         message,
         on_progress or (lambda progress: None),
     )
-    state = work.hub.state()
+    state = before = work.hub.state()
     decision = decide(work.version, work.hub, state, public=public)
     rows, findings = 0, []
     if decision.todo == "commit":
         rows, findings = work.scan(Detector(environment), scanned_rows, strict=strict)
     if dry_run:
-        return work.report(decision, state, _WOULD[decision.todo], rows, findings)
+        private = not public if before is None else before.private
+        return work.report(decision, _WOULD[decision.todo], before is None, private, rows, findings)
+    if state is None:
+        state = work.create()
+        # Somebody may have been faster, or new repositories of the organization are public.
+        decision = decide(work.version, work.hub, state, public=public)
     if decision.todo == "commit":
         decision = work.make_visible(state, decision)
     if decision.todo != "nothing":
         assert decision.commit is not None
         work.hub.tag(decision.tag, decision.commit, f"manifest sha256:{work.version.manifest.sha256}")
-    return work.report(decision, state, _DONE[decision.todo], rows, findings)
+    return work.report(decision, _DONE[decision.todo], before is None, state.private, rows, findings)
 
 
 _WOULD: Final[Mapping[str, Outcome]] = {"nothing": "unchanged", "tag": "would tag", "commit": "would push"}
@@ -162,9 +167,17 @@ class _Push:
             require_none(findings, "its rows hold")
         return sum(rows), findings
 
-    def make_visible(self, state: HubState | None, decision: Decision) -> Decision:
+    def create(self) -> HubState:
+        """Create the repository, and return what is there then."""
+        self.hub.create(private=not self.public)
+        return self._state()
+
+    def make_visible(self, state: HubState, decision: Decision) -> Decision:
         """Send everything and commit it."""
-        parent = self._parent(state)
+        if state.head is None:
+            self.hub.create_branch(state.main)
+            state = self._state()
+        parent = self._head_of(state)
         additions = self._send()
         about = f"Manifest sha256:{self.version.manifest.sha256}, pushed by tokenlake."
         try:
@@ -180,21 +193,6 @@ class _Push:
                 "tagged. Somebody pushed at the same moment, or the Hub is at fault: look at it, and push again"
             )
         return decision.at(head)
-
-    def _parent(self, state: HubState | None) -> str:
-        """Make sure that there is a repository, and a branch to commit to; return the branch's commit."""
-        if state is None:
-            self.hub.create(private=not self.public)
-            state = self._state()
-        if not state.private and not self.public:
-            raise ConfigError(
-                f"{self.hub.target.repo} is public although it was to be created as private; nothing was uploaded. Ask "
-                "its organization's owner about its default, or give --public"
-            )
-        if state.head is None:
-            self.hub.create_branch(state.main)
-            state = self._state()
-        return self._head_of(state)
 
     def _send(self) -> list[Any]:
         done, total = 0, self.version.bytes
@@ -233,8 +231,9 @@ class _Push:
     def report(
         self,
         decision: Decision,
-        before: HubState | None,
         outcome: Outcome,
+        created: bool,
+        private: bool,
         rows: int,
         findings: list[Finding],
     ) -> PushReport:
@@ -248,8 +247,8 @@ class _Push:
             branch=target.branch,
             tag=decision.tag,
             commit=decision.commit,
-            created=before is None,
-            private=not self.public if before is None else before.private,
+            created=created,
+            private=private,
             files=len(self.version.files),
             bytes=self.version.bytes,
             deleted=decision.deleted,
