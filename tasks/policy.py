@@ -5,7 +5,7 @@ with its credentials. Its owner bounds them with environment variables of the wo
 separated like ``PATH``::
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
-    TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens:s3://lake/tokens
+    TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens:s3://lake/tokens:hf://datasets/our-org
 
 Functions of a configuration run on the worker's machine. Their names must match one of the patterns, separated by
 commas, of ``package.module:function``::
@@ -13,8 +13,8 @@ commas, of ``package.module:function``::
     TOKENLAKE_ALLOWED_CALLABLES=our_callbacks.text:*,our_callbacks.rows:clean
 
 Tokenizers are files of the worker's machine or repositories of the Hub, and templates may be files. Where inputs are
-bounded, such files must lie in folders that are allowed for inputs, or for tokenizers; repositories of the Hub are bounded
-by patterns in the same list::
+bounded, such files must lie in folders that are allowed for inputs, or for tokenizers; repositories of the Hub are
+bounded by patterns in the same list::
 
     TOKENLAKE_ALLOWED_TOKENIZERS=/data/tokenizers:openai-community/*:our-org/tokenizer
 
@@ -79,6 +79,21 @@ def require_allowed_store(store: str) -> None:
     """
     if runtime.deployment.id is not None:
         _check_store(store, {}, entries_of(os.environ.get(OUTPUTS)))
+
+
+def require_allowed_repository(repo: str) -> None:
+    """Check the Hub's repository that a deployment's run publishes in.
+
+    Raises:
+        ConfigError: it lies outside what the worker's environment allows.
+    """
+    if runtime.deployment.id is not None:
+        check_repository(repo, os.environ)
+
+
+def check_repository(repo: str, environment: Mapping[str, str]) -> None:
+    """Check a repository ``org/name`` against an environment; see :func:`require_allowed_repository`."""
+    _check_url(f"hf://datasets/{repo}", entries_of(environment.get(OUTPUTS)), OUTPUTS, "the repository")
 
 
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
