@@ -27,7 +27,7 @@ def scenarios(folder: Path, tokenizer: Path) -> list[Scenario]:
     built(config, committed)
     roles: tuple[Role, ...] = ("main", "unit", "worker")
     return [
-        Scenario("new", roles, build(config), None, config),
+        Scenario("new", roles, build(config), None, config, first=True),
         Scenario("leftovers", ("main", "worker"), build(config), leftovers(folder, committed), config),
         Scenario("reuse", ("main",), build(next_one), committed, next_one),
         Scenario("two workers", ("unit", "worker"), build(config, workers=2), None, config),

@@ -78,11 +78,11 @@ def calls_of(log: Path) -> list[Call]:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Everything below a store but what is in ``runs/``: kind, mode and hash by path."""
+    """Everything below a store but ``runs/``: kind, mode and hash by path."""
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if "runs" in name.parts[2:-1]:
+        if "runs" in name.parts[2:]:
             continue
         mode = stat.S_IMODE(path.lstat().st_mode)
         digest = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
@@ -92,6 +92,11 @@ def tree(folder: Path) -> dict[str, str]:
 
 def temporary(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob(".tmp*")]
+
+
+def remove_temporary(folder: Path) -> None:
+    for name in temporary(folder):
+        (folder / name).unlink()
 
 
 def damage(store: Path) -> list[str]:
@@ -166,6 +171,7 @@ class Scenario:
         request: what the server is asked, without store and strace; ``{store}`` in it is the store's path.
         before: the store before; None: there is none.
         config: what a rerun builds; None: the request is asked again.
+        first: whether every kind of fault is worth a run, also where it must be like another.
     """
 
     name: str
@@ -173,6 +179,7 @@ class Scenario:
     request: dict[str, Any]
     before: Path | None = None
     config: dict[str, Any] | None = None
+    first: bool = False
 
     def asked(self, store: Path) -> dict[str, Any]:
         """Return the request for a store."""
@@ -254,6 +261,9 @@ class Bench:
 
     def enumerate(self, scenario: Scenario, family: str, fault: Fault) -> list[Case]:
         """Every occurrence of a family of calls on the store, in every thread that touches it."""
+        # Killed where it opens a file, a run has changed nothing that it had not changed before: once is enough.
+        if family == "open" and fault != "EIO" and not scenario.first:
+            return []
         found: list[Case] = []
         for role in scenario.roles:
             calls = [call for call in self.recorded(scenario, role) if call.name in FAMILIES[family]]
@@ -286,8 +296,10 @@ class Bench:
             return Verdict(hit=False)
         wrong = outcome_problems(case, answer)
         broken = damage(store)
-        if answer["code"] == 0 and tree(store) != expected:
-            broken.append("it said that all is well, but the tree is another")
+        if answer["code"] == 0 and case.call.startswith("unlink"):
+            remove_temporary(store)  # a name that cannot be removed: what was published stands
+        if answer["code"] == 0:
+            broken += [f"it said that all is well, but {line}" for line in difference(store, expected)]
         again, redone = self._again(case, store, expected)
         silent = int(bool(broken)) + int(bool(again))
         return Verdict(True, tuple(wrong + broken + again), redone, silent)
@@ -417,7 +429,9 @@ def write_jsonl(folder: Path, first: int, units: int) -> None:
     for unit in range(first, first + units):
         texts = [f"document {unit}-{i}: " + "the quick brown fox, été, 日本 " * (i % 5) for i in range(33)]
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
-        (folder / f"{unit}.jsonl").write_text("".join(lines))
+        # One bad record, in the last: quarantined.
+        bad = ['{"text": 7}\n'] if unit == 2 else []
+        (folder / f"{unit}.jsonl").write_text("".join(lines + bad))
 
 
 def configuration(inputs: Path, tokenizer: Path) -> dict[str, Any]:
@@ -425,7 +439,7 @@ def configuration(inputs: Path, tokenizer: Path) -> dict[str, Any]:
     return {
         "name": "set",
         "datasets": [{"name": "s", "data_files": str(inputs), "tokenizer": str(tokenizer)}],
-        "source": {"unit_size": 4000},
+        "source": {"unit_size": 4000, "on_bad_record": "quarantine", "max_bad_fraction": 0.1},
         # The reference engine: a worker has imported it in half the time, and no call on the store is another.
         "tokenize": {"engine": "tokenizers"},
         "pack": {"enabled": True, "seq_length": 32},
