@@ -235,6 +235,10 @@ class Bench:
         place.mkdir()
         return place
 
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Have a run done as it is asked for."""
+        return self._server.ask(request)
+
     def undisturbed(self, scenario: Scenario) -> dict[str, str]:
         """The tree that a scenario ends with."""
         if scenario.name not in self._trees:
