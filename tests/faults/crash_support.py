@@ -100,7 +100,7 @@ def remove_temporary(folder: Path) -> None:
 
 
 def damage(store: Path) -> list[str]:
-    """What is wrong with the versions that are visible."""
+    """What is wrong with the versions that are visible; tags that cannot be read raise."""
     if not store.exists():
         return []
     opened, wrong = open_store(store), list[str]()
@@ -113,6 +113,7 @@ def damage(store: Path) -> list[str]:
                 wrong += [f"{dataset}/{folder.name}: {problem}" for problem in problems]
         if any((store / dataset).glob("v*/manifest.json")):
             catalog.versions(dataset)
+            catalog.tags(dataset)
     return wrong
 
 
