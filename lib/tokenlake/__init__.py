@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from tokenlake.pipeline.loader import AsyncDataLoader
     from tokenlake.pipeline.pipeline import Pipeline, create_pipeline
     from tokenlake.pipeline.stage import BaseStage
+    from tokenlake.publish import PushReport, push_to_hub
     from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -131,6 +132,7 @@ _HOME: Final = {
     "PipelineConfig": "tokenlake.config",
     "PreferenceRows": "tokenlake.transforms.preference",
     "PromptEngine": "tokenlake.transforms.prompt.engine",
+    "PushReport": "tokenlake.publish",
     "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
@@ -159,6 +161,7 @@ _HOME: Final = {
     "save_dataset": "tokenlake.flat.save",
     "save_iterator": "tokenlake.flat.save",
     "pretokenize": "tokenlake.flat.pretokenizing",
+    "push_to_hub": "tokenlake.publish",
     "tokenize_and_save": "tokenlake.flat.tokenizing",
     "TokenizedShardedSource": "tokenlake.sources.sharded.tokenized",
     "batched_tokenize_iterator": "tokenlake.sources.sharded.tokenized",
@@ -258,6 +261,7 @@ __all__ = [
     "PipelineContext",
     "PreferenceRows",
     "PromptEngine",
+    "PushReport",
     "RayConfig",
     "RenameFields",
     "Result",
@@ -299,6 +303,7 @@ __all__ = [
     "pack_constant_length",
     "pack_pre_tokenized",
     "pretokenize",
+    "push_to_hub",
     "save_dataset",
     "save_iterator",
     "tokenize_and_save",

@@ -41,6 +41,7 @@ _COMMANDS = {
     "diff": ("diff:diff", _STORE, "Show what differs between two versions."),
     "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
     "gc": ("gc:gc", _STORE, "Remove what no version and no build needs: temporary files, abandoned builds."),
+    "push": ("push:push", _STORE, "Upload a version to the Hugging Face Hub, private by default."),
     "peek": ("peek:peek", _LOOK, "Decode a few sequences, with segment boundaries and provenance."),
     "explain": ("explain:explain", _LOOK, "List the documents of a batch, or the batches of a document."),
     "sql": ("sql:sql", _LOOK, "Ask DuckDB about datasets, on verified bytes."),
