@@ -86,6 +86,7 @@ class Unit:
                 self._read(part)
             self._flush()
             parts = [entry for sink in self._outputs for entry in sink.finish()]
+            quarantine = self._quarantine.publish()
         except BaseException:
             for sink in self._outputs:
                 sink.discard()
@@ -100,7 +101,7 @@ class Unit:
             inputs=tuple(_input_entry(part) for part in self._job.ranges),
             parts=tuple(parts),
             account=account,
-            quarantine=self._quarantine.publish(),
+            quarantine=quarantine,
             engine=self._job.engine,
             produced_by=produced_by(self._job.engine),
         )

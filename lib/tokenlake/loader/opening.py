@@ -50,13 +50,13 @@ def open(
     """
     place = os.fspath(where)
     if name is None:
-        place, name = _parted(place)
+        place, name = parted(place)
     store = open_read_store(place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
     manifest = Catalog(store).manifest_of(name)
     return Dataset(store, manifest, _split(manifest, split))
 
 
-def _parted(where: str) -> tuple[str, str]:
+def parted(where: str) -> tuple[str, str]:
     """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same."""
     if "://" in where and "?" in where:
         raise ConfigError(
