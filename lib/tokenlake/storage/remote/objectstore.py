@@ -113,10 +113,10 @@ class ObjectStore(Store):
         try:
             send = self._copying(src_key, found, dst_key)
             return self._create(dst_key, sha256, send, replace_orphan, look_first=True)
-        except SourceChangedError:
+        except SourceChangedError as error:
             raise IntegrityError(
-                f"cannot reuse {src_key} as {dst_key}: it was replaced while it was copied; nothing was made. Verify "
-                "the version it belongs to.",
+                f"cannot reuse {src_key} as {dst_key}: it was replaced while it was copied ({error}); nothing was "
+                "made. Verify the version it belongs to.",
                 file=src_key,
             ) from None
 
@@ -124,10 +124,7 @@ class ObjectStore(Store):
         url = url_of(self._root, key)
         if self.size(key) is None:
             raise NotFoundError(f"cannot delete {url}: there is no such object", key=key)
-        try:
-            on_loop(self._writes().delete(url))
-        except NotFoundError:
-            return  # an earlier try has, or another process at the same time
+        on_loop(self._writes().delete(url))
 
     def sweep_temp(self, prefix: str) -> int:
         return self._scratch.sweep(prefix)

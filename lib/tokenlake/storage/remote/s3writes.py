@@ -129,8 +129,8 @@ class S3Writes(Writes):
             given["CopySourceRange"] = f"bytes={start}-{stop - 1}"
         try:
             answer = await self._ask(url, partial(self._call, "upload_part_copy", url, **given))
-        except (OtherObjectError, NotFoundError):
-            raise SourceChangedError from None
+        except (OtherObjectError, NotFoundError) as error:
+            raise SourceChangedError(str(error)) from None
         return {"PartNumber": index + 1, "ETag": answer["CopyPartResult"]["ETag"]}
 
     async def _call(self, method: str, url: Url, **given: Any) -> Any:
