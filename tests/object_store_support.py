@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.s3 import models
 
 from tests.servers.base import Fault, Request
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tokenlake.storage import HashingFile, Store, open_store
+from tokenlake.storage.remote import content, objectstore
 from tokenlake.storage.remote.filesystems import close_filesystems
 
 CLOUDS = ("s3", "gs")
@@ -102,6 +104,15 @@ def environment(scratch: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setenv("TOKENLAKE_SCRATCH", str(scratch))
         patch.setenv("TOKENLAKE_RETRY_SECONDS", "20")
         yield patch
+
+
+def small_parts(patch: pytest.MonkeyPatch) -> None:
+    """Let large begin at 1 MB, with parts of 500 KiB, which the stand-in for S3 takes for once."""
+    for module in (content, objectstore):
+        patch.setattr(module, "LARGE", 1_000_000)
+    patch.setattr(content, "PIECE", 500 << 10)
+    patch.setattr(objectstore, "PIECE", 500 << 10)
+    patch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
 
 
 def written(store: Store, data: bytes, prefix: str = "corpus/v1") -> tuple[Path, str]:
