@@ -47,10 +47,11 @@ class Bucket:
         self.server.log.clear()
         return store
 
-    def inside(self, store: Store) -> dict[str, bytes]:
-        """Return all objects of a store, as the server has them."""
+    def inside(self, store: Store, prefix: str = "") -> dict[str, bytes]:
+        """Return all objects of a store whose keys begin so, as the server has them."""
         root = store.url.partition("lake/")[2] + "/"
-        return {name.removeprefix(root): data for name, data in self._all().items() if name.startswith(root)}
+        found = self._all(root + prefix)
+        return {name.removeprefix(root): data for name, data in found.items()}
 
     def put(self, store: Store, key: str, data: bytes) -> None:
         """Put an object behind the back of everybody."""
@@ -75,12 +76,16 @@ class Bucket:
         self.server.log.clear()
         return found
 
-    def _all(self) -> dict[str, bytes]:
+    def _all(self, prefix: str) -> dict[str, bytes]:
         if self.scheme == "gs":
-            return {name: one.data for (_, name), one in self.server.objects.items()}
+            with self.server.lock:
+                found = dict(self.server.objects)
+            return {name: one.data for (_, name), one in found.items() if name.startswith(prefix)}
         client = self.server.client()
-        found = client.list_objects_v2(Bucket="lake").get("Contents", [])
-        return {one["Key"]: client.get_object(Bucket="lake", Key=one["Key"])["Body"].read() for one in found}
+        names = [
+            one["Key"] for one in client.list_objects_v2(Bucket="lake", Prefix=prefix).get("Contents", [])
+        ]
+        return {name: client.get_object(Bucket="lake", Key=name)["Body"].read() for name in names}
 
 
 @contextlib.contextmanager
