@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ class Bucket:
 
     scheme: str
     server: Any
-    _roots: Iterator[int] = field(default_factory=count)
 
     def open(self, root: str | None = None) -> Store:
         """Open a store; each at a root of its own, unless one is named."""
-        name = f"store{next(self._roots)}" if root is None else root
+        # Servers of one process share what moto holds.
+        name = f"store-{secrets.token_hex(6)}" if root is None else root
         return open_store(f"{self.scheme}://lake/{name}", storage_options=self.server.options())
 
     def ready(self) -> Store:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.object_store_support import CLOUDS, Bucket, bucket_on, environment, sha256
@@ -110,6 +110,11 @@ def test_it_is_a_dictionary(bucket: Bucket) -> None:
             max_examples=10,
             stateful_step_count=15,
             deadline=None,
+            phases=[
+                Phase.explicit,
+                Phase.reuse,
+                Phase.generate,
+            ],  # each step is requests: shrinking takes minutes
             suppress_health_check=list(HealthCheck),
         ),
     )

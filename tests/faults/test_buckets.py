@@ -29,6 +29,7 @@ from tests.object_store_support import (
 from tests.servers.base import Fault, Request
 from tokenlake.errors import TokenlakeError
 from tokenlake.storage import Store
+from tokenlake.storage.base import Digest
 
 SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000  # the second in three parts
 HASH: Final = {data: sha256(data) for data in (SMALL, LARGE)}
@@ -47,12 +48,25 @@ def replace(store: Store, prefix: str) -> Any:
     return store.replace(temp, f"{prefix}/small", digest, HASH[SMALL])
 
 
+def digest(store: Store, prefix: str) -> Any:
+    return looking_twice(lambda: store.digest(f"{prefix}/large"))
+
+
 def download(store: Store, prefix: str) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "x"
-        found = store.download(f"{prefix}/large", path)
-        assert sha256(path.read_bytes()) == found.sha256
-        return found
+    def once() -> Digest:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "x"
+            found = store.download(f"{prefix}/large", path)
+            assert sha256(path.read_bytes()) == found.sha256
+            return found
+
+    return looking_twice(once)
+
+
+def looking_twice(look: Callable[[], Digest]) -> Digest:
+    """Return what an object is to somebody who knows its hash: a large one has no other checksum on S3."""
+    found = look()
+    return found if found.sha256 == HASH[LARGE] else look()
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -71,6 +85,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "delete": lambda store, prefix: store.delete(f"{prefix}/small"),
     "read": lambda store, prefix: store.read(f"{prefix}/small"),
     "digest": lambda store, prefix: store.digest(f"{prefix}/small"),
+    "digest of parts": digest,
     "download": download,
     "list": lambda store, prefix: [(one.key.partition("/")[2], one.size) for one in store.list(prefix)],
     "leftovers": lambda store, prefix: store.leftovers(prefix),
@@ -79,6 +94,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 FAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "slow down": {"status": 503, "code": "SlowDown"},
     "error": {"status": 500},
+    "conflict": {"status": 409, "code": "ConditionalRequestConflict"},
     "drop before": {"drop": True},
     "commit then drop": {"drop": True, "commits": True},
     "commit then 500": {"status": 500, "commits": True},
@@ -114,7 +130,7 @@ def carries(request: Request) -> bool:
 
 
 def sensible(request: Request, fault: str) -> bool:
-    if fault in ("commit then drop", "commit then 500"):
+    if fault in ("commit then drop", "commit then 500", "conflict"):
         return request.method not in ("GET", "HEAD")
     if fault in ("flipped body", "short clean body"):
         # Bits of an answer that is no object are TLS's to keep.
@@ -156,7 +172,7 @@ def test_every_request_with_every_fault(scheme: str, tmp_path: Path, cases: Case
             for number, request in enumerate(bucket.server.log):
                 asked = f"{request.method} {request.path.partition('?')[2][:20]}".strip()
                 found += (Case(name, number, asked, fault) for fault in FAULTS if sensible(request, fault))
-        for index, case in enumerate(cases.choose(found, sample=60)):
+        for index, case in enumerate(cases.choose(found, sample=40)):
             survive(bucket, store, f"case{index}", case, undisturbed[case.operation], cases)
 
 

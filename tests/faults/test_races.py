@@ -96,7 +96,8 @@ def test_writers_in_a_bucket(scheme: str, tmp_path: Path, cases: Cases) -> None:
     numbers = cases.choose(range(RACES), sample=60)
     start = ThreadBarrier(WRITERS)
     with environment(tmp_path), bucket_on(scheme) as bucket, ThreadPoolExecutor(WRITERS) as pool:
-        stores = [bucket.open("store") for _ in range(WRITERS)]
+        root = bucket.open().url.rpartition("/")[2]
+        stores = [bucket.open(root) for _ in range(WRITERS)]
         outcomes = list(pool.map(run, stores, range(WRITERS), [numbers] * WRITERS, [start] * WRITERS))
         judge("s3" if scheme == "s3" else "gcs", cases, stores[0], numbers, outcomes)
         assert not stores[0].leftovers("")
