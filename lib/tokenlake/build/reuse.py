@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from tokenlake.build.project import PlannedUnit
+from tokenlake.build.second_look import looked_twice, require_digest
 from tokenlake.catalog import Catalog, read_record
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.fingerprint import sha256_file
 from tokenlake.manifest import QuarantineEntry, ShardEntry, UnitRecord
-from tokenlake.storage.base import ReadStore, Store
+from tokenlake.storage.base import Digest, ReadStore, Store
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, quarantine_path, shard_path
 
 #: Versions looked through for reusable units, newest first.
@@ -29,7 +29,7 @@ def finished_records(
     wanted = {unit.index: unit.fingerprint for unit in units}
     for index in _units(catalog.store, layout):
         try:
-            record = read_record(catalog.store, layout, index)
+            record = looked_twice(lambda at=index: read_record(catalog.store, layout, at))
             if wanted.get(index) != record.fingerprint:
                 raise IntegrityError(f"{layout.ledger(index)}: not a unit of this build")
             _require_intact(catalog.writable, layout, record)
@@ -104,8 +104,7 @@ def _require_intact(store: Store, layout: Layout, record: UnitRecord) -> None:
         files.append((record.quarantine.path, record.quarantine.bytes, record.quarantine.sha256))
     for path, size, sha256 in files:
         key = layout.key(path)
-        if store.size(key) != size or sha256_file(store.local_path(key)) != sha256:
-            raise IntegrityError(f"{key}: not the bytes that its ledger record names")
+        require_digest(store, key, Digest(size, sha256))
 
 
 def publish_record(store: Store, layout: Layout, record: UnitRecord) -> None:

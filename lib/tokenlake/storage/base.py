@@ -72,6 +72,11 @@ class ReadStore(ABC):
     def url(self) -> str:
         """Where the store is, as :func:`tokenlake.storage.open_read_store` takes it; without credentials."""
 
+    @property
+    def can_list(self) -> bool:
+        """Whether :meth:`list` and :meth:`list_dirs` work; web servers do not list what they have."""
+        return True
+
     @abstractmethod
     def read(self, key: str) -> bytes:
         """Return an object's bytes; NotFoundError if there is none."""
@@ -258,6 +263,10 @@ class Store(ReadStore):
     @abstractmethod
     def remove_leftover(self, leftover: Leftover) -> bool:
         """Remove one of :meth:`leftovers`; return False if it is gone already."""
+
+    def remove_folder(self, prefix: str) -> bool:
+        """Remove a folder that holds nothing; return whether there was one. Only file systems have such."""
+        return False
 
 
 def _pour(source: BinaryIO, target: BinaryIO | None) -> Digest:

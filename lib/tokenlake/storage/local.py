@@ -25,9 +25,11 @@ from tokenlake.storage.durable import (
     hash_regular,
     is_abandoned,
     locked,
+    make_durable,
     new_temp_name,
     open_regular,
     os_errors,
+    remove_temp,
     settle,
 )
 from tokenlake.storage.keys import TEMP_MARK, check_key, key_problem
@@ -113,8 +115,8 @@ class LocalStore(Store):
                 f"{self.url}: its file system makes a name twice; a store needs one where the second is refused"
             )
         finally:
-            first.unlink(missing_ok=True)
-            second.unlink(missing_ok=True)
+            remove_temp(first)
+            remove_temp(second)
 
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         self.local_path(key)
@@ -127,16 +129,22 @@ class LocalStore(Store):
             with HashingFile(temp) as sink:
                 sink.write(data)
         except BaseException:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
             raise
         return temp, sink.sha256
 
     def temp(self, prefix: str) -> Path:
         folder = self.local_path(prefix) if prefix else self._root
         with os_errors("write below", prefix or self.url):
-            self._make_durable(folder)
-            path = folder / new_temp_name()
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            for _ in range(_TRIES):
+                with contextlib.suppress(FileNotFoundError):  # gc removed the folder, which was empty
+                    return self._new_temp(folder)
+            return self._new_temp(folder)
+
+    def _new_temp(self, folder: Path) -> Path:
+        self._make_durable(folder)
+        path = folder / new_temp_name()
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return path
 
     def publish(
@@ -149,7 +157,7 @@ class LocalStore(Store):
                 _settle_as(temp, key, sha256)
                 return self._create(temp, path, key, sha256, replace_orphan)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
     def _create(
         self, temp: Path, path: Path, key: str, sha256: str, replace_orphan: bool | Callable[[], bool]
@@ -188,7 +196,7 @@ class LocalStore(Store):
                     )
                 return self._create(temp, path, dst_key, sha256, replace_orphan)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
     def delete(self, key: str) -> None:
         path = self.local_path(key)
@@ -201,7 +209,8 @@ class LocalStore(Store):
         folder, swept = self.local_path(prefix) if prefix else self._root, 0
         for entry in self._entries(prefix):
             if is_abandoned(entry.name):
-                (folder / entry.name).unlink(missing_ok=True)
+                with os_errors("sweep", prefix or self.url):
+                    (folder / entry.name).unlink(missing_ok=True)
                 swept += 1
         return swept
 
@@ -214,7 +223,7 @@ class LocalStore(Store):
                 self._make_durable(path.parent)
                 return swap_file(temp, path, key, data, expected)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
     def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
         path = self.local_path(key)
@@ -225,7 +234,7 @@ class LocalStore(Store):
                 self._make_durable(path.parent)
                 return replace_file(temp, path, key, sha256, found)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         found: builtins.list[Leftover] = []
@@ -251,6 +260,14 @@ class LocalStore(Store):
             return False
         return True
 
+    def remove_folder(self, prefix: str) -> bool:
+        path = self.local_path(prefix)
+        try:
+            path.rmdir()
+        except OSError:  # not empty, not there, or not ours to remove: an empty folder is no harm
+            return False
+        return True
+
     def _check_temp(self, temp: Path, key: str) -> None:
         if not temp.name.startswith(TEMP_MARK) or not temp.parent.is_relative_to(self._root):
             raise StoreError(
@@ -263,9 +280,7 @@ class LocalStore(Store):
             return
         if folder != self._root:
             self._make_durable(folder.parent)
-        # The root may lie in folders that do not exist either; those are the user's.
-        folder.mkdir(parents=folder == self._root, exist_ok=True)
-        fsync_directory(folder.parent)
+        make_durable(folder)
         self._durable.add(folder)
 
 

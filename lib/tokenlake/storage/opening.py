@@ -11,6 +11,7 @@ from tokenlake.config.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.storage.address import StoreAddress
 from tokenlake.storage.base import ReadStore, Store
+from tokenlake.storage.environment import options_here
 from tokenlake.storage.local import LocalStore
 from tokenlake.storage.shardcache import DEFAULT_BYTES, ShardCache
 
@@ -34,7 +35,8 @@ def open_store(
         StoreError: an empty address, a ``file://`` URL of another host, or a file where a folder belongs.
     """
     place = StoreAddress.of(where)
-    address, options = place.url, place.options if storage_options is None else storage_options
+    address, given = place.url, place.options if storage_options is None else storage_options
+    options = options_here(address, given)
     if (local := _local_store(address)) is not None:
         _refuse_options(local, options)
         return local
@@ -90,7 +92,9 @@ def open_read_store(
     from tokenlake.storage.remote.store import RemoteStore
 
     limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
-    return RemoteStore(address, storage_options, None if cache is None else ShardCache(cache, limit))
+    return RemoteStore(
+        address, options_here(address, storage_options), None if cache is None else ShardCache(cache, limit)
+    )
 
 
 def _refuse_options(local: LocalStore, options: Mapping[str, Any]) -> None:
