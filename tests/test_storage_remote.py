@@ -32,8 +32,7 @@ from tests.remote_store_support import (
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
-from tokenlake.query.verified import verified_paths
-from tokenlake.storage import Layout, LocalStore, Store, open_read_store
+from tokenlake.storage import LocalStore, Store, open_read_store
 from tokenlake.storage.remote.filesystems import close_filesystems
 from tokenlake.storage.remote.store import RemoteStore
 
@@ -295,11 +294,6 @@ class TestOpening:
             open_read_store("https://host/lake?page=1")
         with pytest.raises(ConfigError, match="a size must be"):
             open_read_store("memory://a", cache=tmp_path, cache_bytes="many")
-        close_filesystems()
-
-    def test_sql_is_for_local_stores(self) -> None:
-        with pytest.raises(StoreError, match="memory://a is not on this machine, and SQL reads local files"):
-            verified_paths(open_read_store("memory://a"), Layout("plain", 1), {})
         close_filesystems()
 
     def test_a_trainer_imports_nothing_of_the_build_side(self) -> None:
