@@ -1,8 +1,8 @@
 """How a run was asked: its configuration, kept in ``runs/`` so that what it built can be built again.
 
-A manifest says what a version was made from, in a form without paths of the machine. To build a unit again, say because
-its shard is damaged, the inputs must be found again: so each run keeps the configuration as it was given, and the folder
-that relative paths in it refer to. Secrets are kept as references or not at all.
+A manifest says what a version was made from, in a form without paths of the machine. To build a unit again, say
+because its shard is damaged, the inputs must be found again: so each run keeps the configuration as it was given, and
+the folder that relative paths in it refer to. Secrets are kept as references or not at all.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ class Asked:
             return cls(fingerprint, directory, None, f"it holds secrets themselves: {', '.join(secrets)}")
         found = config.model_dump(mode="json")
         if signed := _signed(found):
-            return cls(fingerprint, directory, None, f"it holds URLs with passwords or signatures: {', '.join(signed)}")
+            return cls(
+                fingerprint,
+                directory,
+                None,
+                f"it holds URLs with passwords or signatures: {', '.join(signed)}",
+            )
         return cls(fingerprint, directory, found)
 
     def to_bytes(self) -> bytes:

@@ -203,9 +203,14 @@ def _status(tally: Tally) -> str:
 
 @final
 class Counter:
-    """Bytes worked through, of a total that may come to be known only later; thread-safe."""
+    """Bytes worked through, of a total that may come to be known only later; thread-safe.
+
+    Attributes:
+        step: what is being done now, where that changes.
+    """
 
     def __init__(self) -> None:
+        self.step = ""
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self.done, self.total = 0, 0
@@ -236,5 +241,5 @@ def counting(what: str) -> Generator[Counter]:
     if not console.is_terminal:
         yield counter
         return
-    with Live(console=console, get_renderable=lambda: Text(counter.line(what), style="dim"), transient=True):
+    with Live(console=console, get_renderable=lambda: Text(counter.line(counter.step or what), style="dim"), transient=True):
         yield counter

@@ -1,0 +1,65 @@
+"""Versions to damage and to repair: copies of a small store that keep its hard links, and ways to damage a file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+KINDS = ("flip", "truncate", "empty", "append", "remove")
+
+
+def linked_copy(store: Path, target: Path) -> Path:
+    """Copy a store; files that were one inode are one inode again, and may be written to."""
+    inodes: dict[int, Path] = {}
+    for path in sorted(store.rglob("*")):
+        copy = target / path.relative_to(store)
+        if path.is_dir():
+            copy.mkdir(parents=True, exist_ok=True)
+            continue
+        first = inodes.setdefault(path.stat().st_ino, copy)
+        if first is copy:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        else:
+            os.link(first, copy)
+    return target
+
+
+def tree(root: Path, *, runs: bool = False) -> dict[str, str]:
+    """Path -> sha256 of every file below a folder, `runs/` apart."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and (runs or "runs" not in path.relative_to(root).parts)
+    }
+
+
+def files_of(version: Path) -> Iterator[Path]:
+    """Yield the files of a version that can be damaged and are no business of a run."""
+    for path in sorted(version.rglob("*")):
+        if path.is_file() and "runs" not in path.relative_to(version).parts:
+            yield path
+
+
+def damage(path: Path, kind: str, dice: Random) -> None:
+    """Damage a file in place: every name of it is damaged, as by a disk."""
+    data = bytearray(path.read_bytes())
+    if kind == "remove":
+        path.unlink()
+        return
+    path.chmod(0o644)
+    if kind == "flip":
+        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    elif kind == "truncate":
+        del data[dice.randrange(len(data)) :]
+    elif kind == "empty":
+        data.clear()
+    else:
+        data += dice.randbytes(7)
+    with path.open("r+b") as stream:
+        stream.truncate()
+        stream.write(data)
