@@ -66,6 +66,16 @@ def require_allowed(config: PipelineConfig) -> None:
         check_paths(config, os.environ)
 
 
+def require_allowed_store(store: str) -> None:
+    """Check the store that a deployment's run looks at.
+
+    Raises:
+        ConfigError: it lies outside what the worker's environment allows.
+    """
+    if runtime.deployment.id is not None:
+        _check(store, _entries(os.environ.get(OUTPUTS)), OUTPUTS, "the store")
+
+
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check a configuration's inputs, store and functions against an environment; see :func:`require_allowed`."""
     first = first_steps(config)

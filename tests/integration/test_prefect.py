@@ -22,6 +22,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
+from tests.store_support import build_store, copy_store
 from tokenlake.catalog import Catalog
 from tokenlake.storage import open_store
 
@@ -149,6 +150,27 @@ def test_a_mixture_is_deployed_as_runs_of_tokenize_and_a_mixture_of_what_they_ma
     [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["tokens-pile"]}})
     for told in ("### Mixture", "| code | pile.code.tokens@v1 | 25.00% |", "### Order"):
         assert told in page["data"]
+
+
+def test_a_verification_of_everything_fails_where_something_is_damaged(
+    worker: dict[str, str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    store = copy_store(build_store(tmp_path, tokenizer_dir), tmp_path / "copy")
+    shard = min(store.glob("small/v2/data/*.parquet"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    deployment = get(worker, "deployments/name/verify/everything")["id"]
+    path = f"deployments/{deployment}/create_flow_run"
+    run = post(worker, path, parameters={"store": str(store)})["id"]
+    until(lambda: get(worker, f"flow_runs/{run}")["state_type"] in ("FAILED", "COMPLETED"), "it ends")
+    state = get(worker, f"flow_runs/{run}")["state"]
+    assert state["type"] == "FAILED"
+    assert "1 of 2 versions damaged: small@v2" in state["message"]
+    states = {task["name"]: task["state_type"] for task in tasks_of(worker, run)}
+    assert states == dict.fromkeys(["small v1", "small v2", "report"], "COMPLETED")
+    [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["verification"]}})
+    assert f"data/{shard.name}" in page["data"] and "sha256" in page["data"]
 
 
 def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(

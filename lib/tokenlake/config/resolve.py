@@ -114,8 +114,13 @@ def _pack(config: PipelineConfig) -> ResolvedPack | None:
     )
 
 
+def default_store(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the store of configurations and commands that name none."""
+    return environ.get(STORE_VARIABLE) or DEFAULT_STORE
+
+
 def _store(config: PipelineConfig, environ: Mapping[str, str]) -> str:
-    return config.save.output_dir or environ.get(STORE_VARIABLE) or DEFAULT_STORE
+    return config.save.output_dir or default_store(environ)
 
 
 def _raise(kind: type[ConfigError], problems: list[str]) -> None:
