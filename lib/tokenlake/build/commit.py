@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokenlake.build.holding import publish_manifest, require_held
 from tokenlake.build.project import Project
-from tokenlake.catalog import Catalog
-from tokenlake.errors import StoreError
 from tokenlake.fingerprint import sha256_file
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.report.card import render_card
@@ -26,14 +25,9 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
 
     Raises:
         AccountError: the account does not close; nothing is visible.
-        StoreError: the claim is gone.
-        VersionConflictError: another writer committed something else.
+        VersionConflictError: gc swept the version, or another writer committed something else.
     """
-    claim = Catalog(store).read_claim(layout.dataset, layout.version)
-    if claim is None or claim.fingerprint != project.plan.fingerprint:
-        raise StoreError(
-            f"{layout.claim} is gone or another build's: the version was swept while it was built; run the build again"
-        )
+    require_held(store, layout, project.plan.fingerprint)
     _remove_strays(store, layout, records)
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
     store.sweep_temp(layout.prefix)
@@ -41,7 +35,7 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
     draft.check(layout.manifest)
     store.put_new(layout.card, render_card(draft).encode(), replace_orphan=True)
     manifest = project.manifest(layout.version, records, _other_files(store, layout))
-    store.put_new(layout.manifest, manifest.to_bytes())
+    publish_manifest(store, layout, manifest)
     return manifest
 
 

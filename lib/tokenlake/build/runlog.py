@@ -40,6 +40,10 @@ class RunLog:
         """Keep how the run was asked, at once: a run that never ends has built units, too."""
         self._store.put_new(self._layout.run(f"{self.run_id}{SUFFIX}"), asked.to_bytes())
 
+    def resumed(self) -> None:
+        """Note, at once, that a claim is worked on again."""
+        self._put(f"{self.run_id}-resumed", {"begin": self._begin.isoformat(timespec="seconds")})
+
     def finished(self, unit: int, seconds: float) -> None:
         """Note the wall time of a unit."""
         with self._lock:

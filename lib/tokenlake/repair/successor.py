@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
+from tokenlake.build.holding import publish_manifest
 from tokenlake.build.produced import produced_by
 from tokenlake.catalog import Catalog, Claim
 from tokenlake.errors import VersionConflictError
@@ -63,10 +64,10 @@ class Successor:
                 store.put_new(layout.claim, claim.to_bytes())
             except VersionConflictError:
                 if _is_ours(store, claim):
-                    _Writing(self, store, layout, claim).run()
+                    _Writing(self, store, layout).run()
                     return version
                 continue
-            _Writing(self, store, layout, claim).run()
+            _Writing(self, store, layout).run()
             return version
         raise VersionConflictError(
             f"{self.old.dataset}: lost {_TRIES} races for a version number in {store.url}. Repair again when the other "
@@ -98,7 +99,6 @@ class _Writing:
     successor: Successor
     store: Store
     layout: Layout
-    claim: Claim
     hashes: dict[str, str] = field(default_factory=dict[str, str])
     other: dict[str, FileEntry] = field(default_factory=dict[str, FileEntry])
 
@@ -120,9 +120,7 @@ class _Writing:
         self._put(CARD, rendered(draft, CARD) or b"")
         manifest = replace(draft, other_files=dict(sorted(self.other.items())))
         self.store.sweep_temp(self.layout.prefix)
-        committing = self.claim.turned("committing").to_bytes()
-        self.store.swap(self.layout.claim, committing, self.claim.to_bytes())
-        self.store.put_new(self.layout.manifest, manifest.to_bytes())
+        publish_manifest(self.store, self.layout, manifest)
 
     def _record(self, unit: int) -> UnitRecord:
         """Publish a unit's files and its record."""
