@@ -51,7 +51,6 @@ def repair(
     with counting("repairing") as counter:
 
         def told(progress: RepairProgress) -> None:
-            counter.step = progress.doing
             counter.set(progress.bytes, progress.bytes_total)
 
         report = mend(
