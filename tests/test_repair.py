@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -10,11 +9,10 @@ from random import Random
 import pytest
 
 from tests.repair_support import KINDS, damage, files_of, linked_copy, tree
-from tests.store_support import build_store, settings
+from tests.store_support import build_store
 from tokenlake.build.pool import WorkerPool
 from tokenlake.catalog import Catalog
-from tokenlake.repair import RepairReport, repair
-from tokenlake.repair import rebuild
+from tokenlake.mending import RepairReport, rebuild, repair
 from tokenlake.storage import open_store
 from tokenlake.verify import verify
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tokenlake.loader.mixture import Mixture
     from tokenlake.loader.opening import open
     from tokenlake.manifest import Manifest
+    from tokenlake.mending import RepairReport, repair
     from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
     from tokenlake.pipeline.context import PipelineContext
@@ -129,6 +130,8 @@ _HOME: Final = {
     "PipelineConfig": "tokenlake.config",
     "PreferenceRows": "tokenlake.transforms.preference",
     "PromptEngine": "tokenlake.transforms.prompt.engine",
+    "RepairReport": "tokenlake.mending",
+    "repair": "tokenlake.mending",
     "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
@@ -258,6 +261,7 @@ __all__ = [
     "PromptEngine",
     "RayConfig",
     "RenameFields",
+    "RepairReport",
     "Result",
     "SaveStageConfig",
     "SelectFields",
@@ -296,6 +300,7 @@ __all__ = [
     "pack_constant_length",
     "pack_pre_tokenized",
     "pretokenize",
+    "repair",
     "save_dataset",
     "save_iterator",
     "tokenize_and_save",

@@ -9,8 +9,8 @@ from tokenlake.build.projects import Configuration
 from tokenlake.build.runner import available_cpus
 from tokenlake.catalog import Catalog
 from tokenlake.catalog.references import Reference
-from tokenlake.repair.report import RepairProgress, RepairReport
-from tokenlake.repair.work import Repair
+from tokenlake.mending.report import RepairProgress, RepairReport
+from tokenlake.mending.work import Repair
 from tokenlake.storage import Layout, Store, open_store
 from tokenlake.storage.address import StoreAddress
 

@@ -18,7 +18,7 @@ from tokenlake.build.reuse import renamed_record
 from tokenlake.catalog import read_record
 from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.repair.copies import manifests
+from tokenlake.mending.copies import manifests
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import Layout, ledger_path, ledger_unit
 

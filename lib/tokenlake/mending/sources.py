@@ -9,12 +9,12 @@ from typing import final
 from tokenlake.build.project import Project
 from tokenlake.errors import TokenlakeError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.repair.copies import Place, places
-from tokenlake.repair.damage import Damage, look, unit_of
-from tokenlake.repair.inputs import planned_unit, why_not
-from tokenlake.repair.ledger import adopted
-from tokenlake.repair.mending import Good, is_good
-from tokenlake.repair.rendered import rendered
+from tokenlake.mending.copies import Place, places
+from tokenlake.mending.damage import Damage, look, unit_of
+from tokenlake.mending.inputs import planned_unit, why_not
+from tokenlake.mending.ledger import adopted
+from tokenlake.mending.putting import Good, is_good
+from tokenlake.mending.rendered import rendered
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import TOKENIZER, ledger_unit
 

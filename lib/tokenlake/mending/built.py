@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tokenlake.errors import TokenlakeError
 from tokenlake.manifest import Manifest, QuarantineEntry, UnitRecord
-from tokenlake.repair.damage import Damage
-from tokenlake.repair.ledger import exact
-from tokenlake.repair.mending import Good
-from tokenlake.repair.same_rows import other_rows
+from tokenlake.mending.damage import Damage
+from tokenlake.mending.ledger import exact
+from tokenlake.mending.putting import Good
+from tokenlake.mending.same_rows import other_rows
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import Layout, ledger_path, quarantine_path
 

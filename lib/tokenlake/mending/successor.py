@@ -16,9 +16,9 @@ from tokenlake.build.produced import produced_by
 from tokenlake.catalog import Catalog, Claim
 from tokenlake.errors import VersionConflictError
 from tokenlake.manifest import FileEntry, Manifest, QuarantineEntry, ShardEntry, UnitRecord
-from tokenlake.repair.damage import expected_hashes
-from tokenlake.repair.ledger import units_of
-from tokenlake.repair.rendered import rendered
+from tokenlake.mending.damage import expected_hashes
+from tokenlake.mending.ledger import units_of
+from tokenlake.mending.rendered import rendered
 from tokenlake.storage import Layout, Store
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CARD, ledger_path, quarantine_path, version_number

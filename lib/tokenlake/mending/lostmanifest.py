@@ -19,9 +19,9 @@ from tokenlake.catalog import Catalog, read_record
 from tokenlake.catalog.tags import stored_tag
 from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
-from tokenlake.repair.copies import manifests
-from tokenlake.repair.inputs import input_changes, planned_inputs
-from tokenlake.repair.rendered import common, rendered
+from tokenlake.mending.copies import manifests
+from tokenlake.mending.inputs import input_changes, planned_inputs
+from tokenlake.mending.rendered import common, rendered
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CARD, LEDGER, Layout, ledger_path, ledger_unit, tag_of, tags_prefix
 

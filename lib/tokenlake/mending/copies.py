@@ -13,7 +13,7 @@ from typing import final
 from tokenlake.catalog import Catalog
 from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.manifest import Manifest
-from tokenlake.repair.damage import expected_hashes
+from tokenlake.mending.damage import expected_hashes
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import Layout
 

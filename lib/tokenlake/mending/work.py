@@ -15,17 +15,17 @@ from tokenlake.build.projects import Configuration
 from tokenlake.catalog import Catalog
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.manifest import Manifest, UnitRecord
-from tokenlake.repair.asking import Planned, Question
-from tokenlake.repair.built import OTHER_BYTES, judged
-from tokenlake.repair.damage import UNLISTED, Damage, damages, expected_hashes, look, unit_of
-from tokenlake.repair.ledger import readable_records
-from tokenlake.repair.lostmanifest import LostManifest
-from tokenlake.repair.mending import Good, mended, put
-from tokenlake.repair.rebuild import Workshop
-from tokenlake.repair.rendered import claim_bytes
-from tokenlake.repair.report import How, Mended, RepairProgress, RepairReport
-from tokenlake.repair.sources import Found, find
-from tokenlake.repair.successor import Successor
+from tokenlake.mending.asking import Planned, Question
+from tokenlake.mending.built import OTHER_BYTES, judged
+from tokenlake.mending.damage import UNLISTED, Damage, damages, expected_hashes, look, unit_of
+from tokenlake.mending.ledger import readable_records
+from tokenlake.mending.lostmanifest import LostManifest
+from tokenlake.mending.putting import Good, mended, put
+from tokenlake.mending.rebuild import Workshop
+from tokenlake.mending.rendered import claim_bytes
+from tokenlake.mending.report import How, Mended, RepairProgress, RepairReport
+from tokenlake.mending.sources import Found, find
+from tokenlake.mending.successor import Successor
 from tokenlake.storage import Layout, Store
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CLAIM, MANIFEST
@@ -35,7 +35,7 @@ from tokenlake.verify import Problem, VerifyProgress, verify
 @final
 @dataclass(slots=True)
 class Repair:
-    """A repair while it goes on; arguments as of :func:`tokenlake.repair.repair`.
+    """A repair while it goes on; arguments as of :func:`tokenlake.mending.repair`.
 
     Attributes:
         files, well: of the report, so far.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import final
 
 from tokenlake.errors import NotFoundError, StoreError
-from tokenlake.repair.damage import Damage
-from tokenlake.repair.report import How, Mended
+from tokenlake.mending.damage import Damage
+from tokenlake.mending.report import How, Mended
 from tokenlake.storage import HashingFile, Store
 from tokenlake.storage.base import ReadStore
 
@@ -20,7 +20,7 @@ class Good:
     """Where the bytes of a damaged file are to be had.
 
     Attributes:
-        how, note: as of :class:`tokenlake.repair.report.Mended`.
+        how, note: as of :class:`tokenlake.mending.report.Mended`.
         key: in the store itself, or in the workshop's where one is given,
         workshop: or None,
         data: or the bytes themselves.
