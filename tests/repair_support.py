@@ -9,6 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from tokenlake.build.pool import WorkerPool
+from tokenlake.build.projects import Configuration
+from tokenlake.build.runner import run_pending
+from tokenlake.build.session import BuildSession
+from tokenlake.manifest import Manifest
+from tokenlake.mending import rebuild
+
 KINDS = ("flip", "truncate", "empty", "append", "remove")
 
 
@@ -63,3 +72,26 @@ def damage(path: Path, kind: str, dice: Random) -> None:
     with path.open("r+b") as stream:
         stream.truncate()
         stream.write(data)
+
+
+def build(config: Configuration, pool: WorkerPool) -> Manifest:
+    """Build with workers that are there already: each takes a second to start."""
+    session = BuildSession.open(config)
+    run_pending(session, pool)
+    return session.commit()
+
+
+def one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
+    """Let repairs use workers that are there already."""
+    monkeypatch.setattr(rebuild, "WorkerPool", lambda workers: _Borrowed(pool))
+
+
+class _Borrowed:
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+
+    def __enter__(self) -> WorkerPool:
+        return self._pool
+
+    def __exit__(self, *_: object) -> None:
+        """They stay."""
