@@ -36,7 +36,7 @@ def judged(
     files = list(damaged)
     if isinstance(built, TokenlakeError):
         return {damage.path: f"it could not be built again: {built}" for damage in files}
-    unlike = _unlike(workshop, layout, manifest, built)
+    unlike = _unlike(workshop, layout, manifest, built, others.get(built.unit))
     if unlike:
         text = "it came out with other rows, so that nothing was changed: " + "; ".join(unlike[:3])
         return {damage.path: text for damage in files}
@@ -57,7 +57,9 @@ def judged(
     return found
 
 
-def _unlike(workshop: ReadStore, layout: Layout, manifest: Manifest, built: UnitRecord) -> list[str]:
+def _unlike(
+    workshop: ReadStore, layout: Layout, manifest: Manifest, built: UnitRecord, before: UnitRecord | None
+) -> list[str]:
     """Return a clause for everything that came out otherwise, bytes aside."""
     wanted = [shard for shard in manifest.files if shard.unit == built.unit]
     if {part.path: part.sha256 for part in wanted} == {part.path: part.sha256 for part in built.parts}:
@@ -69,6 +71,8 @@ def _unlike(workshop: ReadStore, layout: Layout, manifest: Manifest, built: Unit
         found.append(
             f"{'no' if listed else 'some'} bad records came out; expected {'some' if listed else 'none'}"
         )
+    if before is not None and before.account != built.account:
+        found.append(f"its account is {built.account}; expected {before.account}")
     return found
 
 
