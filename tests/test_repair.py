@@ -161,7 +161,9 @@ def test_an_input_that_changed_is_named_and_nothing_is_changed(
     notes = {file.path: (file.how, file.note) for file in report.files if file.version == "small@v2"}
     assert notes[OWN] == ("rebuilt", "from its inputs")
     state, note = notes[SHARD]
-    entry = next(e for e in Catalog(open_store(root / "store")).manifest("small", 2).inputs if e.source == "pages")
+    entry = next(
+        e for e in Catalog(open_store(root / "store")).manifest("small", 2).inputs if e.source == "pages"
+    )
     assert state == "not mended"
     assert "lake.jsonl of pages is" in note and f"expected {entry.size} bytes, {entry.token}" in note
     after = tree(root / "store")

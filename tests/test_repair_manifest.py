@@ -85,7 +85,7 @@ def test_a_tag_of_another_manifest_forbids_it(lake: Path) -> None:
     tag.write_bytes(seal({**json.loads(tag.read_bytes()), "manifest_sha256": "0" * 64}))
     damage(manifest_of(lake), "flip", Random(1))
     before = tree(lake)
-    with pytest.raises(IntegrityError, match="cannot be made again.*expected 0000"):
+    with pytest.raises(IntegrityError, match=r"cannot be made again.*expected 0000"):
         repair(lake, "small")
     assert tree(lake) == before
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import get_args
 
@@ -43,4 +42,5 @@ def common(form: bytes, damaged: bytes) -> int:
 
 
 def _run(form: bytes, damaged: bytes) -> int:
-    return len(os.path.commonprefix([form, damaged]))
+    pairs = zip(form, damaged, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(form), len(damaged)))
