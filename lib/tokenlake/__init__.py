@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tokenlake.adapters.torch import torch_dataset, torch_rows
     from tokenlake.build.runner import BuildResult
     from tokenlake.catalog import Catalog
+    from tokenlake.collect import gc
     from tokenlake.config import (
         CacheStageConfig,
         DatasetConfig,
@@ -105,6 +106,7 @@ _HOME: Final = {
     "build_dataset": "tokenlake.legacy.building",
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
+    "gc": "tokenlake.collect",
     "DataLoader": "tokenlake.loader.loader",
     "Dataset": "tokenlake.loader.dataset",
     "LoaderRestore": "tokenlake.adapters.orbax",
@@ -285,6 +287,7 @@ __all__ = [
     "create_source",
     "create_writer",
     "expand_data_files",
+    "gc",
     "grain_dataset",
     "grain_source",
     "hf_dataset",

@@ -6,14 +6,14 @@ import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from tokenlake.build.holding import publish_manifest, require_held
 from tokenlake.build.project import Project
-from tokenlake.build.second_look import require_digest
-from tokenlake.catalog import Catalog
-from tokenlake.errors import NotFoundError, StoreError
+from tokenlake.errors import NotFoundError
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.report.card import render_card
 from tokenlake.storage.base import Digest, Store
 from tokenlake.storage.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
+from tokenlake.storage.looking import require_digest
 
 
 def publish_preamble(store: Store, project: Project, layout: Layout) -> None:
@@ -28,14 +28,9 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
 
     Raises:
         AccountError: the account does not close; nothing is visible.
-        StoreError: the claim is gone.
-        VersionConflictError: another writer committed something else.
+        VersionConflictError: gc swept the version, or another writer committed something else.
     """
-    claim = Catalog(store).read_claim(layout.dataset, layout.version)
-    if claim is None or claim.fingerprint != project.plan.fingerprint:
-        raise StoreError(
-            f"{layout.claim} is gone or another build's: the version was swept while it was built; run the build again"
-        )
+    require_held(store, layout, project.plan.fingerprint)
     made = _made(project, layout, records)
     kept = _tidied(store, layout, made)
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
@@ -47,7 +42,7 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
     store.put_new(layout.card, card, replace_orphan=True)
     others[layout.path(layout.card)] = _entry_of(card)
     manifest = project.manifest(layout.version, records, _sorted(others))
-    store.put_new(layout.manifest, manifest.to_bytes())
+    publish_manifest(store, layout, manifest)
     return manifest
 
 

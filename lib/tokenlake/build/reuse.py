@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from tokenlake.build.project import PlannedUnit
-from tokenlake.build.second_look import looked_twice, require_digest
 from tokenlake.catalog import Catalog, read_record
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import QuarantineEntry, ShardEntry, UnitRecord
 from tokenlake.storage.base import Digest, ReadStore, Store
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, quarantine_path, shard_path
+from tokenlake.storage.looking import require_digest
 
 #: Versions looked through for reusable units, newest first.
 _VERSIONS_BACK: Final = 20
@@ -29,7 +29,7 @@ def finished_records(
     wanted = {unit.index: unit.fingerprint for unit in units}
     for index in _units(catalog.store, layout):
         try:
-            record = looked_twice(lambda at=index: read_record(catalog.store, layout, at))
+            record = read_record(catalog.store, layout, index)
             if wanted.get(index) != record.fingerprint:
                 raise IntegrityError(f"{layout.ledger(index)}: not a unit of this build")
             _require_intact(catalog.writable, layout, record)

@@ -32,6 +32,10 @@ class RunLog:
         self._seconds: dict[int, float] = {}
         self.run_id = f"{self._begin:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
 
+    def resumed(self) -> None:
+        """Note, at once, that a claim is worked on again."""
+        self._put(f"{self.run_id}-resumed", {"begin": self._begin.isoformat(timespec="seconds")})
+
     def finished(self, unit: int, seconds: float) -> None:
         """Note the wall time of a unit."""
         with self._lock:

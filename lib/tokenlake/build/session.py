@@ -21,6 +21,7 @@ from tokenlake.build.events import (
     Watcher,
     ignore,
 )
+from tokenlake.build.holding import require_held
 from tokenlake.build.planning.plan import Plan
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.project import PlannedUnit, Project
@@ -130,6 +131,7 @@ class BuildSession:
                 record, seconds, progressed = self._attempt(unit, job, pool)
             except TokenlakeError as error:
                 if not self._redo(error, job):
+                    self._require_held()  # files that gc deletes are missed in many ways
                     raise
                 continue
             if self._accept(unit, record, seconds, progressed):
@@ -178,6 +180,7 @@ class BuildSession:
 
     def _accept(self, unit: PlannedUnit, record: UnitRecord, seconds: float, progressed: int) -> bool:
         """Publish a record, unless its engine was condemned in the meantime."""
+        self._require_held()
         with self._lock:
             if not self.work.stands(record):
                 return False
@@ -189,6 +192,9 @@ class BuildSession:
         self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", seconds, progressed))
         self.work.require_hope()
         return True
+
+    def _require_held(self) -> None:
+        require_held(self._store, self._layout, self.plan.fingerprint)
 
     def _redo(self, error: TokenlakeError, job: dict[str, Any]) -> bool:
         """Whether an error only means that some units, this one too, are to be built in another way."""
@@ -202,6 +208,8 @@ class BuildSession:
 
     def _prepare(self) -> None:
         """Publish what workers read, then collect finished and reusable units."""
+        if self.status == "resumed":
+            self._log.resumed()  # first of all: gc leaves alone what changed lately
         publish_preamble(self._store, self.project, self._layout)
         self._store.sweep_temp(self._layout.prefix)
         for record in finished_records(self._catalog, self.plan.units, self.dataset, self.version):

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from tokenlake.catalog.claims import Claim, ClaimResult
+from tokenlake.catalog.closing import is_closing_note
 from tokenlake.catalog.references import Reference
+from tokenlake.catalog.states import VersionInfo, is_committed, state_of
 from tokenlake.catalog.tagged import check_tag, tagged_manifest
 from tokenlake.catalog.tags import Tag, TagChange, read_tag, read_tags, remove_tag, swap_tag
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
@@ -16,19 +18,10 @@ from tokenlake.manifest import Manifest, UnitRecord
 from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.keys import DATASET_NAME, check_dataset_name, check_tag_name
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
+from tokenlake.storage.looking import looked_twice, parsed
 
-_STATE: Final = {True: "", False: " (unfinished)"}
 _SHOWN: Final = 20  # versions that a message names
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class VersionInfo:
-    """A version that is taken; committed means that its manifest exists."""
-
-    version: int
-    committed: bool
 
 
 @final
@@ -48,14 +41,18 @@ class Catalog:
         return self.store
 
     def datasets(self) -> list[str]:
-        """Return the sorted names of datasets with at least one version, committed or claimed."""
+        """Return the sorted names of datasets with at least one version, committed or being built."""
         return [
             name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name) and self._is_there(name)
         ]
 
-    def versions(self, dataset: str) -> list[VersionInfo]:
-        """Return the versions that are taken, ascending; NotFoundError if there are none."""
-        found = self._infos(check_dataset_name(dataset))
+    def versions(self, dataset: str, *, swept: bool = False) -> list[VersionInfo]:
+        """Return the versions that are committed or being built, ascending; NotFoundError if there are none.
+
+        Args:
+            swept: also numbers whose build was given up and removed; they are taken for ever.
+        """
+        found = [info for info in self._infos(check_dataset_name(dataset)) if swept or not info.swept]
         if not found:
             raise self._no_dataset(dataset)
         return found
@@ -63,7 +60,7 @@ class Catalog:
     def latest(self, dataset: str) -> int:
         """Return the number of the newest committed version; NotFoundError if there is none."""
         for version in reversed(self._numbers(check_dataset_name(dataset))):
-            if self.store.exists(Layout(dataset, version).manifest):
+            if is_committed(self.store, Layout(dataset, version)):
                 return version
         self.versions(dataset)
         raise NotFoundError(
@@ -146,27 +143,33 @@ class Catalog:
         except NotFoundError:
             self._require_committed(dataset, version)
             raise
-        found = Manifest.from_bytes(data, key)
+        if is_closing_note(data, Layout(dataset, version)):
+            self._require_committed(dataset, version)
+        found = parsed(self.store, key, Manifest.from_bytes, data)
         _same_place(key, (dataset, version), (found.dataset, found.version))
         return found
 
     def read_claim(self, dataset: str, version: int) -> Claim | None:
         """Return the claim of a version, or None; IntegrityError if it is damaged or misplaced."""
+        found = self.stored_claim(dataset, version)
+        return None if found is None else found[0]
+
+    def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
+        """Return a claim and the bytes of its file, for who changes it; else as :meth:`read_claim`."""
         key = Layout(dataset, version).claim
         try:
-            data = self.store.read(key)
+            found, data = looked_twice(lambda: _claim_of(self.store.read(key), key))
         except NotFoundError:
             return None
-        found = Claim.from_bytes(data, key)
         _same_place(key, (dataset, version), (found.dataset, found.version))
-        return found
+        return found, data
 
     def claim(self, dataset: str, fingerprint: str, meta: Mapping[str, Any]) -> ClaimResult:
         """Find or claim the version that builds ``fingerprint``.
 
         A committed version of an equal fingerprint wins, then a claim of an equal one (resume it), else the
         next number is claimed, create-only. Whoever loses that race looks again: equal builds end on one
-        version, different ones on different versions.
+        version, different ones on different versions. What was swept is never resumed, nor its number used again.
         """
         check_dataset_name(dataset)
         for _ in range(_CLAIM_TRIES):
@@ -204,11 +207,14 @@ class Catalog:
         return dict(sorted(found.items()))
 
     def _find(self, dataset: str, fingerprint: str, infos: list[VersionInfo]) -> ClaimResult | None:
-        for info in sorted(infos, key=lambda info: (info.committed, info.version), reverse=True):
+        there = [info for info in infos if not info.swept]
+        for info in sorted(there, key=lambda info: (info.committed, info.version), reverse=True):
             claim = self.read_claim(dataset, info.version)
             # A version copied without its claim still says what it is.
             theirs = self.manifest(dataset, info.version) if info.committed and claim is None else claim
             if theirs is None or theirs.fingerprint != fingerprint:
+                continue
+            if not info.committed and claim is not None and claim.state == "swept":  # just now
                 continue
             return ClaimResult(info.version, "committed" if info.committed else "resumed")
         return None
@@ -217,28 +223,23 @@ class Catalog:
         """Versions with a folder, ascending; they may hold nothing."""
         return sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
 
-    def _info(self, dataset: str, version: int) -> VersionInfo | None:
-        layout = Layout(dataset, version)
-        if self.store.exists(layout.manifest):
-            return VersionInfo(version, True)
-        return VersionInfo(version, False) if self.store.exists(layout.claim) else None
-
     def _infos(self, dataset: str) -> list[VersionInfo]:
-        found = (self._info(dataset, version) for version in self._numbers(dataset))
+        found = (state_of(self.store, Layout(dataset, version)) for version in self._numbers(dataset))
         return [info for info in found if info is not None]
 
     def _is_there(self, dataset: str) -> bool:
-        return any(self._info(dataset, version) for version in self._numbers(dataset))
+        found = (state_of(self.store, Layout(dataset, version)) for version in self._numbers(dataset))
+        return any(info is not None and not info.swept for info in found)
 
     def _require_committed(self, dataset: str, version: int) -> None:
-        if self.store.exists(Layout(dataset, version).manifest):
+        if is_committed(self.store, Layout(dataset, version)):
             return
-        infos = self.versions(dataset)
-        state = (
-            "is not committed; run its build again: it resumes"
-            if VersionInfo(version, False) in infos
-            else "does not exist"
-        )
+        infos = self.versions(dataset, swept=True)
+        state = "does not exist"
+        if VersionInfo(version, False) in infos:
+            state = "is not committed; run its build again: it resumes"
+        elif VersionInfo(version, False, swept=True) in infos:
+            state = "was never finished, and gc removed it; run its build again: it makes a new version"
         raise NotFoundError(
             f"{dataset}@v{version} in {self.store.url} {state}. There are: {self._describe(dataset)}.",
             dataset=dataset,
@@ -246,9 +247,9 @@ class Catalog:
         )
 
     def _describe(self, dataset: str) -> str:
-        infos = self._infos(dataset)
+        infos = [info for info in self._infos(dataset) if not info.swept]
         more = f"{len(infos) - _SHOWN} older ones, " if len(infos) > _SHOWN else ""
-        return more + ", ".join(f"v{i.version}{_STATE[i.committed]}" for i in infos[-_SHOWN:])
+        return (more + ", ".join(map(str, infos[-_SHOWN:]))) or "none"
 
     def _no_dataset(self, dataset: str) -> NotFoundError:
         names = self.datasets()
@@ -264,13 +265,17 @@ class Catalog:
 def read_record(store: ReadStore, layout: Layout, unit: int) -> UnitRecord:
     """Read one ledger record; IntegrityError if it is damaged or another unit's."""
     key = layout.ledger(unit)
-    found = UnitRecord.from_bytes(store.read(key), key)
+    found = parsed(store, key, UnitRecord.from_bytes)
     if found.unit != unit:
         raise IntegrityError(
             f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
             file=key,
         )
     return found
+
+
+def _claim_of(data: bytes, key: str) -> tuple[Claim, bytes]:
+    return Claim.from_bytes(data, key), data
 
 
 def _same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:

@@ -39,6 +39,7 @@ _COMMANDS = {
     "show": ("catalog:show", _STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
     "tag": ("tag:tag", _STORE, "Give a version a name that can move, such as prod."),
     "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
+    "gc": ("gc:gc", _STORE, "Remove what no version and no build needs: temporary files, abandoned builds."),
     "peek": ("peek:peek", _LOOK, "Decode a few sequences, with segment boundaries and provenance."),
     "explain": ("explain:explain", _LOOK, "List the documents of a batch, or the batches of a document."),
     "sql": ("sql:sql", _LOOK, "Ask DuckDB about datasets, on verified bytes."),

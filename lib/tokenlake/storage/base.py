@@ -259,6 +259,10 @@ class Store(ReadStore):
     def remove_leftover(self, leftover: Leftover) -> bool:
         """Remove one of :meth:`leftovers`; return False if it is gone already."""
 
+    def remove_folder(self, prefix: str) -> bool:
+        """Remove a folder that holds nothing; return whether there was one. Only file systems have such."""
+        return False
+
 
 def _pour(source: BinaryIO, target: BinaryIO | None) -> Digest:
     """Read a stream to its end, write it to a target, and return what it was."""

@@ -134,9 +134,15 @@ class LocalStore(Store):
     def temp(self, prefix: str) -> Path:
         folder = self.local_path(prefix) if prefix else self._root
         with os_errors("write below", prefix or self.url):
-            self._make_durable(folder)
-            path = folder / new_temp_name()
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            for _ in range(_TRIES):
+                with contextlib.suppress(FileNotFoundError):  # gc removed the folder, which was empty
+                    return self._new_temp(folder)
+            return self._new_temp(folder)
+
+    def _new_temp(self, folder: Path) -> Path:
+        self._make_durable(folder)
+        path = folder / new_temp_name()
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return path
 
     def publish(
@@ -248,6 +254,14 @@ class LocalStore(Store):
             with os_errors("remove", leftover.name):
                 path.unlink()
         except NotFoundError:
+            return False
+        return True
+
+    def remove_folder(self, prefix: str) -> bool:
+        path = self.local_path(prefix)
+        try:
+            path.rmdir()
+        except OSError:  # not empty, not there, or not ours to remove: an empty folder is no harm
             return False
         return True
 
