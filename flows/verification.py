@@ -13,7 +13,7 @@ from tasks.policy import require_allowed_store
 from tasks.verifying import committed_versions, publish_findings, require_well, verify_version
 from tokenlake.build.runner import available_cpus
 from tokenlake.catalog import Catalog
-from tokenlake.config.resolve import default_store
+from tokenlake.config.stores import default_store
 from tokenlake.errors import TokenlakeError
 from tokenlake.storage import open_store
 

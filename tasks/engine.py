@@ -71,7 +71,7 @@ class LocalEngine:
         self._pool = pool or WorkerPool(self.workers)
         self._lent = pool is not None
         self._opening: Future[BuildSession] = Future()
-        self.blocks = tuple(referenced_blocks(config.datasets))
+        self.blocks = tuple(referenced_blocks([config.datasets, config.save.storage_options]))
         self._provided = threading.Event()
         if not self.blocks:
             self._provided.set()

@@ -1,21 +1,21 @@
 """What a deployment's parameters may reach on the machine of its worker, and beyond.
 
 Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
-with its credentials. Its owner bounds them with environment variables of the worker, lists of folders
-separated like ``PATH``; inputs may be URLs, too::
+with its credentials. Its owner bounds them with environment variables of the worker, lists of folders and URLs
+separated like ``PATH``::
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
-    TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens
+    TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens:s3://lake/tokens
 
 Functions of a configuration run on the worker's machine. Their names must match one of the patterns, separated by
 commas, of ``package.module:function``::
 
     TOKENLAKE_ALLOWED_CALLABLES=our_callbacks.text:*,our_callbacks.rows:clean
 
-A variable that is not set allows every path, but no function: any module's could be called. Where inputs are
-bounded, `storage_options` must not lead elsewhere: an address in them must be allowed as well, and options that are
-not known to be harmless are refused. Runs that a command starts are not bounded: their owner could read and write
-these paths without us.
+A variable that is not set allows every path, but no function: any module's could be called. Where inputs or outputs
+are bounded, their `storage_options` must not lead elsewhere: an address in them must be allowed as well, and options
+that are not known to be harmless are refused. Runs that a command starts are not bounded: their owner could read and
+write these paths without us.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from prefect import runtime
 
@@ -35,6 +35,7 @@ from tokenlake.config.callables import callable_names
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.steps import first_steps, foreseen, is_text_build
+from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
 from tokenlake.sources.local.patterns import is_url
 from tokenlake.storage.remote.urls import Url, parse_url
@@ -73,7 +74,7 @@ def require_allowed_store(store: str) -> None:
         ConfigError: it lies outside what the worker's environment allows.
     """
     if runtime.deployment.id is not None:
-        _check(store, _entries(os.environ.get(OUTPUTS)), OUTPUTS, "the store")
+        _check_store(store, {}, _entries(os.environ.get(OUTPUTS)))
 
 
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
@@ -85,7 +86,17 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check_callables(source, environment.get(CALLABLES, ""))
     # What is mixed is read from the store that it is written to, whatever the steps before.
     last = builds[0] if is_text_build(config) else foreseen(config)
-    _check(last.store, _entries(environment.get(OUTPUTS)), OUTPUTS, "the store")
+    _check_store(last.store, last.store_options, _entries(environment.get(OUTPUTS)))
+
+
+def _check_store(store: str, options: Mapping[str, Any], entries: list[str] | None) -> None:
+    if is_local(store):
+        # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
+        path = unquote(urlsplit(store).path) if "://" in store else store
+        _check(str(Path(path).expanduser()), entries, OUTPUTS, "the store")
+    else:
+        _check_url(store, entries, OUTPUTS, "the store")
+        _check_options(options, entries, OUTPUTS, "the store")
 
 
 def _check_source(source: ResolvedSource, allowed: str | None) -> None:
@@ -95,13 +106,13 @@ def _check_source(source: ResolvedSource, allowed: str | None) -> None:
         address = f"hf://datasets/{pattern}" if source.type == "hub" and not is_url(pattern) else pattern
         if is_url(address):
             remote = True
-            _check_url(address, entries, what)
+            _check_url(address, entries, INPUTS, what)
         else:
             _check(_static(pattern.removeprefix("file://")), entries, INPUTS, what)
     if source.exclude is not None:
         _check(source.exclude, entries, INPUTS, f"exclude of {source.name!r}")
-    if remote and entries is not None:
-        _check_options(source, entries)
+    if remote:
+        _check_options(source.storage_options, entries, INPUTS, repr(source.name))
 
 
 def _check_callables(source: ResolvedSource, allowed: str) -> None:
@@ -128,22 +139,24 @@ def _check(path: str, entries: list[str] | None, variable: str, what: str) -> No
         raise _refused(what, path, str(real), list(map(str, folders)), variable)
 
 
-def _check_url(address: str, entries: list[str] | None, what: str) -> None:
+def _check_url(address: str, entries: list[str] | None, variable: str, what: str) -> None:
     if entries is None:
         return
     url = parse_url(address)  # refuses URLs with credentials, so that the message shows none
     allowed = [parse_url(entry) for entry in entries if is_url(entry)]
     if _is_odd(url.path) or not any(_lies_below(url, above) for above in allowed):
-        raise _refused(what, str(url), str(url), list(map(str, allowed)), INPUTS)
+        raise _refused(what, str(url), str(url), list(map(str, allowed)), variable)
 
 
-def _check_options(source: ResolvedSource, entries: list[str]) -> None:
-    for key, value in _leaves(source.storage_options):
-        what = f"storage_options of {source.name!r}: {key}"
+def _check_options(options: Mapping[str, Any], entries: list[str] | None, variable: str, whose: str) -> None:
+    if entries is None:
+        return
+    for key, value in _leaves(options):
+        what = f"storage_options of {whose}: {key}"
         if key not in _HARMLESS and "headers" not in key:
-            raise ConfigError(f"{what} is refused here, because {INPUTS} bounds what this worker reads")
+            raise ConfigError(f"{what} is refused here, because {variable} bounds what this worker reaches")
         if isinstance(value, str) and is_url(value):
-            _check_url(value, entries, what)
+            _check_url(value, entries, variable, what)
 
 
 def _leaves(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

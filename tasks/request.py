@@ -10,6 +10,7 @@ from typing import Any, Final
 from tokenlake.config import PipelineConfig, load_config
 from tokenlake.config.near import did_you_mean
 from tokenlake.config.steps import is_text_build
+from tokenlake.config.stores import store_overrides
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings
 from tokenlake.errors import ConfigError
@@ -107,7 +108,7 @@ def requested_name(config: object, name: str | None, default: str = DEFAULT) -> 
 def _flat(data: Mapping[str, Any], tokenizer: str | None, output: str | None, name: str | None) -> list[str]:
     return [
         *_set(_tokenizer_key(data), tokenizer),
-        *_set("save.output_dir", output),
+        *(store_overrides(output) if output else ()),
         *_set("name", name),
     ]
 

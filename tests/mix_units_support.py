@@ -20,7 +20,7 @@ from tokenlake.config.resolved import ResolvedPack
 from tokenlake.manifest import UnitRecord
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.reading import StoredRows
-from tokenlake.storage import Store
+from tokenlake.storage import Store, StoreAddress
 
 Row = dict[str, Any]
 
@@ -90,7 +90,8 @@ def mix_job(
     store: Store, parents: list[ParentVersion], spec: MixtureSpec, start: int, stop: int, **changes: Any
 ) -> MixJob:
     fields: dict[str, Any] = {
-        "store": store.url,
+        "store": StoreAddress(store.url),
+        "parents_store": StoreAddress(store.url),
         "dataset": "mixed",
         "version": 1,
         "unit": 0,

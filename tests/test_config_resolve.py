@@ -217,7 +217,7 @@ SECTION_LATER: list[dict[str, Any]] = [
     {"save": {"compression": "none"}},
     {"save": {"overwrite": True}},
     {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}},
-    {"save": {"output_dir": "s3://bucket"}},
+    {"save": {"output_dir": "https://bucket.example.org/store"}},
     {"ray": {"enabled": True}},
     {"tokenize": {"batch_size": 7}},
     {"tokenize": {"num_workers": 8}},

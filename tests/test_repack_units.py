@@ -17,7 +17,7 @@ from tokenlake.build.mixing.job import RepackJob
 from tokenlake.catalog import read_record
 from tokenlake.errors import IntegrityError
 from tokenlake.manifest import ShardEntry, UnitRecord
-from tokenlake.storage import Layout, Store, open_store
+from tokenlake.storage import Layout, Store, StoreAddress, open_store
 from tokenlake.tokenizers import TokenizerFiles
 
 Config = dict[str, Any]
@@ -88,7 +88,8 @@ def _job(store: Store, tokens: Built, pack: Any, unit: int) -> RepackJob:
     rendered = {"chat", "prompt"} & tokens.manifest.config["sources"][source].get("texts", {}).keys()
     out = rows_out(store, given, pack=pack, whole=(source,) if rendered else (), loss_mask=bool(rendered))
     return RepackJob(
-        store=store.url,
+        store=StoreAddress(store.url),
+        parents_store=StoreAddress(store.url),
         dataset="again",
         version=1,
         unit=unit,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import sys
 import threading
 from collections import deque
@@ -31,12 +33,29 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with one answer.
+    """What goes wrong with one request, once. They stand in :attr:`Server.faults`, and the first one waits for a
+    request that it applies to.
+
+    A request that writes (PUT, POST, DELETE) and is to be answered with `status`, or not at all (`drop`), does
+    nothing on the server, unless `commits`::
+
+        Fault(status=503, code="SlowDown", applies=writes)       slow down; nothing was written
+        Fault(drop=True, applies=writes)                         the connection is cut before anything was written
+        Fault(drop=True, commits=True, applies=writes)           written, and the answer is lost
+        Fault(status=500, commits=True, applies=writes)          written, and the answer says it was not
+        Fault(flip=True, applies=writes)                         a bit of the body flips on the way up
+        Fault(short=True, applies=writes)                        half of the body gets there
+        Fault(flip=True), Fault(short=True), Fault(after=100)    what is read: flipped, short but clean, truncated
 
     Attributes:
         status: answered instead.
-        after: bytes of the body after which the connection is cut.
+        code: what `status` is called in the body of the answer, such as ``SlowDown`` (S3 and GCS).
+        after: bytes of the answer's body after which the connection is cut.
         wait: seconds before anything is answered.
+        drop: the connection is cut instead of an answer.
+        commits: what was asked for is done before `status` or `drop`.
+        flip: one bit is another one: in the middle of the request's body, or of the answer's where it has none.
+        short: as `flip`, with the second half missing and a Content-Length that agrees.
         applies: to which requests.
     """
 
@@ -44,6 +63,28 @@ class Fault:
     after: int | None = None
     wait: float = 0.0
     applies: Callable[[Request], bool] = field(default=lambda request: request.method == "GET")
+    code: str = ""
+    drop: bool = False
+    commits: bool = False
+    flip: bool = False
+    short: bool = False
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a request that writes is to do nothing."""
+        return (self.status is not None or self.drop) and not self.commits
+
+    def damaged(self, body: bytes) -> bytes:
+        """Return a body as it comes out at the other end."""
+        if self.flip and body:
+            middle = len(body) // 2
+            body = body[:middle] + bytes([body[middle] ^ 0x10]) + body[middle + 1 :]
+        return body[: len(body) // 2] if self.short else body
+
+
+def writes(request: Request) -> bool:
+    """Say whether a request changes something: all but GET and HEAD."""
+    return request.method not in ("GET", "HEAD")
 
 
 def large(request: Request) -> bool:
@@ -121,12 +162,22 @@ class Handler(BaseHTTPRequestHandler):
             threading.Event().wait(fault.wait)
         return fault
 
+    def named(self, status: int, code: str) -> bytes:
+        """Return the body of an answer that refuses, in the protocol's own form."""
+        return b""
+
     def answer(
         self, status: int, headers: dict[str, str], body: bytes = b"", fault: Fault | None = None
     ) -> None:
         """Send an answer, broken as `fault` says."""
+        if fault is not None and fault.drop:
+            self.cut()
+            return
         if fault is not None and fault.status is not None:
-            status, headers, body = fault.status, {}, b""
+            status, headers = fault.status, {}
+            body = self.named(status, fault.code) if fault.code else b""
+        elif fault is not None and not int(self.headers.get("Content-Length", 0)):
+            body = fault.damaged(body)
         try:
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
@@ -137,12 +188,23 @@ class Handler(BaseHTTPRequestHandler):
             if fault is not None and fault.after is not None:
                 self.wfile.write(body[: fault.after])
                 self.wfile.flush()
-                self.close_connection = True
-                self.connection.close()
+                self.cut()
             else:
                 self.wfile.write(body)
         except (ConnectionError, ValueError):
             self.close_connection = True
+
+    def body(self, fault: Fault | None) -> bytes:
+        """Return the body of the request as it arrives."""
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        return body if fault is None else fault.damaged(body)
+
+    def cut(self) -> None:
+        """Close the connection."""
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
 
     def span(self, size: int) -> tuple[int, int] | None:
         """Return the half-open range asked for, None for the whole."""

@@ -6,8 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import time
 from dataclasses import dataclass, field
-from email.parser import BytesParser
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -27,6 +27,7 @@ class GcsObject:
     data: bytes
     generation: int
     metadata: dict[str, Any] = field(default_factory=dict)
+    modified: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()))
 
     def resource(self) -> dict[str, Any]:
         """Return what the interface says of the object."""
@@ -43,8 +44,8 @@ class GcsObject:
             "etag": f"CKih{self.generation}",
             "md5Hash": digest,
             "crc32c": base64.b64encode(google_crc32c.Checksum(self.data).digest()).decode(),
-            "timeCreated": "2026-01-01T00:00:00.000Z",
-            "updated": "2026-01-01T00:00:00.000Z",
+            "timeCreated": self.modified,
+            "updated": self.modified,
         }
 
 
@@ -53,18 +54,27 @@ class _Interface(Handler):
 
     def serve(self) -> None:
         fault = self.begin()
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.body(fault)
         parts = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        if self.command != "GET" and fault is not None and fault.refuses:
+            self.answer(503, {}, b"", fault)
+            return
         with self.owner.lock:
             self._route(parts.path, query, body, fault)
 
+    def named(self, status: int, code: str) -> bytes:
+        return json.dumps({"error": {"code": status, "message": code}}).encode()
+
     def _route(self, path: str, query: dict[str, str], body: bytes, fault: Fault | None) -> None:
         one = re.fullmatch(r"/(?:download/)?storage/v1/b/([^/]+)/o/([^/]+)", path)
+        two = re.fullmatch(r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)", path)
         if self.owner.token and self.headers.get("Authorization") != f"Bearer {self.owner.token}":
             self._error(401, "Anonymous caller does not have storage.objects.get access", fault)
         elif path.startswith("/upload/"):
             self._upload(path, query, body, fault)
+        elif two and self.command == "POST":
+            self._rewrite(two, query, fault)
         elif one and self.command in ("GET", "DELETE"):
             self._object(one[1], unquote(one[2]), query, fault)
         elif found := re.fullmatch(r"/storage/v1/b/([^/]+)/o", path):
@@ -79,7 +89,7 @@ class _Interface(Handler):
         wanted = query.get("generation")
         if found is None or (wanted and wanted != str(found.generation)):
             self._error(404, f"No such object: {bucket}/{name}", fault)
-        elif not _precondition(found, query):
+        elif not self._holds(found, query):
             self._error(412, "conditionNotMet", fault)
         elif self.command == "DELETE":
             del self.owner.objects[bucket, name]
@@ -90,7 +100,12 @@ class _Interface(Handler):
             self._json(found.resource(), fault)
 
     def _media(self, found: GcsObject, fault: Fault | None) -> None:
-        headers = {"x-goog-generation": str(found.generation), "Content-Type": "application/octet-stream"}
+        facts = found.resource()
+        headers = {
+            "x-goog-generation": str(found.generation),
+            "x-goog-hash": f"crc32c={facts['crc32c']},md5={facts['md5Hash']}",
+            "Content-Type": "application/octet-stream",
+        }
         span = self.span(len(found.data))
         if span is None:
             self.answer(200, headers, found.data, fault)
@@ -127,12 +142,33 @@ class _Interface(Handler):
         bucket = path.split("/b/")[1].split("/")[0]
         kind = query.get("uploadType")
         if kind == "multipart":
-            head = b"Content-Type: " + self.headers["Content-Type"].encode() + b"\r\n\r\n"
-            first, second = BytesParser().parsebytes(head + body).get_payload()
-            meta = json.loads(first.get_payload(decode=True))
-            self._store(bucket, meta["name"], second.get_payload(decode=True), meta, query, fault)
+            boundary = self.headers["Content-Type"].partition("boundary=")[2].strip('"')
+            meta, data = _related(body, boundary)
+            if data is None:
+                self._error(400, "The multipart body is damaged; it does not match its boundary: MD5", fault)
+            else:
+                self._store(bucket, meta["name"], data, meta, query, fault)
         else:
             self._store(bucket, query["name"], body, {}, query, fault)
+
+    def _rewrite(self, names: re.Match[str], query: dict[str, str], fault: Fault | None) -> None:
+        source = self.owner.objects.get((names[1], unquote(names[2])))
+        bucket, name = names[3], unquote(names[4])
+        wanted = query.get("ifSourceGenerationMatch")
+        if source is None or query.get("sourceGeneration", str(source.generation)) != str(source.generation):
+            self._error(404, f"No such object: {names[1]}/{unquote(names[2])}", fault)
+        elif not self._holds(self.owner.objects.get((bucket, name)), query) or (
+            wanted and wanted != str(source.generation)
+        ):
+            self._error(412, "conditionNotMet", fault)
+        elif len(source.data) > self.owner.rewritten_at_once and "rewriteToken" not in query:
+            self._json({"kind": "storage#rewriteResponse", "done": False, "rewriteToken": "more"}, fault)
+        else:
+            made = self.owner.put(bucket, name, source.data)
+            self._json({"kind": "storage#rewriteResponse", "done": True, "resource": made.resource()}, fault)
+
+    def _holds(self, found: GcsObject | None, query: dict[str, str]) -> bool:
+        return self.owner.careless or _precondition(found, query)
 
     def _store(
         self,
@@ -143,8 +179,15 @@ class _Interface(Handler):
         query: dict[str, str],
         fault: Fault | None,
     ) -> None:
-        if not _precondition(self.owner.objects.get((bucket, name)), query):
+        digest = base64.b64encode(hashlib.md5(data).digest()).decode()
+        if not self._holds(self.owner.objects.get((bucket, name)), query):
             self._error(412, "conditionNotMet", fault)
+            return
+        if meta.get("md5Hash", digest) != digest:
+            stated = meta["md5Hash"]
+            self._error(
+                400, f'Provided MD5 hash "{stated}" doesn\'t match calculated MD5 hash "{digest}".', fault
+            )
             return
         self._json(self.owner.put(bucket, name, data, meta.get("metadata")).resource(), fault)
 
@@ -152,8 +195,20 @@ class _Interface(Handler):
         self.answer(200, {"Content-Type": "application/json"}, json.dumps(value).encode(), fault)
 
     def _error(self, status: int, message: str, fault: Fault | None) -> None:
-        body = json.dumps({"error": {"code": status, "message": message}}).encode()
-        self.answer(status, {"Content-Type": "application/json"}, body, fault)
+        self.answer(status, {"Content-Type": "application/json"}, self.named(status, message), fault)
+
+
+def _related(body: bytes, boundary: str) -> tuple[dict[str, Any], bytes | None]:
+    """Return the two parts of a multipart/related body; None for the data of one that is cut or damaged."""
+    mark = re.escape(b"--" + boundary.encode())
+    shape = (
+        mark + rb"\r?\n[^{]*\r?\n\r?\n(.*?)\r?\n" + mark + rb"\r?\n.*?\r?\n\r?\n(.*)\r?\n" + mark + rb"--\s*"
+    )
+    found = re.fullmatch(shape, body, re.DOTALL)
+    try:
+        return (json.loads(found[1]), found[2].removesuffix(b"\r")) if found else ({}, None)
+    except ValueError:
+        return {}, None
 
 
 def _precondition(found: GcsObject | None, query: dict[str, str]) -> bool:
@@ -167,6 +222,8 @@ class GcsServer(Server):
 
     Attributes:
         token: an access token without which everything is refused, "" for none.
+        careless: preconditions are ignored, as emulators do.
+        rewritten_at_once: bytes up to which a copy is done in one request; a larger one takes two.
     """
 
     handler = _Interface
@@ -175,6 +232,8 @@ class GcsServer(Server):
         super().__init__()
         self.objects: dict[tuple[str, str], GcsObject] = {}
         self.token = ""
+        self.careless = False
+        self.rewritten_at_once = 1 << 30
         self._generation = 1_700_000_000_000_000
 
     def put(self, bucket: str, name: str, data: bytes, metadata: dict[str, Any] | None = None) -> GcsObject:

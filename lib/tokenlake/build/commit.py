@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
 
 from tokenlake.build.holding import publish_manifest, require_held
 from tokenlake.build.project import Project
-from tokenlake.fingerprint import sha256_file
+from tokenlake.errors import NotFoundError
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.report.card import render_card
-from tokenlake.storage.base import Store
+from tokenlake.storage.base import Digest, Store
 from tokenlake.storage.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
+from tokenlake.storage.looking import require_digest
 
 
 def publish_preamble(store: Store, project: Project, layout: Layout) -> None:
@@ -28,39 +31,66 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
         VersionConflictError: gc swept the version, or another writer committed something else.
     """
     require_held(store, layout, project.plan.fingerprint)
-    _remove_strays(store, layout, records)
+    made = _made(project, layout, records)
+    kept = _tidied(store, layout, made)
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
     store.sweep_temp(layout.prefix)
-    draft = project.manifest(layout.version, records, _other_files(store, layout))
+    others = {path: entry for path, entry in (made | kept).items() if not path.startswith(f"{DATA}/")}
+    draft = project.manifest(layout.version, records, _sorted(others))
     draft.check(layout.manifest)
-    store.put_new(layout.card, render_card(draft).encode(), replace_orphan=True)
-    manifest = project.manifest(layout.version, records, _other_files(store, layout))
+    card = render_card(draft).encode()
+    store.put_new(layout.card, card, replace_orphan=True)
+    others[layout.path(layout.card)] = _entry_of(card)
+    manifest = project.manifest(layout.version, records, _sorted(others))
     publish_manifest(store, layout, manifest)
     return manifest
 
 
-def _remove_strays(store: Store, layout: Layout, records: Sequence[UnitRecord]) -> None:
-    """Delete what no record names: left where a unit was built again and wrote fewer files."""
-    named = {layout.key(part.path) for record in records for part in record.parts}
-    named |= {layout.key(record.quarantine.path) for record in records if record.quarantine is not None}
-    for folder in (DATA, QUARANTINE):
-        for info in list(store.list(layout.key(folder))):
-            if info.key not in named:
-                store.delete(info.key)
+def _made(project: Project, layout: Layout, records: Sequence[UnitRecord]) -> dict[str, FileEntry]:
+    """Size and hash of every file of the version but card and manifest, by its path: of the bytes that were written."""
+    made = {path: _entry_of(data) for path, data in project.preamble().items()}
+    for record in records:
+        made |= {part.path: FileEntry(bytes=part.bytes, sha256=part.sha256) for part in record.parts}
+        made[layout.path(layout.ledger(record.unit))] = _entry_of(record.to_bytes())
+        if (held := record.quarantine) is not None:
+            made[held.path] = FileEntry(bytes=held.bytes, sha256=held.sha256)
+    return made
 
 
-def _other_files(store: Store, layout: Layout) -> dict[str, FileEntry]:
-    """Size and hash of every file that is not data: they are verified like the shards."""
-    found: dict[str, FileEntry] = {}
-    for folder in (TOKENIZER, LEDGER, QUARANTINE):
-        for info in store.list(layout.key(folder)):
-            found[layout.path(info.key)] = _entry(store, info.key)
-    for key in (layout.config, layout.card):
-        if store.exists(key):
-            found[layout.path(key)] = _entry(store, key)
-    return dict(sorted(found.items()))
+def _tidied(store: Store, layout: Layout, made: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    """Compare the version's folders with what was made, and return what else is in them and stays there.
+
+    A listing says names and sizes, which is enough: each object was read back when it was published. What a listing
+    does not confirm is read, and so is the preamble, the one thing that another release may have written over.
+
+    Raises:
+        NotFoundError, IntegrityError: what was made is not there, or not as it was.
+    """
+    found = {
+        layout.path(info.key): info.size
+        for folder in (DATA, QUARANTINE, LEDGER, TOKENIZER)
+        for info in store.list(layout.key(folder))
+    }
+    kept: dict[str, FileEntry] = {}
+    for path in found.keys() - made.keys():
+        if path.startswith((f"{DATA}/", f"{QUARANTINE}/")):
+            # Left where a unit was built again and wrote fewer files; another writer may be faster than we.
+            with contextlib.suppress(NotFoundError):
+                store.delete(layout.key(path))
+        else:
+            digest = store.digest(layout.key(path))
+            kept[path] = FileEntry(bytes=digest.bytes, sha256=digest.sha256)
+    for path, entry in made.items():
+        if found.get(path) != entry.bytes or not path.startswith(
+            (f"{DATA}/", f"{QUARANTINE}/", f"{LEDGER}/")
+        ):
+            require_digest(store, layout.key(path), Digest(entry.bytes, entry.sha256))
+    return kept
 
 
-def _entry(store: Store, key: str) -> FileEntry:
-    path = store.local_path(key)
-    return FileEntry(bytes=path.stat().st_size, sha256=sha256_file(path))
+def _entry_of(data: bytes) -> FileEntry:
+    return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _sorted(files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    return dict(sorted(files.items()))

@@ -11,6 +11,7 @@ from tokenlake.build.job import EngineJob
 from tokenlake.build.planning.plan import Plan
 from tokenlake.build.planning.units import WorkUnit
 from tokenlake.build.pool import WorkerPool
+from tokenlake.storage.address import StoreAddress
 
 REFERENCE: Final = "tokenizers"
 
@@ -23,7 +24,9 @@ class Engines:
         prefixes: source -> key prefix of its tokenizer files in the store.
     """
 
-    def __init__(self, plan: Plan, store: str, prefixes: Mapping[str, str], watcher: Watcher) -> None:
+    def __init__(
+        self, plan: Plan, store: StoreAddress, prefixes: Mapping[str, str], watcher: Watcher
+    ) -> None:
         self._plan = plan
         self._store = store
         self._prefixes = prefixes
@@ -58,6 +61,7 @@ class Engines:
         job = EngineJob(
             store=self._store,
             tokenizer=self.tokenizer_prefix(unit.source),
+            tokenizer_files=self._plan.tokenizers[unit.source].facts["files"],
             source=self._plan.source(unit.source),
             ranges=unit.ranges,
         )

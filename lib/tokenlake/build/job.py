@@ -6,6 +6,7 @@ process or on another machine.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenlake.columntypes import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.ranges import FileRange
+from tokenlake.storage.address import StoreAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class UnitJob:
         ranges: what to read.
         pack: how to pack; None writes one row per document (`tokens`).
         tokenizer: key prefix of the tokenizer's files in the store.
+        tokenizer_files: their names and sha256 (hex).
         engine: the engine that the gate chose.
         eos_id, pad_id: resolved ids.
         append_eos: whether packing adds EOS after each document.
@@ -38,7 +41,7 @@ class UnitJob:
         bad_budget: bad records after which the whole build cannot succeed any more.
     """
 
-    store: str
+    store: StoreAddress
     dataset: str
     version: int
     unit: int
@@ -47,6 +50,7 @@ class UnitJob:
     ranges: tuple[FileRange, ...]
     pack: ResolvedPack | None
     tokenizer: str
+    tokenizer_files: Mapping[str, str]
     engine: str
     eos_id: int
     pad_id: int
@@ -65,6 +69,7 @@ class UnitJob:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> UnitJob:
         fields = {key: value for key, value in data.items() if key != "op"}
+        fields["store"] = StoreAddress.from_json(data["store"])
         fields["source"] = ResolvedSource.from_json(data["source"])
         fields["ranges"] = tuple(range_from_json(part) for part in data["ranges"])
         fields["pack"] = ResolvedPack(**data["pack"]) if data["pack"] is not None else None
@@ -77,8 +82,9 @@ class UnitJob:
 class EngineJob:
     """Choose the engine for a source: static checks, then a probe on its first documents."""
 
-    store: str
+    store: StoreAddress
     tokenizer: str
+    tokenizer_files: Mapping[str, str]
     source: ResolvedSource
     ranges: tuple[FileRange, ...]
 
@@ -88,8 +94,9 @@ class EngineJob:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> EngineJob:
         return cls(
-            store=data["store"],
+            store=StoreAddress.from_json(data["store"]),
             tokenizer=data["tokenizer"],
+            tokenizer_files=data["tokenizer_files"],
             source=ResolvedSource.from_json(data["source"]),
             ranges=tuple(range_from_json(part) for part in data["ranges"]),
         )

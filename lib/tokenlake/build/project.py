@@ -14,7 +14,7 @@ from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runlog import RunLog
 from tokenlake.errors import TokenlakeError
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
-from tokenlake.storage import Layout, Store
+from tokenlake.storage import Layout, StoreAddress
 
 
 class PlannedUnit(Protocol):
@@ -101,8 +101,8 @@ class Project(Protocol):
         ...
 
     @property
-    def store(self) -> str:
-        """URL or path of the store."""
+    def store(self) -> StoreAddress:
+        """Where the store is."""
         ...
 
     def preamble(self) -> dict[str, bytes]:
@@ -115,8 +115,8 @@ class Project(Protocol):
         """Return the manifest of all units, in plan order."""
         ...
 
-    def begin(self, store: Store, layout: Layout, log: RunLog, watcher: Watcher) -> Work:
-        """Return what answers while units are built."""
+    def begin(self, store: StoreAddress, layout: Layout, log: RunLog, watcher: Watcher) -> Work:
+        """Return what answers while units are built, whose parts go to `store`."""
         ...
 
     def commits(self) -> Mapping[str, Mapping[str, str]]:

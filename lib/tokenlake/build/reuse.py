@@ -9,10 +9,10 @@ from typing import Final
 from tokenlake.build.project import PlannedUnit
 from tokenlake.catalog import Catalog, read_record
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.fingerprint import sha256_file
 from tokenlake.manifest import UnitRecord
-from tokenlake.storage.base import ReadStore, Store
+from tokenlake.storage.base import Digest, ReadStore, Store
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, quarantine_path, shard_path
+from tokenlake.storage.looking import require_digest
 
 #: Versions looked through for reusable units, newest first.
 _VERSIONS_BACK: Final = 20
@@ -108,8 +108,7 @@ def _require_intact(store: Store, layout: Layout, record: UnitRecord) -> None:
         files.append((record.quarantine.path, record.quarantine.bytes, record.quarantine.sha256))
     for path, size, sha256 in files:
         key = layout.key(path)
-        if store.size(key) != size or sha256_file(store.local_path(key)) != sha256:
-            raise IntegrityError(f"{key}: not the bytes that its ledger record names")
+        require_digest(store, key, Digest(size, sha256))
 
 
 def publish_record(store: Store, layout: Layout, record: UnitRecord) -> None:

@@ -76,7 +76,7 @@ class BuildSession:
         self._how: dict[int, How] = {}
         self._layout = Layout(project.dataset, version)
         self._log = RunLog(store, self._layout)
-        self.work = project.begin(store, self._layout, self._log, watcher)
+        self.work = project.begin(project.store, self._layout, self._log, watcher)
         self.found_committed = status == "committed"
 
     @classmethod

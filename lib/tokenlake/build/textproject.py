@@ -9,6 +9,7 @@ from typing import Any, Final, final
 import yaml
 
 from tokenlake.account import Account
+from tokenlake.build.address import store_address
 from tokenlake.build.engines import Engines
 from tokenlake.build.events import EngineCondemned, Watcher
 from tokenlake.build.hopeless import BadRecordBudget
@@ -21,7 +22,7 @@ from tokenlake.config.identity import identity, source_identity
 from tokenlake.errors import EngineMismatchError, TokenlakeError
 from tokenlake.manifest import FileEntry, InputFileEntry, Manifest, UnitRecord
 from tokenlake.sources.hub.api import hub_commits
-from tokenlake.storage import Layout, Store
+from tokenlake.storage import Layout, StoreAddress
 from tokenlake.storage.layout import CONFIG, TOKENIZER
 
 _CONFIG_HEADER: Final = """\
@@ -43,8 +44,8 @@ class TextProject:
         return self.plan.build.name
 
     @property
-    def store(self) -> str:
-        return self.plan.build.store
+    def store(self) -> StoreAddress:
+        return store_address(self.plan.build)
 
     def preamble(self) -> dict[str, bytes]:
         """Tokenizers, and the resolved configuration without paths of the machine."""
@@ -85,7 +86,7 @@ class TextProject:
             produced_by=produced_by(),
         )
 
-    def begin(self, store: Store, layout: Layout, log: RunLog, watcher: Watcher) -> TextWork:
+    def begin(self, store: StoreAddress, layout: Layout, log: RunLog, watcher: Watcher) -> TextWork:
         return TextWork(self.plan, store, layout, log, watcher)
 
     def commits(self) -> Mapping[str, Mapping[str, str]]:
@@ -117,7 +118,9 @@ class TextProject:
 class TextWork:
     """The jobs of a plan of texts, the engines they run with, and the bad records they may have."""
 
-    def __init__(self, plan: Plan, store: Store, layout: Layout, log: RunLog, watcher: Watcher) -> None:
+    def __init__(
+        self, plan: Plan, store: StoreAddress, layout: Layout, log: RunLog, watcher: Watcher
+    ) -> None:
         self._plan = plan
         self._store = store
         self._layout = layout
@@ -126,7 +129,7 @@ class TextWork:
             name: layout.tokenizer(folder) if folder else layout.key(TOKENIZER)
             for name, (folder, _) in tokenizer_folders(plan).items()
         }
-        self._engines = Engines(plan, store.url, prefixes, watcher)
+        self._engines = Engines(plan, store, prefixes, watcher)
         self._budget = BadRecordBudget(plan)
         self._log = log
 
@@ -142,7 +145,7 @@ class TextWork:
         files = {part.file.file_id for part in unit.ranges}
         excluded = plan.excluded[unit.source]
         return UnitJob(
-            store=self._store.url,
+            store=self._store,
             dataset=self._layout.dataset,
             version=self._layout.version,
             unit=index,
@@ -151,6 +154,7 @@ class TextWork:
             ranges=unit.ranges,
             pack=build.pack,
             tokenizer=self._engines.tokenizer_prefix(unit.source),
+            tokenizer_files=tokenizer.facts["files"],
             engine=engine,
             eos_id=tokenizer.eos_id,
             pad_id=tokenizer.pad_id,

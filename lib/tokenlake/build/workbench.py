@@ -5,6 +5,7 @@ Tokenizers stay loaded between jobs, and parents open.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final, final
 
@@ -17,7 +18,8 @@ from tokenlake.build.recipe import Recipe, open_recipe, special_mode
 from tokenlake.build.unit import Progress, Unit
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.manifest import UnitRecord
-from tokenlake.storage import Store, open_store
+from tokenlake.storage import Store, StoreAddress, open_store
+from tokenlake.storage.looking import read_files
 from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_encoder
 
 #: Documents and bytes that the gate's probe takes from the start of a source, and of one document:
@@ -29,16 +31,18 @@ _PROBE_BYTES_EACH: Final = 1 << 14
 
 @final
 class Workbench:
-    """What a worker process keeps between jobs: tokenizers, which are slow to load, and manifests of parents."""
+    """What a worker process keeps between jobs: stores, tokenizers (slow to load), and manifests of parents."""
 
     def __init__(self) -> None:
+        self._stores: dict[str, Store] = {}
+        self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
         self._parents = OpenedParents()
 
     def build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
-        store = open_store(job.store)
-        files = _tokenizer_files(store, job.tokenizer)
+        store = self._store(job.store)
+        files = self._tokenizer(job)
         settings = job.source.tokenizer
         recipe = open_recipe(job.source, files)
         mode = special_mode(settings, recipe)
@@ -54,15 +58,15 @@ class Workbench:
 
     def mix(self, job: MixJob, progress: Progress) -> UnitRecord:
         """Build one unit of a mixture and publish its parts."""
-        return MixUnit(job, open_store(job.store), self._parents, progress).build()
+        return MixUnit(job, *self._stores_of(job), self._parents, progress).build()
 
     def repack(self, job: RepackJob, progress: Progress) -> UnitRecord:
         """Pack one unit of a parent again and publish its parts."""
-        return RepackUnit(job, open_store(job.store), self._parents, progress).build()
+        return RepackUnit(job, *self._stores_of(job), self._parents, progress).build()
 
     def choose_engine(self, job: EngineJob) -> dict[str, Any]:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""
-        files = _tokenizer_files(open_store(job.store), job.tokenizer)
+        files = self._tokenizer(job)
         settings = job.source.tokenizer
         recipe = open_recipe(job.source, files)
         mode = special_mode(settings, recipe)
@@ -78,15 +82,30 @@ class Workbench:
         self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
 
+    def _store(self, address: StoreAddress) -> Store:
+        """Return an open store; its connections are kept."""
+        key = json.dumps(address.to_json(), sort_keys=True)
+        if key not in self._stores:
+            self._stores[key] = open_store(address)
+        return self._stores[key]
+
+    def _stores_of(self, job: MixJob | RepackJob) -> tuple[Store, Store]:
+        """Where the parts go, and where the parents are."""
+        return self._store(job.store), self._store(job.parents_store)
+
+    def _tokenizer(self, job: UnitJob | EngineJob) -> TokenizerFiles:
+        """Return a tokenizer's files, read from the store once, and the very ones that the plan saw."""
+        key = tuple(sorted(job.tokenizer_files.items()))
+        if key not in self._files:
+            found = read_files(self._store(job.store), job.tokenizer, job.tokenizer_files)
+            self._files[key] = TokenizerFiles(name=job.tokenizer, files=found)
+        return self._files[key]
+
 
 def _encoder_key(
     files: TokenizerFiles, engine: str, mode: str, settings: ResolvedTokenizer
 ) -> tuple[Any, ...]:
     return files.json_bytes, engine, mode, settings.add_special_tokens
-
-
-def _tokenizer_files(store: Store, prefix: str) -> TokenizerFiles:
-    return TokenizerFiles.read(store.local_path(prefix))
 
 
 def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:

@@ -18,6 +18,7 @@ from tokenlake.manifest import Manifest, UnitRecord
 from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.keys import DATASET_NAME, check_dataset_name, check_tag_name
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
+from tokenlake.storage.looking import looked_twice, parsed
 
 _SHOWN: Final = 20  # versions that a message names
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
@@ -144,7 +145,7 @@ class Catalog:
             raise
         if is_closing_note(data, Layout(dataset, version)):
             self._require_committed(dataset, version)
-        found = Manifest.from_bytes(data, key)
+        found = parsed(self.store, key, Manifest.from_bytes, data)
         _same_place(key, (dataset, version), (found.dataset, found.version))
         return found
 
@@ -157,10 +158,9 @@ class Catalog:
         """Return a claim and the bytes of its file, for who changes it; else as :meth:`read_claim`."""
         key = Layout(dataset, version).claim
         try:
-            data = self.store.read(key)
+            found, data = looked_twice(lambda: _claim_of(self.store.read(key), key))
         except NotFoundError:
             return None
-        found = Claim.from_bytes(data, key)
         _same_place(key, (dataset, version), (found.dataset, found.version))
         return found, data
 
@@ -265,13 +265,17 @@ class Catalog:
 def read_record(store: ReadStore, layout: Layout, unit: int) -> UnitRecord:
     """Read one ledger record; IntegrityError if it is damaged or another unit's."""
     key = layout.ledger(unit)
-    found = UnitRecord.from_bytes(store.read(key), key)
+    found = parsed(store, key, UnitRecord.from_bytes)
     if found.unit != unit:
         raise IntegrityError(
             f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
             file=key,
         )
     return found
+
+
+def _claim_of(data: bytes, key: str) -> tuple[Claim, bytes]:
+    return Claim.from_bytes(data, key), data
 
 
 def _same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:

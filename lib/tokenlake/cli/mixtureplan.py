@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tokenlake.build.address import store_address
 from tokenlake.build.mixing.planning.forecast import MixForecast
 from tokenlake.build.mixing.planning.plan import MixPlan, plan_mix
 from tokenlake.build.planning.estimate import Estimate, estimate
@@ -61,7 +62,7 @@ def plan_steps(config: PipelineConfig, json: bool) -> int:
 
 def _tokens(source: str, config: PipelineConfig, progress: RunProgress) -> _Tokens:
     made = make_plan(resolve(config), on_event=progress)
-    version = Catalog(open_store(made.build.store)).committed(made.build.name, made.fingerprint)
+    version = Catalog(open_store(store_address(made.build))).committed(made.build.name, made.fingerprint)
     progress.say_now(f"estimating {source} from a sample")
     return _Tokens(source, version, made, estimate(made))
 
@@ -92,7 +93,7 @@ def _mixture_as_json(mixed: MixPlan) -> dict[str, Any]:
 
 
 def _version(mixed: MixPlan) -> int | None:
-    return Catalog(open_store(mixed.build.store)).committed(mixed.build.name, mixed.fingerprint)
+    return Catalog(open_store(store_address(mixed.build))).committed(mixed.build.name, mixed.fingerprint)
 
 
 def _notes(tokens: list[_Tokens], mixed: MixPlan | None) -> list[str]:

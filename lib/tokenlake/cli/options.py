@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json as _json
-import os
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
+
+from tokenlake.config.stores import default_store, store_overrides
 
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
 Name: TypeAlias = Annotated[
@@ -17,7 +17,7 @@ StoreUrl: TypeAlias = Annotated[
     Parameter(
         name="--store",
         metavar="URL",
-        help="Where datasets live. Default: TOKENLAKE_STORE, else ./artifacts.",
+        help="Where datasets live: a path, s3:// or gs://. Default: TOKENLAKE_STORE, else ./artifacts.",
         show_default=False,
     ),
 ]
@@ -42,9 +42,9 @@ Workers: TypeAlias = Annotated[
 
 def store_url(given: str | None) -> str:
     """The store a command works on: ``--store``, else ``TOKENLAKE_STORE``, else ``./artifacts``."""
-    return given or os.environ.get("TOKENLAKE_STORE") or "./artifacts"
+    return given or default_store()
 
 
 def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:
     """``--store`` as one more override: a run's store is ``save.output_dir``."""
-    return [*overrides, f"save.output_dir={_json.dumps(store)}"] if store else list(overrides)
+    return [*overrides, *store_overrides(store)] if store else list(overrides)

@@ -127,6 +127,7 @@ _PACK: Final[dict[str, Rule]] = {
 _SAVE: Final[dict[str, Rule]] = {
     "enabled": _OTHER,
     "output_dir": _BUILD,
+    "storage_options": _BUILD,
     "max_shard_size": _BUILD,
     "format": _later("parquet", instead="Parquet"),
     "num_shards": _BUILD,

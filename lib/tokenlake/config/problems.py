@@ -68,7 +68,6 @@ def not_yet(config: PipelineConfig) -> list[str]:
     for section in RULES:
         if section not in ("", "datasets", "tokenizer"):
             problems += unavailable(section, getattr(config, section), section)
-    problems += _remote("save.output_dir", config.save.output_dir or "")
     return problems
 
 

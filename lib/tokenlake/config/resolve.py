@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tokenlake import config as config_models
 from tokenlake.config.identity import identity, source_identity
@@ -17,6 +17,8 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSourc
 from tokenlake.config.resolved_mix import ResolvedMix
 from tokenlake.config.resolving_mix import mix_not_yet, mix_problems, resolved_mixture, resolved_parent
 from tokenlake.config.resolving_source import resolve_source
+from tokenlake.config.secret import plain_options
+from tokenlake.config.stores import store_not_yet, store_of, store_problems
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
@@ -36,9 +38,6 @@ __all__ = [
     "source_identity",
 ]
 
-STORE_VARIABLE: Final = "TOKENLAKE_STORE"
-DEFAULT_STORE: Final = "./artifacts"
-
 
 def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> ResolvedBuild:
     """Return the build that `config` asks for.
@@ -47,12 +46,12 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         ConfigError: something is missing or contradicts itself; the message lists everything.
         NotAvailableError: valid options that this release does not act on; the message lists everything.
     """
-    _raise(ConfigError, config.validate() + text_problems(config))
-    _raise(NotAvailableError, not_yet(config))
-    save = config.save
+    store, save = store_of(config, environ), config.save
+    _raise(ConfigError, config.validate() + text_problems(config) + store_problems(config, store))
+    _raise(NotAvailableError, not_yet(config) + store_not_yet(store))
     return ResolvedBuild(
         name=config.name or "",
-        store=_store(config, environ),
+        store=store,
         seed=config.seed,
         sources=tuple(resolve_source(config, dataset) for dataset in config.datasets),
         pack=_pack(config),
@@ -61,6 +60,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         compression="zstd",
         hash_threads=config.source.hash_threads,
         num_shards=save.num_shards,
+        store_options=plain_options(save.storage_options or {}),
     )
 
 
@@ -71,16 +71,19 @@ def resolve_mix(config: PipelineConfig, environ: Mapping[str, str] = os.environ)
         ConfigError: something is missing or contradicts itself; the message lists everything.
         NotAvailableError: valid options that this release does not act on; the message lists everything.
     """
-    _raise(ConfigError, config.validate() + nameless(config) + mix_problems(config))
-    _raise(NotAvailableError, not_yet(config) + mix_not_yet(config))
+    store = store_of(config, environ)
+    problems = nameless(config) + mix_problems(config) + store_problems(config, store)
+    _raise(ConfigError, config.validate() + problems)
+    _raise(NotAvailableError, not_yet(config) + mix_not_yet(config) + store_not_yet(store))
     return ResolvedMix(
         name=config.name or "",
-        store=_store(config, environ),
+        store=store,
         parents=tuple(resolved_parent(dataset) for dataset in config.datasets),
         mixture=resolved_mixture(config) if config.mixes else None,
         pack=_pack(config),
         max_shard_size=config.save.max_shard_size,
         compression="zstd",
+        store_options=plain_options(config.save.storage_options or {}),
     )
 
 
@@ -112,15 +115,6 @@ def _pack(config: PipelineConfig) -> ResolvedPack | None:
         max_segments=pack.max_segments,
         shuffle_seed=(config.seed or 0) if pack.shuffles else None,
     )
-
-
-def default_store(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the store of configurations and commands that name none."""
-    return environ.get(STORE_VARIABLE) or DEFAULT_STORE
-
-
-def _store(config: PipelineConfig, environ: Mapping[str, str]) -> str:
-    return config.save.output_dir or default_store(environ)
 
 
 def _raise(kind: type[ConfigError], problems: list[str]) -> None:

@@ -17,7 +17,8 @@ SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
 """What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
 
 
-def _no_options() -> dict[str, Any]:
+def no_options() -> dict[str, Any]:
+    """Return options of a file system that has none."""
     return {}
 
 
@@ -87,7 +88,7 @@ class ResolvedSource:
     num_rows: int | None
     tokenizer: ResolvedTokenizer
     where: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=_no_options, repr=False)
+    storage_options: Mapping[str, Any] = field(default_factory=no_options, repr=False)
     subset: str | None = None
     split: str = "train"
     delimiter: str | None = None
@@ -143,6 +144,7 @@ class ResolvedBuild:
     Attributes:
         name: the dataset's name in the store.
         store: URL or path of the store.
+        store_options: of its file system; references stay references, as those of a source.
         sources: in configuration order, which is the order of the units.
         pack: how to pack, or None: one row per document (kind ``tokens``).
         unit_size: input bytes of a unit of work.
@@ -162,6 +164,7 @@ class ResolvedBuild:
     compression: Literal["zstd"]
     hash_threads: int
     num_shards: int | None = None
+    store_options: Mapping[str, Any] = field(default_factory=no_options, repr=False)
 
     @property
     def kind(self) -> Literal["packed", "tokens", "preference"]:

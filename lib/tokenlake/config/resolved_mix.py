@@ -6,10 +6,10 @@ Plain values like those of :mod:`tokenlake.config.resolved`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from tokenlake.config.resolved import ResolvedPack
+from tokenlake.config.resolved import ResolvedPack, no_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,7 @@ class ResolvedMix:
     Attributes:
         name: the dataset's name in the store.
         store: URL or path of the store, which holds the parents too.
+        store_options: of its file system; references stay references.
         parents: in configuration order.
         mixture: how they are mixed; None: one after the other, every row where it is.
         pack: how to pack documents into rows; None: rows stay what they are.
@@ -82,3 +83,4 @@ class ResolvedMix:
     pack: ResolvedPack | None
     max_shard_size: int
     compression: Literal["zstd"]
+    store_options: Mapping[str, Any] = field(default_factory=no_options, repr=False)

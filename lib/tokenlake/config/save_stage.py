@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tokenlake.config.secret import Secret
+from tokenlake.config.secret import Options, Secret
 from tokenlake.config.section import Section
 from tokenlake.config.sizes import MIB
 from tokenlake.config.values import Count, Path, Size, Switch, Text
@@ -13,13 +13,16 @@ from tokenlake.config.values import Count, Path, Size, Switch, Text
 class SaveStageConfig(Section):
     """Section `save`."""
 
-    hidden_values = frozenset({"hub_token"})
+    hidden_values = frozenset({"hub_token", "storage_options"})
 
     enabled: Switch = False
     """Have the row-wise API write files; not used by a build, which always writes its store."""
 
     output_dir: Path | None = None
-    """Store of a build; null: $TOKENLAKE_STORE, else ./artifacts (and ./output for the row-wise API)."""
+    """Store of a build, a path or s3:// or gs://; null: $TOKENLAKE_STORE, else ./artifacts (row-wise API: ./output)."""
+
+    storage_options: Options | None = None
+    """Options of the store's file system; credentials as {env: NAME}; null: $TOKENLAKE_STORE_OPTIONS."""
 
     format: Literal["parquet", "arrow", "jsonl"] = "parquet"
     """Format of the files."""

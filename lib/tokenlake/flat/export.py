@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +58,10 @@ def version_batches(store: Store, manifest: Manifest, split: str) -> Iterator[pa
     for shard in manifest.files:
         if shard.split != split:
             continue
-        with pq.ParquetFile(
-            store.local_path(layout.key(shard.path)), page_checksum_verification=True
-        ) as file:
+        with (
+            store.open(layout.key(shard.path)) as stream,
+            pq.ParquetFile(stream, page_checksum_verification=True) as file,
+        ):
             for group in range(file.num_row_groups):
                 yield from file.read_row_group(group, use_threads=False).to_batches()
 
@@ -73,14 +73,15 @@ def keep_beside(store: Store, manifest: Manifest, folder: Path) -> None:
         if path == CONFIG or path.startswith((f"{TOKENIZER}/", f"{QUARANTINE}/")):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(store.local_path(layout.key(path)), target)
+            store.download(layout.key(path), target)
 
 
 def version_schema(store: Store, manifest: Manifest) -> pa.Schema | None:
     """Return the schema of a version's shards, None where it has none."""
     layout = Layout(manifest.dataset, manifest.version)
     for shard in manifest.files:
-        return pq.read_schema(store.local_path(layout.key(shard.path)))
+        with store.open(layout.key(shard.path)) as stream:
+            return pq.read_schema(stream)
     return None
 
 

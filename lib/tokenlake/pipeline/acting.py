@@ -48,7 +48,10 @@ _RULES: Final[dict[str, dict[str, _Rule]]] = {
         "weights_by": _Rule("rows; tokens act where a mixture is built", ("rows",)),
         "epochs": _Rule("total_rows and total_tokens end a mixture, and stop_strategy does"),
     },
-    "save": {"push_to_hub": _Rule("push the saved files by hand", (False,))},
+    "save": {
+        "push_to_hub": _Rule("push the saved files by hand", (False,)),
+        "storage_options": _Rule("files are saved to paths of this machine", (None, {})),
+    },
     "cache": {
         "enabled": _Rule(_CACHES, (True,)),
         "cache_type": _Rule(_CACHES, ("hierarchical",)),

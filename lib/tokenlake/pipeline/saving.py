@@ -70,8 +70,9 @@ def _target(name: str, context: PipelineContext, *, alone: bool) -> SaveTarget:
     own_path = None if dataset is None else dataset.save_path
     own_format = None if dataset is None else dataset.save_format
     own_shards = None if dataset is None else dataset.num_shards
-    folder = Path(save.output_dir or DEFAULT_OUTPUT)
-    path = own_path or (folder if alone else folder / name)
+    # As text: a path object would make a path of a URL, which is none.
+    folder = save.output_dir or DEFAULT_OUTPUT
+    path = own_path or (folder if alone else f"{folder}/{name}")
     num_shards = own_shards or save.num_shards
     form = Form.of(own_format or save.format, _compression(save, own_format))
     target = SaveTarget(

@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -16,9 +17,9 @@ from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.query.decoding import Decoders
 from tokenlake.query.relations import Relation, mentioned, relations
-from tokenlake.query.verified import OnVerified
+from tokenlake.query.verified import OnVerified, VerifiedFiles
 from tokenlake.query.views import create
-from tokenlake.storage import Store, open_store
+from tokenlake.storage import ReadStore, StoreAddress, open_store
 
 _SETTINGS: Final = {
     # `from x` must never find a Python variable of ours
@@ -31,15 +32,19 @@ _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
 
 
 def query(
-    store: Store | str | os.PathLike[str], sql: str, *, on_verified: OnVerified | None = None
+    store: ReadStore | StoreAddress | str | os.PathLike[str],
+    sql: str,
+    *,
+    on_verified: OnVerified | None = None,
 ) -> pa.Table:
     """Run one SELECT over a store.
 
     The shards that the query mentions are hashed first and compared with their manifests; DuckDB may then
-    read these files and nothing else, and nothing can be written.
+    read these files and nothing else, and nothing can be written. Those of a remote store are copied to this
+    machine first, into a temporary folder that ends with the query.
 
     Args:
-        store: a store or its address.
+        store: a store, its address, or its path or URL.
         sql: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
         on_verified: called with the size of each file found whole.
 
@@ -47,14 +52,15 @@ def query(
         ConfigError: the statement is wrong, or not one that only reads; the message is DuckDB's.
         IntegrityError: a file is not what its manifest says.
     """
-    catalog = Catalog(store if isinstance(store, Store) else open_store(store))
+    catalog = Catalog(store if isinstance(store, ReadStore) else open_store(store))
     known = relations(catalog)
     with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as spill:
         connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": spill})
         try:
             _check_reads_only(connection, sql)
             wanted = mentioned(_words(sql), known)
-            readable = create(connection, catalog, wanted, known, on_verified)
+            files = VerifiedFiles(catalog.store, Path(spill) / "copies", on_verified)
+            readable = create(connection, catalog, wanted, known, files)
             _add_decode(connection, Decoders(catalog))
             _lock(connection, readable)
             return _plain_integers(connection.sql(sql).to_arrow_table())

@@ -13,7 +13,7 @@ from tokenlake.manifest import Manifest
 from tokenlake.preferences import id_weights
 from tokenlake.query import tables
 from tokenlake.query.relations import Relation
-from tokenlake.query.verified import OnVerified, verified_paths
+from tokenlake.query.verified import VerifiedFiles
 from tokenlake.storage import Layout
 
 _NO_DOCUMENTS: Final = pa.schema(
@@ -31,14 +31,14 @@ def create(
     catalog: Catalog,
     wanted: Sequence[Relation],
     known: dict[str, Relation],
-    on_verified: OnVerified | None = None,
+    files: VerifiedFiles,
 ) -> list[str]:
     """Make the wanted relations and what they rest on; return the files that DuckDB may read.
 
     Raises:
         IntegrityError: a shard is not what its manifest says.
     """
-    maker = _Maker(connection, catalog, on_verified)
+    maker = _Maker(connection, catalog, files)
     for relation in wanted:
         if relation.kind != "table":
             maker.make(relation)
@@ -57,8 +57,8 @@ def _is_newest_documents(relation: Relation) -> bool:
 class _Maker:
     """Creates each view once and collects the files behind them."""
 
-    def __init__(self, connection: Any, catalog: Catalog, on_verified: OnVerified | None) -> None:
-        self._connection, self._catalog, self._on_verified = connection, catalog, on_verified
+    def __init__(self, connection: Any, catalog: Catalog, files: VerifiedFiles) -> None:
+        self._connection, self._catalog, self._files = connection, catalog, files
         self._made: set[str] = set()
         self.readable: list[str] = []
 
@@ -102,13 +102,12 @@ class _Maker:
             raise ConfigError(f"{name} has no rows: nothing was written in any split")
         layout = Layout(manifest.dataset, manifest.version)
         hashes = {shard.path: shard.sha256 for shard in manifest.files}
-        paths = verified_paths(self._catalog.store, layout, hashes, self._on_verified)
+        paths = self._files.paths(layout, hashes)
         files = [
             {"filename": str(paths[shard.path]), "shard": shard.path, "split": shard.split}
             for shard in manifest.files
         ]
         self.table(f"{name}/files", pa.Table.from_pylist(files))
-        rows, places = self._parquet(list(map(str, paths.values()))), _quoted(f"{name}/files")
         rows, places = self._parquet(list(map(str, paths.values()))), _quoted(f"{name}/files")
         self._view(
             name,
@@ -136,7 +135,7 @@ class _Maker:
     def _quarantine(self, name: str, manifest: Manifest) -> None:
         layout = Layout(manifest.dataset, manifest.version)
         hashes = {p: entry.sha256 for p, entry in manifest.other_files.items() if p.startswith("quarantine/")}
-        paths = verified_paths(self._catalog.store, layout, hashes, self._on_verified)
+        paths = self._files.paths(layout, hashes)
         if not paths:
             raise ConfigError(
                 f"{name.removesuffix('/quarantine')} has no bad records: nothing was quarantined"

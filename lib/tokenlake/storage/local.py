@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.storage.base import Leftover, ObjectInfo, Outcome, Store
+from tokenlake.storage.conflicts import create_conflict
 from tokenlake.storage.durable import (
     fsync_directory,
     hash_regular,
@@ -307,27 +308,17 @@ def _read_back(
         if found == sha256:
             return "equal"
         if replace_orphan is False:
-            raise _conflict(key, found, sha256)
+            raise create_conflict(key, found, sha256)
         with locked(path.parent):
             found = hash_regular(path)  # again: another writer may have replaced it while we waited
             if found == sha256:
                 return "equal"
             if callable(replace_orphan) and not replace_orphan():
-                raise _conflict(key, found, sha256)
+                raise create_conflict(key, found, sha256)
             temp.replace(path)  # a new inode: a reader of the old one keeps what it opened
             return "replaced"
     except FileNotFoundError:
         return None
-
-
-def _conflict(key: str, found: str, sha256: str) -> VersionConflictError:
-    return VersionConflictError(
-        f"{key} is there with other bytes: sha256 {found}, ours is {sha256}. Another writer or release "
-        "made it; nothing was changed. Let that build finish, or build under another name.",
-        key=key,
-        expected=sha256,
-        got=found,
-    )
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -1,43 +1,55 @@
-"""From a URL to a store: to local folders for writing, and to whatever fsspec reads for reading."""
+"""From a URL to a store: to local folders and buckets for writing, and to whatever fsspec reads for reading."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tokenlake.config.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.storage.address import StoreAddress
 from tokenlake.storage.base import ReadStore, Store
+from tokenlake.storage.environment import options_here
 from tokenlake.storage.local import LocalStore
 from tokenlake.storage.shardcache import DEFAULT_BYTES, ShardCache
+
+_BUCKETS: Final = ("s3", "s3a", "gs", "gcs")
 
 
 def open_store(
     where: str | os.PathLike[str] | StoreAddress, *, storage_options: Mapping[str, Any] | None = None
 ) -> Store:
-    """Open the store at a path (``artifacts``, ``~/lake``) or a ``file://`` URL; nothing is made yet.
+    """Open the store at a path (``artifacts``, ``~/lake``), a ``file://`` URL, or in a bucket (``s3://``, ``gs://``).
+    Nothing is made or asked for yet.
 
     Args:
-        storage_options: instead of those of a :class:`StoreAddress`. None are taken for local stores.
+        storage_options: instead of those of a :class:`StoreAddress`, as :func:`open_read_store` takes them. None are
+            taken for local stores.
 
     Raises:
         NotAvailableError: any other scheme; :func:`open_read_store` reads those.
-        ConfigError: options for a local store.
+        ConfigError: options for a local store; the URL holds credentials, or an option is unknown.
+        MissingExtraError: the package for the bucket is missing; the message has the line that installs it.
         StoreError: an empty address, a ``file://`` URL of another host, or a file where a folder belongs.
     """
     place = StoreAddress.of(where)
-    address, options = place.url, place.options if storage_options is None else storage_options
+    address, given = place.url, place.options if storage_options is None else storage_options
+    options = options_here(address, given)
     if (local := _local_store(address)) is not None:
         _refuse_options(local, options)
         return local
+    scheme = address.partition("://")[0].lower()
+    if scheme in _BUCKETS:
+        # fsspec and asyncio take a while to import, and local stores need neither.
+        from tokenlake.storage.remote.objectstore import ObjectStore
+
+        return ObjectStore(address, options)
     # Only the scheme is repeated: the rest of a URL may hold credentials.
-    scheme = address.partition("://")[0]
     raise NotAvailableError(
-        f"stores on {scheme}:// are not available in this release, except for reading; expected a local path or a "
-        "file:// URL",
+        f"stores on {scheme}:// are not available in this release, except for reading; expected a local path, a "
+        "file:// URL, s3:// or gs://",
         option="save.output_dir",
         scheme=scheme,
     )
@@ -80,7 +92,9 @@ def open_read_store(
     from tokenlake.storage.remote.store import RemoteStore
 
     limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
-    return RemoteStore(address, storage_options, None if cache is None else ShardCache(cache, limit))
+    return RemoteStore(
+        address, options_here(address, storage_options), None if cache is None else ShardCache(cache, limit)
+    )
 
 
 def _refuse_options(local: LocalStore, options: Mapping[str, Any]) -> None:

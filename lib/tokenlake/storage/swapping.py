@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
-from tokenlake.errors import VersionConflictError
 from tokenlake.storage.base import Outcome
+from tokenlake.storage.conflicts import replace_conflict, swap_conflict
 from tokenlake.storage.durable import fsync_directory, hash_regular, locked, open_regular
-
-_SHOWN: Final = 400  # characters of an object that a message quotes
 
 
 def swap_file(temp: Path, path: Path, key: str, data: bytes, expected: bytes | None) -> Outcome:
@@ -33,7 +30,7 @@ def swap_file(temp: Path, path: Path, key: str, data: bytes, expected: bytes | N
             fsync_directory(path.parent)
             return "equal"
         if found is None or found != expected:
-            raise _conflict(key, expected, found)
+            raise swap_conflict(key, expected, found)
         temp.replace(path)
         fsync_directory(path.parent)
         return "replaced"
@@ -58,13 +55,7 @@ def replace_file(temp: Path, path: Path, key: str, sha256: str, found: str | Non
             fsync_directory(path.parent)
             return "equal"
         if there is None or there != found:
-            raise VersionConflictError(
-                f"{key} has the sha256 {there}; expected {found}, which was to be replaced. Another process changed it "
-                "meanwhile; nothing was written. Verify the version again.",
-                key=key,
-                expected=found,
-                got=there,
-            )
+            raise replace_conflict(key, found, there)
         temp.replace(path)
         fsync_directory(path.parent)
         return "replaced"
@@ -83,24 +74,3 @@ def _content(path: Path) -> bytes | None:
             return stream.read()
     except FileNotFoundError:
         return None
-
-
-def _conflict(key: str, expected: bytes | None, found: bytes | None) -> VersionConflictError:
-    wanted, got = _text(expected), _text(found)
-    return VersionConflictError(
-        f"{key} holds {_short(got)}; expected {_short(wanted)}. Another writer changed it meanwhile; nothing was "
-        "written. Look at what is there, and run again if it is still to be replaced.",
-        key=key,
-        expected=wanted,
-        got=got,
-    )
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "backslashreplace")
-
-
-def _short(text: str | None) -> str:
-    if text is None:
-        return "nothing"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.config.resolved import ResolvedPack
+from tokenlake.storage.address import StoreAddress
 
 Level = Literal["documents", "sequences"]
 """What the rows of a mixture are: documents, which are packed after they are mixed or stay rows, or packed rows."""
@@ -15,7 +16,7 @@ Level = Literal["documents", "sequences"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParentVersion:
-    """A committed version of the same store that rows are taken from.
+    """A committed version that rows are taken from.
 
     Attributes:
         name: of the source in the configuration: what weights and accounts refer to.
@@ -75,6 +76,7 @@ class MixJob:
 
     Attributes:
         store, dataset, version: where the parts go.
+        parents_store: where the parents are; normally the same store.
         unit, fingerprint: the unit's index and identity.
         level: what the rows are.
         parents: in the order of the mixture's names.
@@ -83,7 +85,8 @@ class MixJob:
         out: what the new rows are.
     """
 
-    store: str
+    store: StoreAddress
+    parents_store: StoreAddress
     dataset: str
     version: int
     unit: int
@@ -101,6 +104,7 @@ class MixJob:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         fields: dict[str, Any] = {key: value for key, value in data.items() if key != "op"}
+        _open_addresses(fields)
         fields["parents"] = tuple(ParentVersion(**parent) for parent in data["parents"])
         fields["mixture"] = MixtureSpec.from_json(data["mixture"])
         fields["out"] = RowsOut.from_json(data["out"])
@@ -115,13 +119,15 @@ class RepackJob:
     text at once would have given.
 
     Attributes:
+        parents_store: where the parent is; normally the store that the parts go to.
         parent: its `split` says nothing here: every split is packed by itself.
         parent_unit: index of the unit in the parent.
         source: the source of the parent's unit, which becomes this unit's.
         out: what the new rows are; `out.pack` is set.
     """
 
-    store: str
+    store: StoreAddress
+    parents_store: StoreAddress
     dataset: str
     version: int
     unit: int
@@ -137,6 +143,12 @@ class RepackJob:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         fields: dict[str, Any] = {key: value for key, value in data.items() if key != "op"}
+        _open_addresses(fields)
         fields["parent"] = ParentVersion(**data["parent"])
         fields["out"] = RowsOut.from_json(data["out"])
         return cls(**fields)
+
+
+def _open_addresses(fields: dict[str, Any]) -> None:
+    for name in ("store", "parents_store"):
+        fields[name] = StoreAddress.from_json(fields[name])

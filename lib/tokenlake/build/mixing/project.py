@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, final
 
+from tokenlake.build.address import store_address
 from tokenlake.build.events import Watcher
 from tokenlake.build.mixing.job import MixJob, RepackJob
 from tokenlake.build.mixing.outcome import accounts_of, mixture_record
@@ -20,7 +21,7 @@ from tokenlake.build.runlog import RunLog
 from tokenlake.build.textproject import config_yaml
 from tokenlake.errors import TokenlakeError
 from tokenlake.manifest import FileEntry, Kind, Manifest, UnitRecord
-from tokenlake.storage import Layout, Store, open_store
+from tokenlake.storage import Layout, StoreAddress, open_store
 from tokenlake.storage.layout import CONFIG, TOKENIZER
 
 
@@ -36,8 +37,8 @@ class MixProject:
         return self.plan.build.name
 
     @property
-    def store(self) -> str:
-        return self.plan.build.store
+    def store(self) -> StoreAddress:
+        return store_address(self.plan.build)
 
     @property
     def kind(self) -> Kind:
@@ -84,8 +85,8 @@ class MixProject:
             produced_by=produced_by(),
         )
 
-    def begin(self, store: Store, layout: Layout, log: RunLog, watcher: Watcher) -> MixWork:
-        return MixWork(self.plan, store, layout)
+    def begin(self, store: StoreAddress, layout: Layout, log: RunLog, watcher: Watcher) -> MixWork:
+        return MixWork(self.plan, store, self.store, layout)
 
     def commits(self) -> Mapping[str, Mapping[str, str]]:
         """None: the Hub was read when the parents were built."""
@@ -125,15 +126,19 @@ class MixProject:
 class MixWork:
     """The jobs of a plan; nothing is tokenized, so that there are neither engines nor bad records."""
 
-    def __init__(self, plan: MixPlan, store: Store, layout: Layout) -> None:
+    def __init__(
+        self, plan: MixPlan, store: StoreAddress, parents_store: StoreAddress, layout: Layout
+    ) -> None:
         self._plan, self._store, self._layout = plan, store, layout
+        self._parents_store = parents_store
         self._parents = tuple(parent.version for parent in plan.parents)
 
     def job(self, unit: int, pool: WorkerPool) -> dict[str, Any]:
         """The unit's work."""
         plan, planned = self._plan, self._plan.units[unit]
         common: dict[str, Any] = {
-            "store": self._store.url,
+            "store": self._store,
+            "parents_store": self._parents_store,
             "dataset": self._layout.dataset,
             "version": self._layout.version,
             "unit": unit,

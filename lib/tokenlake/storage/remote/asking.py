@@ -11,7 +11,14 @@ from tokenlake.storage.remote.failures import Failures
 from tokenlake.storage.remote.filesystems import open_filesystem
 from tokenlake.storage.remote.gcs import GcsObjects
 from tokenlake.storage.remote.http import HttpObjects
-from tokenlake.storage.remote.objects import Found, NoRangesError, Objects, OtherObjectError, Sink
+from tokenlake.storage.remote.objects import (
+    Found,
+    NoRangesError,
+    Objects,
+    OtherObjectError,
+    Sink,
+    SourceChangedError,
+)
 from tokenlake.storage.remote.others import OtherObjects
 from tokenlake.storage.remote.retries import Patience, Trouble, told, verdict
 from tokenlake.storage.remote.s3 import S3Objects
@@ -43,29 +50,31 @@ async def ask(
     patience: Patience,
     request: Callable[[], Awaitable[_T]],
     progress: Callable[[], int] = lambda: 0,
+    done: str = "read",
 ) -> _T:
     """Return what `request` does, sending it again while its failures are passing ones.
 
     Args:
         progress: bytes that have come so far.
+        done: what cannot be done to the object, for messages; a participle.
 
     Raises:
         failures.missing: there is no such object; the failures are those of `objects`.
         failures.failed: it cannot be had, after retries where they may help.
-        OtherObjectError, NoRangesError: at once.
+        OtherObjectError, SourceChangedError, NoRangesError: at once.
     """
     trouble = Trouble(patience, reached=objects.reached)
     while True:
         before = progress()
         try:
             return await request()
-        except (OtherObjectError, NoRangesError, TokenlakeError):
+        except (OtherObjectError, SourceChangedError, NoRangesError, TokenlakeError):
             raise
         except Exception as error:
             if verdict(error) == "changed":
                 raise OtherObjectError("the storage has another version of it now") from None
             if not await trouble.wait(error, progressed=progress() > before):
-                raise _refusal(objects, url, error, trouble.tries) from None
+                raise _refusal(objects, url, error, trouble.tries, done) from None
 
 
 async def fetch_range(
@@ -93,7 +102,7 @@ async def download(
     await ask(objects, url, patience, once)
 
 
-def _refusal(objects: Objects, url: Url, error: Exception, tries: int) -> TokenlakeError:
+def _refusal(objects: Objects, url: Url, error: Exception, tries: int, done: str) -> TokenlakeError:
     kind, failures = verdict(error), objects.failures
     if kind == "missing":
         return failures.missing(f"{url}: there is no such object ({told(error)}).", url=str(url))
@@ -102,8 +111,8 @@ def _refusal(objects: Objects, url: Url, error: Exception, tries: int) -> Tokenl
             f"{url}: access is denied ({told(error)}). {objects.credentials}.", url=str(url)
         )
     if kind == "permanent":
-        return failures.failed(f"{url}: it cannot be read: {told(error)}.", url=str(url))
-    reason = "cannot be reached" if kind == "unreachable" else "cannot be read"
+        return failures.failed(f"{url}: it cannot be {done}: {told(error)}.", url=str(url))
+    reason = "cannot be reached" if kind == "unreachable" else f"cannot be {done}"
     times = "once" if tries == 1 else f"{tries} times"
     return failures.failed(
         f"{url}: it {reason}: tried {times}, the last failure was {told(error)}. Check the network and the "

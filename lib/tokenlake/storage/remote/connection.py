@@ -1,4 +1,4 @@
-"""Where a store is and how it is reached, in every process that a trainer starts."""
+"""Where a store is and how it is reached, in every process that a trainer or a build starts."""
 
 from __future__ import annotations
 
@@ -6,36 +6,57 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from tokenlake.storage.remote.asking import objects_on
-from tokenlake.storage.remote.failures import OF_STORES
-from tokenlake.storage.remote.filesystems import open_filesystem
+from tokenlake.storage.remote.failures import OF_STORES, Failures
+from tokenlake.storage.remote.filesystems import open_filesystem, tried_out
+from tokenlake.storage.remote.gcswrites import GcsWrites
 from tokenlake.storage.remote.objects import Objects
 from tokenlake.storage.remote.retries import patience
+from tokenlake.storage.remote.s3writes import S3Writes
 from tokenlake.storage.remote.urls import Url
+from tokenlake.storage.remote.writes import Writes
 
 
 @final
 class Connection:
-    """One storage, as one store reads it. It may be pickled, and used on both sides of a fork.
+    """One storage, as one store uses it. It may be pickled, and used on both sides of a fork.
 
     Attributes:
         url: of the store's root; its path has no slash at its end.
         patience: with failing requests.
     """
 
-    def __init__(self, url: Url, options: Mapping[str, Any]) -> None:
+    def __init__(self, url: Url, options: Mapping[str, Any], failures: Failures = OF_STORES) -> None:
         self.url, self.patience = url, patience()
-        self._options = dict(options)
+        self._options, self._failures = dict(options), failures
         self._objects: tuple[Any, Objects] | None = None
         self.objects()  # a package that is missing and an unknown option are said at once
 
     def objects(self) -> Objects:
         """Return the storage, through sessions of this process."""
-        filesystem = open_filesystem(self.url, self._options, OF_STORES)
+        return self._opened()[1]
+
+    def writes(self) -> Writes:
+        """Return the storage to write to, on S3 or GCS, through sessions of this process."""
+        filesystem, objects = self._opened()
+        kind = S3Writes if self.url.scheme == "s3" else GcsWrites
+        return kind(filesystem, objects, self.patience)
+
+    @property
+    def tried(self) -> bool:
+        """Whether this process has tried out what writing here rests on."""
+        return str(self.url) in tried_out(self.url, self._options)
+
+    def set_tried(self) -> None:
+        """Remember that it has."""
+        tried_out(self.url, self._options).add(str(self.url))
+
+    def _opened(self) -> tuple[Any, Objects]:
+        filesystem = open_filesystem(self.url, self._options, self._failures)
         known = self._objects
         if known is None or known[0] is not filesystem:
-            known = filesystem, objects_on(filesystem, self.url, self._options, OF_STORES)
+            known = filesystem, objects_on(filesystem, self.url, self._options, self._failures)
             self._objects = known
-        return known[1]
+        return known
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_objects": None}

@@ -32,3 +32,10 @@ OF_STORES: Final = Failures(
     missing=NotFoundError,
     advice="go on from the last checkpoint",
 )
+
+OF_WRITERS: Final = Failures(
+    option="store",
+    failed=StoreError,
+    missing=NotFoundError,
+    advice="run again: what is finished is kept",
+)

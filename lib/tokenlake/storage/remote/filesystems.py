@@ -31,6 +31,7 @@ _EXTRAS: Final = {"s3": "'tokenlake[s3]'", "gs": "'tokenlake[gcs]'", "http": "ai
 # We send each request again ourselves, with a look at what has already come; two layers would multiply.
 _ONE_TRY: Final = {"retries": {"mode": "standard", "total_max_attempts": 1}}
 _OPEN: dict[str, Any] = {}
+_TRIED: dict[str, set[str]] = {}
 _LOCK: Final = threading.Lock()
 
 
@@ -53,6 +54,12 @@ def open_filesystem(url: Url, options: Mapping[str, Any], failures: Failures) ->
         return _OPEN[key]
 
 
+def tried_out(url: Url, options: Mapping[str, Any]) -> set[str]:
+    """Return the roots on the file system of `url` that this process has tried out before it writes."""
+    with _LOCK:
+        return _TRIED.setdefault(_key(url, resolve_options(options)), set())
+
+
 def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine on the thread of asynchronous file systems and wait for it."""
     future = asyncio.run_coroutine_threadsafe(work, get_loop())
@@ -65,7 +72,7 @@ def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
 def close_filesystems() -> None:
     """Close all sessions; what is opened later opens new ones."""
     with _LOCK:
-        found, _ = list(_OPEN.values()), _OPEN.clear()
+        found, _, _ = list(_OPEN.values()), _OPEN.clear(), _TRIED.clear()
     for filesystem in found:
         with suppress(Exception):
             asyncio.run_coroutine_threadsafe(_close(filesystem), get_loop()).result(timeout=2)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, final
 from urllib.parse import quote
 
+from tokenlake.storage.remote.crc import Checked
 from tokenlake.storage.remote.failures import Failures
 from tokenlake.storage.remote.httpanswers import REQUEST, require_success, take_range, timeouts, total_size
 from tokenlake.storage.remote.objects import Found, Objects, OtherObjectError, Page, Sink, Write, pour
 from tokenlake.storage.remote.urls import Url
 
-_FIELDS = "name,size,generation,contentEncoding"
+_FIELDS = "name,size,generation,contentEncoding,updated"
 
 
 @final
@@ -50,7 +52,9 @@ class GcsObjects(Objects):
 
     async def download(self, url: Url, write: Write, planned: Found | None) -> None:
         async with self._media(url, planned, {}) as answer:
-            await pour(answer.content.read, write, total_size(answer), planned)
+            checked = Checked(write, answer.headers.getall("x-goog-hash", []))
+            await pour(answer.content.read, checked.write, total_size(answer), planned)
+            checked.finish()
 
     def pins(self, token: str) -> bool:
         return token.startswith("generation:")
@@ -109,4 +113,5 @@ def _found(item: dict[str, Any]) -> Found:
         size=int(item.get("size", 0)),
         token=f"generation:{item['generation']}",
         packed=item.get("contentEncoding", ""),
+        modified=datetime.fromisoformat(item["updated"]).timestamp() if "updated" in item else None,
     )

@@ -28,12 +28,14 @@ class Found:
         size: bytes as they are stored.
         token: of its version.
         packed: compression that the storage itself names (``Content-Encoding``), "" if none.
+        modified: seconds since the epoch, by the storage's clock; None where it does not say.
     """
 
     path: str
     size: int
     token: str
     packed: str = ""
+    modified: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,10 @@ class Page:
 
 class OtherObjectError(Exception):
     """The object is not the planned one; the message says how it differs."""
+
+
+class SourceChangedError(Exception):
+    """What is copied is not any more what it was."""
 
 
 class NoRangesError(Exception):

@@ -38,6 +38,8 @@ _TRANSIENT_CODES: Final = frozenset(
         "BandwidthLimitExceeded",
         "EC2ThrottledException",
     }
+    # Of two writes at once one may be told to come again; a damaged body is sent again.
+    | {"ConditionalRequestConflict", "OperationAborted", "BadDigest", "IncompleteBody"}
 )
 _DENIED: Final = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError"}
@@ -50,6 +52,7 @@ _TRANSIENT: Final = frozenset(
     | {"ConnectionClosedError", "ConnectTimeoutError", "ReadTimeoutError", "ResponseStreamingError"}
     | {"AioReadTimeoutError", "IncompleteReadError", "HTTPClientError", "ChunkedEncodingError", "ReadTimeout"}
     | {"ProtocolError", "ServiceRequestError", "ServiceResponseError", "IncompleteRead", "RemoteDisconnected"}
+    | {"FlexibleChecksumError"}  # of a body that was damaged on its way down
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, final
 
 from tokenlake.storage.remote.failures import Failures
@@ -31,7 +32,12 @@ class S3Objects(Objects):
 
     async def stat(self, url: Url) -> Found:
         answer = await self._call("head_object", url)
-        return Found(path=url.path, size=answer["ContentLength"], token=_token(answer, url))
+        return Found(
+            path=url.path,
+            size=answer["ContentLength"],
+            token=_token(answer, url),
+            modified=_seconds(answer.get("LastModified")),
+        )
 
     async def page(self, url: Url, *, flat: bool, mark: str | None) -> Page:
         asked = {"Delimiter": "/"} if flat else {}
@@ -41,7 +47,12 @@ class S3Objects(Objects):
         self.reached = True
         found = [Found(path=one["Prefix"], size=0, token="") for one in answer.get("CommonPrefixes", ())]
         found += [
-            Found(path=one["Key"], size=one["Size"], token=_etag(one.get("ETag")))
+            Found(
+                path=one["Key"],
+                size=one["Size"],
+                token=_etag(one.get("ETag")),
+                modified=_seconds(one.get("LastModified")),
+            )
             for one in answer.get("Contents", ())
         ]
         return Page(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
@@ -83,6 +94,10 @@ class S3Objects(Objects):
 
 def _bucket(url: Url) -> str:
     return url.root.partition("://")[2]
+
+
+def _seconds(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
 
 
 def _etag(etag: str | None) -> str:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping
-from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, cast, final
-from urllib.parse import quote
 
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
-from tokenlake.storage.base import ObjectInfo, ReadStore
-from tokenlake.storage.keys import TEMP_MARK, check_key
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError
+from tokenlake.storage.base import Digest, ObjectInfo, ReadStore
+from tokenlake.storage.keys import TEMP_MARK
 from tokenlake.storage.remote.asking import ask
 from tokenlake.storage.remote.connection import Connection
 from tokenlake.storage.remote.file import RemoteFile
 from tokenlake.storage.remote.filesystems import on_loop
+from tokenlake.storage.remote.listing import listed
 from tokenlake.storage.remote.objects import Found, OtherObjectError
+from tokenlake.storage.remote.place import folder_of, key_of, root_of, url_of
+from tokenlake.storage.remote.preflight import PROBE
+from tokenlake.storage.remote.seeing import Hashed, see
 from tokenlake.storage.remote.target import Target
-from tokenlake.storage.remote.urls import Url, parse_url
+from tokenlake.storage.remote.urls import Url
 from tokenlake.storage.remote.wholes import fetch_whole, read_whole
 from tokenlake.storage.shardcache import ShardCache
 
@@ -37,13 +40,7 @@ class RemoteStore(ReadStore):
     def __init__(
         self, address: str, options: Mapping[str, Any] | None = None, cache: ShardCache | None = None
     ) -> None:
-        url = parse_url(address, "store")
-        if "?" in url.path:
-            raise ConfigError(
-                f"store: {str(url).partition('?')[0]}?... has a query, and the names of files belong behind the URL. "
-                "Write it without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
-            )
-        self._root = Url(url.scheme, url.root, url.path.strip("/"))
+        self._root = root_of(address)
         self._connection = Connection(self._root, options or {})
         self._cache = cache
         self._cached: dict[str, str] = {}  # what was opened through the cache, by key
@@ -79,6 +76,17 @@ class RemoteStore(ReadStore):
         sha256 = self._cached.get(key)
         return self._cache is not None and sha256 is not None and self._cache.discard(sha256)
 
+    def digest(self, key: str) -> Digest:
+        return self._poured(key, Hashed())
+
+    def download(self, key: str, path: Path) -> Digest:
+        url = self._at(key)
+        try:
+            with path.open("xb") as file:
+                return self._poured(key, Hashed(file))
+        except OSError as error:
+            raise StoreError(f"cannot write a copy of {url}: {error.strerror} ({path})", key=key) from error
+
     def size(self, key: str) -> int | None:
         try:
             return self._stat(self._at(key)).size
@@ -87,8 +95,8 @@ class RemoteStore(ReadStore):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         found = [one for one in self._listed(prefix, flat=False) if not one.path.endswith("/")]
-        named = (ObjectInfo(self._key(one), one.size) for one in found)
-        shown = (info for info in named if not info.key.rpartition("/")[2].startswith(TEMP_MARK))
+        named = (ObjectInfo(self._key(one), one.size, one.modified) for one in found)
+        shown = (info for info in named if not _is_passing(info.key))
         yield from sorted(shown, key=lambda info: info.key)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
@@ -105,18 +113,12 @@ class RemoteStore(ReadStore):
                 f"{self.url}: web servers do not list what they have. Name a version that is there (NAME@v3), or a tag "
                 "(NAME@TAG)."
             )
-        folder = self._at(prefix) if prefix else self._root
-        place = Url(folder.scheme, folder.root, f"{folder.path}/" if folder.path else "")
-        objects, patience = self._connection.objects(), self._connection.patience
-        found: builtins.list[Found] = []
-        mark: str | None = None
-        while True:
-            one_page = partial(objects.page, place, flat=flat, mark=mark)
-            page = on_loop(ask(objects, place, patience, one_page))
-            found += (one for one in page.found if one.path != place.path)
-            mark = page.following
-            if mark is None:
-                return found
+        place = folder_of(self._root, prefix)
+        return listed(self._connection.objects(), place, self._connection.patience, flat=flat)
+
+    def _poured(self, key: str, target: Hashed) -> Digest:
+        see(self._connection.objects(), self._at(key), self._connection.patience, target)
+        return target.digest
 
     def _stat(self, url: Url) -> Found:
         objects = self._connection.objects()
@@ -132,11 +134,12 @@ class RemoteStore(ReadStore):
             ) from None
 
     def _at(self, key: str) -> Url:
-        path = check_key(key)
-        path = quote(path) if self._root.is_http else path
-        return Url(
-            self._root.scheme, self._root.root, f"{self._root.path}/{path}" if self._root.path else path
-        )
+        return url_of(self._root, key)
 
     def _key(self, found: Found) -> str:
-        return found.path.removeprefix(f"{self._root.path}/" if self._root.path else "")
+        return key_of(self._root, found.path)
+
+
+def _is_passing(key: str) -> bool:
+    """Say whether it is a trial of a preflight, or something unpublished that a copied folder brought along."""
+    return key.startswith(PROBE) or key.rpartition("/")[2].startswith(TEMP_MARK)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from tokenlake.build.address import store_address
 from tokenlake.build.events import Listed, Watcher, ignore
 from tokenlake.build.mixing.job import Level, RowsOut
 from tokenlake.build.mixing.planning.fitting import (
@@ -95,7 +96,7 @@ def plan_mix(build: ResolvedMix, on_event: Watcher = ignore) -> MixPlan:
         ConfigError: a parent or its split is not there, parents do not fit each other, or the mixture cannot be.
         IntegrityError: the manifest or the tokenizer of a parent is damaged.
     """
-    store = open_store(build.store)
+    store = open_store(store_address(build))
     catalog = Catalog(store)
     everyone = find_parents(catalog, build.parents, build.name)
     parents = everyone if build.mixture is None else weighed(everyone, build.mixture)

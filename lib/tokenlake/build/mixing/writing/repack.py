@@ -27,10 +27,12 @@ _NONE: Final = 0  # bytes of decoded row groups to keep: each is read once
 class RepackUnit:
     """One unit of a parent while it is packed again, split by split, in the order in which it is stored."""
 
-    def __init__(self, job: RepackJob, store: Store, opened: OpenedParents, progress: Progress) -> None:
+    def __init__(
+        self, job: RepackJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
+    ) -> None:
         self._job, self._progress = job, progress
-        self._store, self._opened = store, opened
-        manifest = opened.manifest(store, job.parent)
+        self._parents_store, self._opened = parents_store, opened
+        manifest = opened.manifest(parents_store, job.parent)
         own = (file.split for file in manifest.files if file.unit == job.parent_unit)
         self._splits = list(dict.fromkeys(own))
         names, whole = (job.source,), np.array([job.parent.name in job.out.whole])
@@ -44,7 +46,7 @@ class RepackUnit:
         job = self._job
         try:
             for split, out in self._outs.items():
-                self._pack(self._opened.open(self._store, job.parent, split), out)
+                self._pack(self._opened.open(self._parents_store, job.parent, split), out)
             parts = [entry for out in self._outs.values() for entry in out.finish()]
         except BaseException:
             for out in self._outs.values():
@@ -88,9 +90,11 @@ class RepackUnit:
         pack, parent = self._job.out.pack, self._job.parent
         if pack is None or pack.shuffle_seed is None:
             return None
-        record = read_record(self._store, Layout(parent.dataset, parent.version), self._job.parent_unit)
+        record = read_record(
+            self._parents_store, Layout(parent.dataset, parent.version), self._job.parent_unit
+        )
         first = (record.inputs[0].file_id, record.inputs[0].start) if record.inputs else (record.unit,)
-        sources = self._opened.manifest(self._store, parent).config.get("sources", {})
+        sources = self._opened.manifest(self._parents_store, parent).config.get("sources", {})
         named = [name for name, _ in sources.get(record.source, {}).get("splits", ())]
         number = (named if split in named else self._splits).index(split)
         return key_of(pack.shuffle_seed, *first, number, 0)

@@ -48,10 +48,12 @@ class MixUnit:
     does not grow with the parents.
     """
 
-    def __init__(self, job: MixJob, store: Store, opened: OpenedParents, progress: Progress) -> None:
+    def __init__(
+        self, job: MixJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
+    ) -> None:
         self._job, self._progress = job, progress
         parents = {parent.name: parent for parent in job.parents}
-        rows = {name: opened.open(store, parent) for name, parent in parents.items()}
+        rows = {name: opened.open(parents_store, parent) for name, parent in parents.items()}
         self._stream = open_stream(job.mixture, {name: each.group_rows for name, each in rows.items()})
         self._names = self._stream.mixture.names
         self._rows = [rows[name] for name in self._names]

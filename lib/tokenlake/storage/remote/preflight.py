@@ -1,0 +1,100 @@
+"""A trial of what publishing rests on: that a storage refuses what must not happen.
+
+Some services take the conditions of a request and ignore them. There two builds could overwrite one another
+in silence; so each process tries once, with an object of its own, before it writes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from tokenlake.errors import NotFoundError, StoreError
+from tokenlake.storage.remote.content import content_of
+from tokenlake.storage.remote.filesystems import on_loop
+from tokenlake.storage.remote.objects import OtherObjectError
+from tokenlake.storage.remote.place import url_of
+from tokenlake.storage.remote.retries import Patience
+from tokenlake.storage.remote.seeing import Kept, see
+from tokenlake.storage.remote.urls import Url
+from tokenlake.storage.remote.writes import Writes
+
+PROBE: Final = "_probe-"
+"""What the keys of trials begin with; no listing shows them."""
+
+_ADVICE: Final = (
+    "Two builds could overwrite one another there in silence, so nothing is written. Use a storage with conditional "
+    "writes (AWS S3, Google Cloud Storage, a recent MinIO or R2; with s3fs, a recent botocore), or build into a local "
+    "folder and copy it"
+)
+
+
+def try_out(writes: Writes, root: Url, patience: Patience) -> None:
+    """See that a second create of a key is refused, and a swap of what is not there any more.
+
+    Raises:
+        StoreError: it is not, or the storage cannot be written to.
+    """
+    url = url_of(root, f"{PROBE}{secrets.token_hex(8)}")
+    first, second, third = (f"{word} {url.path}\n".encode() for word in ("first", "second", "third"))
+    try:
+        _put(writes, url, patience, first, None)
+        _refused(writes, url, second, None, "a create-only put of a key that was there was accepted")
+        if writes.parts:
+            _refused(
+                writes,
+                url,
+                second,
+                None,
+                "a create-only upload in parts to a key that was there was accepted",
+                in_parts=True,
+            )
+        token = see(writes.objects, url, patience, Kept()).token
+        _refused(
+            writes, url, second, writes.wrong(token), "a swap of a version that was not there was accepted"
+        )
+        _put(writes, url, patience, third, token)
+    except OtherObjectError:
+        raise StoreError(
+            f"{root}: a swap of exactly the version that was there was refused. {_ADVICE}.", url=str(root)
+        ) from None
+    except NotFoundError as error:
+        raise StoreError(f"{root}: it cannot be written to: {error}", url=str(root)) from None
+    finally:
+        _tidy(writes, url)
+
+
+def _put(writes: Writes, url: Url, patience: Patience, data: bytes, over: str | None) -> None:
+    try:
+        on_loop(writes.put(url, content_of(data), over))
+    except OtherObjectError:
+        # Refused may mean that an earlier try went through and its answer was lost.
+        found = Kept()
+        see(writes.objects, url, patience, found)
+        if found.data != data:
+            raise
+
+
+def _refused(
+    writes: Writes, url: Url, data: bytes, over: str | None, otherwise: str, *, in_parts: bool = False
+) -> None:
+    try:
+        if in_parts:
+            on_loop(writes.put_in_parts(url, data, over))
+        else:
+            on_loop(writes.put(url, content_of(data), over))
+    except OtherObjectError:
+        return
+    raise StoreError(
+        f"{url.root}: the storage does not keep the conditions of a store: {otherwise}; expected a refusal "
+        f"(412). {_ADVICE}.",
+        url=url.root,
+    )
+
+
+def _tidy(writes: Writes, url: Url) -> None:
+    """Remove the trial's object; where that fails, gc finds it."""
+    try:
+        on_loop(writes.delete(url))
+    except (StoreError, NotFoundError):
+        return
