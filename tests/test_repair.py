@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -16,11 +14,8 @@ from tests.repair_support import KINDS, build, damage, files_of, linked_copy, on
 from tests.store_support import settings, write_inputs
 from tokenlake.build.pool import WorkerPool
 from tokenlake.catalog import Catalog
-from tokenlake.cli.app import main
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.mending import RepairReport, rebuild, repair
-from tokenlake.mending.work import Repair
-from tokenlake.storage import Layout, open_store
+from tokenlake.mending import RepairReport, repair
+from tokenlake.storage import open_store
 from tokenlake.verify import verify
 
 SHARD = "data/train-00001-00.parquet"  # of the unit that v1 and v2 share

@@ -13,9 +13,10 @@ from tokenlake.build.project import Project
 from tokenlake.build.projects import Configuration, plan_project
 from tokenlake.config import DatasetConfig, PipelineConfig, load_config
 from tokenlake.config.steps import first_steps, last_step, tokens_name
+from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
 from tokenlake.manifest import Manifest, Parent
-from tokenlake.storage import Layout, Store
+from tokenlake.storage import Layout, Store, StoreAddress
 
 _HUB = ("hf", "huggingface")
 
@@ -35,6 +36,7 @@ class Question:
     """What is to be planned again.
 
     Attributes:
+        store: where it is; its options go before those that a configuration has.
         layout, fingerprint: of the version.
         parents: that the version was made of: a configuration may have said "the newest", which is another by now.
         config: instead of how the newest run was asked; None: that.
@@ -42,6 +44,7 @@ class Question:
         inputs: (source, path) of the files that it was built from, whatever was added since; None: not known.
     """
 
+    store: StoreAddress
     layout: Layout
     fingerprint: str
     parents: tuple[Parent, ...]
@@ -50,11 +53,13 @@ class Question:
     overrides: Sequence[str] = ()
 
     @classmethod
-    def of(cls, manifest: Manifest, config: Configuration | None, overrides: Sequence[str]) -> Self:
+    def of(
+        cls, store: StoreAddress, manifest: Manifest, config: Configuration | None, overrides: Sequence[str]
+    ) -> Self:
         """Return the question that a manifest answers."""
         inputs = frozenset((file.source, file.path) for file in manifest.inputs)
         layout = Layout(manifest.dataset, manifest.version)
-        return cls(layout, manifest.fingerprint, manifest.parents, inputs, config, overrides)
+        return cls(store, layout, manifest.fingerprint, manifest.parents, inputs, config, overrides)
 
     def plan(self, store: Store, on_event: Watcher) -> Planned:
         """Plan what the version was built from, as its inputs are now.
@@ -65,7 +70,9 @@ class Question:
         """
         loaded, root = self._loaded(store)
         whole = _step(loaded, self.layout.dataset, self.parents)
-        save = whole.save.model_copy(update={"output_dir": store.url})
+        own = {} if is_local(self.store.url) else whole.save.storage_options
+        options = self.store.options or own or None
+        save = whole.save.model_copy(update={"output_dir": self.store.url, "storage_options": options})
         changes = {
             "name": self.layout.dataset,
             "save": save,

@@ -21,7 +21,7 @@ from tokenlake.build.runlog import RunLog
 from tokenlake.build.textproject import TextWork
 from tokenlake.errors import TokenlakeError, WorkerDiedError
 from tokenlake.manifest import UnitRecord
-from tokenlake.storage import Layout, LocalStore
+from tokenlake.storage import Layout, LocalStore, StoreAddress
 
 _TRIES: Final = 3
 _PREFIX: Final = "tokenlake-repair-"
@@ -66,7 +66,7 @@ class Workshop:
         """
         publish_preamble(self.store, self._project, self._layout)
         log = RunLog(self.store, self._layout)
-        work = self._project.begin(self.store, self._layout, log, self._watcher)
+        work = self._project.begin(StoreAddress(self.store.url), self._layout, log, self._watcher)
         count = max(1, min(workers, len(units)))
         with WorkerPool(count) as pool, ThreadPoolExecutor(count, "tokenlake-repair") as threads:
             try:

@@ -11,8 +11,7 @@ from tokenlake.catalog import Catalog
 from tokenlake.catalog.references import Reference
 from tokenlake.mending.report import RepairProgress, RepairReport
 from tokenlake.mending.work import Repair
-from tokenlake.storage import Layout, Store, open_store
-from tokenlake.storage.address import StoreAddress
+from tokenlake.storage import Layout, Store, StoreAddress, open_store
 
 __all__ = ["repair"]
 
@@ -49,8 +48,11 @@ def repair(
         VersionConflictError: somebody else changed a damaged file meanwhile; run it again.
     """
     place = store if isinstance(store, Store) else open_store(store)
+    address = StoreAddress(store.url) if isinstance(store, Store) else StoreAddress.of(store)
     layout = named(Catalog(place), reference)
-    work = Repair(place, layout, config, tuple(overrides), dry_run, workers or available_cpus(), on_progress)
+    work = Repair(
+        place, address, layout, config, tuple(overrides), dry_run, workers or available_cpus(), on_progress
+    )
     return work.run()
 
 

@@ -26,7 +26,7 @@ from tokenlake.mending.rendered import claim_bytes
 from tokenlake.mending.report import How, Mended, RepairProgress, RepairReport
 from tokenlake.mending.sources import Found, find
 from tokenlake.mending.successor import Successor
-from tokenlake.storage import Layout, Store
+from tokenlake.storage import Layout, Store, StoreAddress
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CLAIM, MANIFEST
 from tokenlake.verify import Problem, VerifyProgress, verify
@@ -38,10 +38,12 @@ class Repair:
     """A repair while it goes on; arguments as of :func:`tokenlake.mending.repair`.
 
     Attributes:
+        address: of the store, for the workers.
         files, well: of the report, so far.
     """
 
     store: Store
+    address: StoreAddress
     layout: Layout
     config: Configuration | None
     overrides: Sequence[str]
@@ -88,7 +90,9 @@ class Repair:
             return catalog.manifest(self.layout.dataset, self.layout.version)
         except IntegrityError:
             lost = LostManifest.look(self.store, self.layout)
-        planned = self._plan(Question(self.layout, lost.fingerprint, (), None, self.config, self.overrides))
+        planned = self._plan(
+            Question(self.address, self.layout, lost.fingerprint, (), None, self.config, self.overrides)
+        )
         made = lost.again(self.store, planned.project, planned.root)
         data = made.to_bytes()
         damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
@@ -114,7 +118,7 @@ class Repair:
     def _mend(self, manifest: Manifest, damaged: Sequence[Damage]) -> int | None:
         """Mend what can be mended; return the number of a new version, where one had to be."""
         records = readable_records(self.store, self.layout, manifest)
-        question = Question.of(manifest, self.config, self.overrides)
+        question = Question.of(self.address, manifest, self.config, self.overrides)
         self._say("looking for copies")
         found = find(self.store, manifest, records, damaged, lambda: self._plan(question).project)
         self.well += found.well
