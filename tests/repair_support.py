@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -95,3 +97,39 @@ class _Borrowed:
 
     def __exit__(self, *_: object) -> None:
         """They stay."""
+
+
+_KILLED = """
+import os, signal, sys
+from tokenlake.mending import repair
+from tokenlake.storage.local import LocalStore
+
+moment, seen = int(sys.argv[3]), 0
+
+def counted(name):
+    real = getattr(LocalStore, name)
+    def call(self, *args, **options):
+        global seen
+        if "tokenlake-repair-" in self.url:
+            return real(self, *args, **options)
+        seen += 1
+        if seen == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = real(self, *args, **options)
+        seen += 1
+        if seen == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(LocalStore, name, call)
+
+for name in ("replace", "link", "put_new", "publish", "swap"):
+    counted(name)
+report = repair(sys.argv[1], sys.argv[2], workers=1)
+sys.exit(0 if report.ok else 3)
+"""
+
+
+def repaired_until_killed(store: Path, reference: str, moment: int) -> int:
+    """Repair in a process that kills itself at a moment (before or after a write to the store); return how it ended."""
+    command = [sys.executable, "-c", _KILLED, str(store), reference, str(moment)]
+    return subprocess.run(command, capture_output=True, check=False).returncode
