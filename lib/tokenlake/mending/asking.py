@@ -24,10 +24,10 @@ _HUB = ("hf", "huggingface")
 @final
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A project, and the folder that was put before relative paths of its configuration ("" for none)."""
+    """A project, and the names of its tokenizers as they were given, of those whose paths were made absolute."""
 
     project: Project
-    root: str
+    names: Mapping[str, str]
 
 
 @final
@@ -68,7 +68,7 @@ class Question:
             ConfigError: nobody says how it was asked, or what was said is no configuration of it.
             SourceError, TokenizerError: an input or a tokenizer cannot be read.
         """
-        loaded, root = self._loaded(store)
+        loaded, names = self._loaded(store)
         whole = _step(loaded, self.layout.dataset, self.parents)
         own = {} if is_local(self.store.url) else whole.save.storage_options
         options = self.store.options or own or None
@@ -78,12 +78,12 @@ class Question:
             "save": save,
             "datasets": _pinned(whole.datasets, self.parents),
         }
-        return Planned(plan_project(whole.model_copy(update=changes), on_event, only=self.inputs), root)
+        return Planned(plan_project(whole.model_copy(update=changes), on_event, only=self.inputs), names)
 
-    def _loaded(self, store: Store) -> tuple[PipelineConfig, str]:
-        """Return the configuration, and the folder that was put before its relative paths ("" for none)."""
+    def _loaded(self, store: Store) -> tuple[PipelineConfig, dict[str, str]]:
+        """Return the configuration, and what was made of names of tokenizers -> what they were."""
         if self.config is not None:
-            return load_config(self.config, self.overrides), ""
+            return load_config(self.config, self.overrides), {}
         asked = newest_asked(store, self.layout, self.fingerprint)
         if asked is None or asked.config is None:
             why = "no run of it says how it was asked" if asked is None else "it was not kept with the run"
@@ -93,7 +93,8 @@ class Question:
                 f"and {why}{reason}; give it with --config FILE (in Python config=...)"
             )
         found = rooted(asked.config, asked.directory)
-        return load_config(found, self.overrides), "" if found == asked.config else asked.directory
+        names = dict(zip(_tokenizers(found), _tokenizers(asked.config), strict=True))
+        return load_config(found, self.overrides), names
 
 
 def rooted(config: Mapping[str, Any], directory: str) -> dict[str, Any]:
@@ -135,6 +136,14 @@ def _tokenizer(value: Any, root: Path) -> Any:
         fields = cast("Mapping[str, Any]", value)
         return {**fields, "name_or_path": _if_there(fields["name_or_path"], root)}
     return value
+
+
+def _tokenizers(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of tokenizers in a configuration, in a fixed order."""
+    sections = [config, config.get("tokenize") or {}]
+    found = [section.get("default_tokenizer") for section in sections]
+    found += [entry.get("tokenizer") for entry in config.get("datasets") or ()]
+    return [str(each["name_or_path"] if isinstance(each, Mapping) else each) for each in found]
 
 
 def _absolute(path: str, root: Path) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 from tokenlake.build.produced import produced_by
 from tokenlake.build.project import Project
@@ -59,11 +59,11 @@ class LostManifest:
             )
         return cls(layout, store.read(layout.manifest), claim.fingerprint, _records(store, layout))
 
-    def again(self, store: ReadStore, project: Project, root: str = "") -> Manifest:
+    def again(self, store: ReadStore, project: Project, names: Mapping[str, str]) -> Manifest:
         """Make the manifest.
 
         Args:
-            root: folder that was put before relative paths to plan again; "" where none was.
+            names: of tokenizers as they are in the project -> as they were given.
 
         Raises:
             IntegrityError: it would not be the one that was committed, or nobody could tell; says why.
@@ -82,7 +82,7 @@ class LostManifest:
         ]
         if strange:
             raise self._refused(f"{ledger_path(strange[0])} is of another unit than the plan's")
-        return self._chosen(store, list(self._candidates(project, records, root)))
+        return self._chosen(store, list(self._candidates(project, records, names)))
 
     def _chosen(self, store: ReadStore, made: Sequence[Manifest]) -> Manifest:
         """Return the one of several forms that was committed."""
@@ -121,7 +121,9 @@ class LostManifest:
             )
         )
 
-    def _candidates(self, project: Project, records: Sequence[UnitRecord], root: str) -> Iterator[Manifest]:
+    def _candidates(
+        self, project: Project, records: Sequence[UnitRecord], names: Mapping[str, str]
+    ) -> Iterator[Manifest]:
         """Yield the manifest as each release that is known here would have written it."""
         writers = [_without(record.produced_by, record.engine) for record in records] or [produced_by()]
         others = {path: _entry(data) for path, data in project.preamble().items()}
@@ -134,10 +136,12 @@ class LostManifest:
             plain.check(self.layout.manifest)
         except AccountError as error:
             raise self._refused(str(error)) from error
-        names = [plain.tokenizer] if not root else [_as_named(plain.tokenizer, root), plain.tokenizer]
-        for tokenizer in names[: 1 if names[0] == names[-1] else 2]:
-            for writer in dict.fromkeys(tuple(sorted(each.items())) for each in [*writers, produced_by()]):
-                yield _with_card(replace(plain, tokenizer=tokenizer, produced_by=dict(writer)))
+        tokenizers = {
+            source: {**facts, "name": names.get(str(facts.get("name")), facts.get("name"))}
+            for source, facts in plain.tokenizer.items()
+        }
+        for writer in dict.fromkeys(tuple(sorted(each.items())) for each in [*writers, produced_by()]):
+            yield _with_card(replace(plain, tokenizer=tokenizers, produced_by=dict(writer)))
 
     def _refused(self, why: str) -> IntegrityError:
         return IntegrityError(
@@ -191,11 +195,3 @@ def _entry(data: bytes) -> FileEntry:
 def _with_card(draft: Manifest) -> Manifest:
     card = rendered(draft, CARD) or b""
     return replace(draft, other_files=dict(sorted({**draft.other_files, CARD: _entry(card)}.items())))
-
-
-def _as_named(tokenizers: Mapping[str, Any], root: str) -> dict[str, Any]:
-    """Return what a manifest says of tokenizers with their names as they were given, relative to a folder."""
-    return {
-        source: {**facts, "name": str(facts.get("name")).removeprefix(f"{root}/")}
-        for source, facts in tokenizers.items()
-    }

@@ -93,7 +93,7 @@ class Repair:
         planned = self._plan(
             Question(self.address, self.layout, lost.fingerprint, (), None, self.config, self.overrides)
         )
-        made = lost.again(self.store, planned.project, planned.root)
+        made = lost.again(self.store, planned.project, planned.names)
         data = made.to_bytes()
         damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
         if damage is not None:
