@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 from tokenlake.build.produced import produced_by
 from tokenlake.build.project import Project
@@ -24,6 +24,10 @@ from tokenlake.mending.inputs import input_changes, planned_inputs
 from tokenlake.mending.rendered import common, rendered
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CARD, LEDGER, Layout, ledger_path, ledger_unit, tag_of, tags_prefix
+
+
+#: Bytes that damage may have changed in a manifest that is otherwise known well: a seal, or less.
+_NEARLY: Final = 80
 
 
 @final
@@ -43,6 +47,13 @@ class LostManifest:
     fingerprint: str
     records: Mapping[int, UnitRecord]
 
+    @property
+    def inputs(self) -> frozenset[tuple[str, str]]:
+        """(source, path) of the files that were read."""
+        return frozenset(
+            (entry.source, entry.path) for record in self.records.values() for entry in record.inputs
+        )
+
     @classmethod
     def look(cls, store: ReadStore, layout: Layout) -> LostManifest:
         """Collect what is there.
@@ -59,11 +70,12 @@ class LostManifest:
             )
         return cls(layout, store.read(layout.manifest), claim.fingerprint, _records(store, layout))
 
-    def again(self, store: ReadStore, project: Project, names: Mapping[str, str]) -> Manifest:
+    def again(self, store: ReadStore, project: Project, names: Mapping[str, str], *, fewer: bool) -> Manifest:
         """Make the manifest.
 
         Args:
             names: of tokenizers as they are in the project -> as they were given.
+            fewer: the project leaves out files that no record names; one of them may have been there, empty.
 
         Raises:
             IntegrityError: it would not be the one that was committed, or nobody could tell; says why.
@@ -82,9 +94,9 @@ class LostManifest:
         ]
         if strange:
             raise self._refused(f"{ledger_path(strange[0])} is of another unit than the plan's")
-        return self._chosen(store, list(self._candidates(project, records, names)))
+        return self._chosen(store, list(self._candidates(project, records, names)), fewer)
 
-    def _chosen(self, store: ReadStore, made: Sequence[Manifest]) -> Manifest:
+    def _chosen(self, store: ReadStore, made: Sequence[Manifest], fewer: bool) -> Manifest:
         """Return the one of several forms that was committed."""
         wanted = _recorded_seals(store, self.layout)
         recorded = [manifest for manifest in made if manifest.sha256 in wanted]
@@ -96,10 +108,14 @@ class LostManifest:
         sealed = [manifest for manifest in made if manifest.sha256.encode() in self.damaged]
         if recorded or sealed:
             return (recorded or sealed)[0]
-        if len(made) == 1:
-            return made[0]
         alike = [common(manifest.to_bytes(), self.damaged) for manifest in made]
         best = max(alike)
+        if fewer and best < len(made[0].to_bytes()) - _NEARLY:
+            raise self._refused(
+                "files were added to its inputs, and too little is left of it to tell which were there"
+            )
+        if len(made) == 1:
+            return made[0]
         if alike.count(best) > 1:
             raise self._refused("too little is left of it to tell which release of which writer committed it")
         return made[alike.index(best)]

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from tokenlake.build.events import Event, Planning
@@ -90,15 +90,27 @@ class Repair:
             return catalog.manifest(self.layout.dataset, self.layout.version)
         except IntegrityError:
             lost = LostManifest.look(self.store, self.layout)
-        planned = self._plan(
-            Question(self.address, self.layout, lost.fingerprint, (), None, self.config, self.overrides)
-        )
-        made = lost.again(self.store, planned.project, planned.names)
+        planned, fewer = self._plan_of(lost)
+        made = lost.again(self.store, planned.project, planned.names, fewer=fewer)
         data = made.to_bytes()
         damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
         if damage is not None:
             self._do(damage, Good("rendered", "from claim, ledger and configuration", data=data))
         return made
+
+    def _plan_of(self, lost: LostManifest) -> tuple[Planned, bool]:
+        """Return the plan of a lost manifest, and whether it leaves out files that have been added since."""
+        question = Question(
+            self.address, self.layout, lost.fingerprint, (), None, self.config, self.overrides
+        )
+        planned = self._plan(question)
+        if planned.project.plan.fingerprint == lost.fingerprint:
+            return planned, False
+        fewer = replace(question, inputs=lost.inputs).plan(self.store, self._on_event)
+        if fewer.project.plan.fingerprint != lost.fingerprint:
+            return planned, False
+        self._planned = fewer
+        return fewer, True
 
     def _claim(self, manifest: Manifest, problems: Sequence[Problem]) -> None:
         for problem in problems:
