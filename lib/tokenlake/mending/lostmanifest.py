@@ -25,7 +25,6 @@ from tokenlake.mending.rendered import common, rendered
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CARD, LEDGER, Layout, ledger_path, ledger_unit, tag_of, tags_prefix
 
-
 #: Bytes that damage may have changed in a manifest that is otherwise known well: a seal, or less.
 _NEARLY: Final = 80
 
