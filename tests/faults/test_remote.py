@@ -7,6 +7,11 @@ finished stays, and the end is, byte for byte, what the undisturbed build made.
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -137,7 +142,9 @@ class Ground:
         return settings(self.inputs, self.tokenizer, self.lake.address(prefix), sources)
 
     def survey(self) -> None:
-        """Build undisturbed from each start."""
+        """Build undisturbed from each start, once."""
+        if self.starts:
+            return
         with pytest.raises(KeyboardInterrupt):
             build(self.config("half"), bench=Bench(interrupted_at=2))
         build(self.config("older", SOURCES[:2]))
@@ -301,12 +308,99 @@ def run(ground: Ground, case: Case, cases: Cases, kind: str) -> None:
 def test_faults_of_s3(s3: Ground, cases: Cases) -> None:
     s3.survey()
     everything = s3.cases(_S3_WRITES, _S3_READS, ("fresh", "resumed", "reused"))
-    for case in cases.choose(everything, sample=60):
+    for case in cases.choose(everything, sample=24):
         run(s3, case, cases, f"s3: {case.name}")
 
 
 def test_faults_of_gcs(gcs: Ground, cases: Cases) -> None:
     gcs.survey()
     everything = gcs.cases(_GCS_WRITES, _GCS_READS, ("fresh", "resumed", "reused"))
-    for case in cases.choose(everything, sample=30):
+    for case in cases.choose(everything, sample=10):
         run(gcs, case, cases, f"gcs: {case.name}")
+
+
+_PERMANENT: Final = {
+    "403 on all": {"status": 403, "code": "AccessDenied"},
+    "500 on all": {"status": 500, "code": "InternalError"},
+}
+
+
+def test_storages_that_refuse_for_good(s3: Ground, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From some request on nothing goes through; later all is well again."""
+    s3.survey()
+    whole = s3.requests["fresh"].total()
+    everything = [(name, first) for name in _PERMANENT for first in range(0, whole, 5)]
+    for name, first in cases.choose(everything, sample=4):
+        watched = Watched(s3, s3.prefix("fresh"), "fresh")
+        left = [first]
+
+        def applies(request: Request, left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        s3.lake.server.faults.extend(Fault(**_PERMANENT[name], applies=applies) for _ in range(10_000))
+        monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "1")
+        error = watched.attempt()
+        s3.lake.server.faults.clear()
+        monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "3")
+        if error is None:
+            watched.problems.append("no error")
+        watched.end()
+        note = f"{name} from request {first}: {error}; {'; '.join(watched.problems)}"
+        cases.add(f"s3: {name}", survived=not watched.problems, redone=watched.redone, note=note)
+
+
+_CHILD: Final = """
+import json, sys
+from tests.remote_builds_support import build
+print("ready", flush=True)
+build(json.loads(sys.stdin.readline()))
+"""
+
+
+class Killing(Nth):
+    """Kills a process when its n-th request arrives: before the server acts on it, as the fault says."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__(lambda request: "", "", nth)
+        self.pid = 0
+
+    def __call__(self, request: Request) -> bool:
+        if not super().__call__(request):
+            return False
+        os.kill(self.pid, signal.SIGKILL)
+        return True
+
+
+def _killed(ground: Ground, prefix: str, nth: int, *, commits: bool) -> bool:
+    """Build in a process that is killed at a request; return False where it was done before."""
+    killing = Killing(nth)
+    ground.lake.server.faults.append(Fault(drop=True, commits=commits, applies=killing))
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    killing.pid = child.pid
+    child.communicate(json.dumps(ground.config(prefix)).encode() + b"\n", timeout=120)
+    ground.lake.server.faults.clear()
+    return child.returncode == -signal.SIGKILL
+
+
+def test_processes_that_are_killed(s3: Ground, cases: Cases) -> None:
+    s3.survey()
+    everything = [
+        (start, nth, commits)
+        for start in ("fresh", "reused")
+        for nth in range(0, s3.requests[start].total(), 3)
+        for commits in (False, True)
+    ]
+    for start, nth, commits in cases.choose(everything, sample=6):
+        watched = Watched(s3, s3.prefix(start), start)
+        if not _killed(s3, watched.prefix, nth, commits=commits):
+            watched.problems.append("it was not killed")
+        watched.look()
+        watched.end()
+        note = f"{start}, request {nth}, commits={commits}: {'; '.join(watched.problems)}"
+        cases.add("s3: kill -9", survived=not watched.problems, redone=watched.redone, note=note)
