@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from tokenlake.arrowvalues import values as plain_values
 from tokenlake.preferences import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
@@ -156,6 +157,19 @@ class LogicalHasher:
                 for part, level in zip(parts, flat, strict=True):
                     part.update(*level)
 
+    def update_list(self, name: str, values: _Values, lengths: _Values | None = None) -> None:
+        """Add some values of a column of lists without nulls, as :meth:`update` adds them with their rows.
+
+        Args:
+            name: of the column; all of it is added in this way.
+            values: the next ones, whatever rows they are of.
+            lengths: of the next rows, int32; None where rows have one length, which is not hashed.
+        """
+        parts = self._parts.setdefault(name, [_Part(), _Part()])
+        if lengths is not None:
+            parts[0].update(len(lengths), lengths, None)
+        parts[1].update(len(values), values, None)
+
     def digest(self) -> dict[str, str]:
         """Column name to hex digest (32 digits per part)."""
         return {name: "".join(part.hexdigest() for part in parts) for name, parts in self._parts.items()}
@@ -193,7 +207,7 @@ def _flatten(array: Any) -> list[_Level]:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _flatten(array.dictionary_decode())
-    nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)) if array.null_count else None
+    nulls = np.flatnonzero(plain_values(array.is_null())) if array.null_count else None
     own: list[_Level] = [(len(array), None, nulls)]
     if pa.types.is_fixed_size_list(kind):
         return own + _flatten(array.flatten())
@@ -218,7 +232,7 @@ def _flat(array: Any, nulls: _Values | None) -> list[_Level]:
         array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if nulls is not None:
         array = array.fill_null(False if types.is_boolean(kind) else 0)
-    values = array.to_numpy(zero_copy_only=False)
+    values = plain_values(array)
     return [(len(array), np.ascontiguousarray(values), nulls)]
 
 
@@ -235,7 +249,7 @@ def _bytes(array: Any, nulls: _Values | None) -> list[_Level]:
 
 
 def _lengths(array: Any, nulls: _Values | None, kind: str) -> _Values:
-    lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype(kind)
+    lengths = np.diff(plain_values(array.offsets)).astype(kind)
     if nulls is not None:
         lengths[nulls] = 0
     return lengths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import astuple
 from types import TracebackType
@@ -203,10 +203,14 @@ def _status(tally: Tally) -> str:
 
 @final
 class Counter:
-    """Bytes worked through, of a total that may come to be known only later; thread-safe."""
+    """Bytes worked through, of a total that may come to be known only later; thread-safe.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    Args:
+        tell: is called when that changed.
+    """
+
+    def __init__(self, tell: Callable[[], None] | None = None) -> None:
+        self._lock, self._tell = threading.Lock(), tell
         self._began = time.monotonic()
         self.done, self.total = 0, 0
 
@@ -214,11 +218,13 @@ class Counter:
         """Count more bytes."""
         with self._lock:
             self.done += more
+        self._told()
 
     def set(self, done: int, total: int) -> None:
         """Say how far it is."""
         with self._lock:
             self.done, self.total = done, total
+        self._told()
 
     def line(self, what: str) -> str:
         """``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; nothing during the first half second."""
@@ -228,13 +234,36 @@ class Counter:
         of = f" of {numbers.size(self.total)}" if self.total else ""
         return f"{what}: {numbers.size(self.done)}{of}, {numbers.rate(self.done, seconds)}"
 
+    def _told(self) -> None:
+        if self._tell is not None:
+            self._tell()
+
 
 @contextmanager
 def counting(what: str) -> Generator[Counter]:
-    """Show bytes being worked through, on a terminal only, and only when it takes a while."""
-    console, counter = stderr(), Counter()
+    """Show bytes being worked through, when it takes a while: on a terminal as they are, elsewhere by lines."""
+    console = stderr()
     if not console.is_terminal:
-        yield counter
+        yield _counting_lines(what, console)
         return
+    counter = Counter()
     with Live(console=console, get_renderable=lambda: Text(counter.line(what), style="dim"), transient=True):
         yield counter
+
+
+def _counting_lines(what: str, console: Console) -> Counter:
+    lock, next_line = threading.Lock(), time.monotonic() + _LINE_EVERY
+
+    def tell() -> None:
+        nonlocal next_line
+        now = time.monotonic()
+        if now < next_line:
+            return
+        with lock:
+            if now < next_line:
+                return
+            next_line = now + _LINE_EVERY
+        console.print(Text(counter.line(what)))
+
+    counter = Counter(tell)
+    return counter

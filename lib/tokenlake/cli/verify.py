@@ -2,66 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from tokenlake.catalog import Catalog
-from tokenlake.cli.options import AsJson, Name, StoreUrl, Workers, store_url
+from tokenlake.catalog.references import Reference
+from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import print_json, print_tables, stdout
 from tokenlake.cli.progress import counting
-from tokenlake.errors import IntegrityError
+from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
-from tokenlake.storage import open_store
+from tokenlake.storage import Layout, open_read_store
 from tokenlake.verify import VerifyReport
 from tokenlake.verify import verify as check
 
 _COLUMNS = (label("path"), label("problem"), label("expected"), label("got"))
-_THREADS = 2
 
 
 def verify(
-    name: Name,
-    /,
-    *,
+    *names: Annotated[
+        str,
+        Parameter(name="NAME", help="Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG."),
+    ],
+    all: Annotated[
+        bool,
+        Parameter(negative="", show_default=False, help="Every committed version of the store."),
+    ] = False,
     deep: Annotated[
         bool,
         Parameter(negative="", show_default=False, help="Also decode every row and compare logical hashes."),
     ] = False,
-    workers: Workers = None,
+    workers: Annotated[
+        int | None,
+        Parameter(metavar="N", help="Threads. Default: the processors there are.", show_default=False),
+    ] = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Check every byte of a version against its manifest.
+    """Check every byte of versions against their manifests.
 
-    Sizes and hashes of all files, Parquet footers, the account, the ledger, and files that nobody listed;
-    with --deep also page checksums, every count and every segment. Ends with 3 when anything is not as it
-    was committed.
+    Sizes and hashes of all files, Parquet footers, the account, the ledger, the claim, tags, and files that nobody
+    listed; with --deep also page checksums, every count and every segment. Ends with 3 when anything is not as it
+    was committed. --json gives one report for one NAME, else {"ok": ..., "reports": [...]}.
     """
-    catalog = Catalog(open_store(store_url(store)))
-    dataset, version = catalog.resolve(name)
-    with counting("verifying") as counter:
-        report = check(
-            catalog.store,
-            dataset,
-            version,
-            deep=deep,
-            workers=workers or _THREADS,
-            on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
-        )
+    if all == bool(names):
+        raise ConfigError("verify takes names of datasets, or --all; expected one of the two")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"--workers {workers}: expected 1 or more")
+    catalog = Catalog(open_read_store(store_url(store)))
+    versions = list(_committed(catalog)) if all else [_version(catalog, name) for name in names]
+    reports: list[VerifyReport] = []
+    for dataset, version in versions:
+        with counting(f"verifying {dataset} v{version}") as counter:
+            report = check(
+                catalog.store,
+                dataset,
+                version,
+                deep=deep,
+                workers=workers,
+                on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
+            )
+        reports.append(report)
+        if not json:
+            _print(report)
     if json:
-        print_json(report.to_json())
-    else:
-        _print(report)
-    return 0 if report.ok else IntegrityError.exit_code
+        print_json(_json(reports, single=len(names) == 1))
+    elif not reports:
+        stdout().print("no committed version", markup=False)
+    return 0 if _ok(reports) else IntegrityError.exit_code
+
+
+def _version(catalog: Catalog, name: str) -> tuple[str, int]:
+    found = Reference.parse(name)
+    # A version that is named is looked at, whatever is in the place of its manifest.
+    return catalog.resolve(name) if found.version is None else (found.dataset, found.version)
+
+
+def _committed(catalog: Catalog) -> Iterator[tuple[str, int]]:
+    for dataset in catalog.datasets():
+        for info in catalog.versions(dataset):
+            if info.committed or _has_manifest(catalog, dataset, info.version):
+                yield dataset, info.version
+
+
+def _has_manifest(catalog: Catalog, dataset: str, version: int) -> bool:
+    """Whether something that is no file lies where the manifest belongs."""
+    layout = Layout(dataset, version)
+    return any(info.key == layout.manifest for info in catalog.store.list(layout.prefix))
+
+
+def _ok(reports: list[VerifyReport]) -> bool:
+    return not any(report.problems for report in reports)
+
+
+def _json(reports: list[VerifyReport], *, single: bool) -> dict[str, Any]:
+    found = [report.to_json() for report in reports]
+    return found[0] if single else {"ok": _ok(reports), "reports": found}
 
 
 def _print(report: VerifyReport) -> None:
     checked = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
     if report.deep:
         checked += f", {numbers.plural(report.rows, 'row')} decoded"
+    if not report.listed:
+        checked += "; unlisted files and tags were not looked for"
     found = "all well" if report.ok else numbers.plural(len(report.problems), "problem")
     stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})", markup=False)
     if not report.ok:

@@ -8,9 +8,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrowvalues import values
 from tokenlake.ragged import places
 
 Int64 = npt.NDArray[np.int64]
+
+__all__ = [
+    "bit_array",
+    "bit_rows",
+    "matrix",
+    "move",
+    "numbers",
+    "one_batch",
+    "packed_bits",
+    "runs",
+    "values",
+]
 
 LONG: Final = 16
 """Ids a run from which on copying run by run is faster than looking up each id (measured)."""
@@ -32,23 +45,6 @@ def runs(batch: pa.RecordBatch, name: str) -> tuple[Any, Int64]:
     """Return the values of a list column (an Arrow array) and where each row's begin, int64[rows + 1]."""
     column: Any = batch.column(name)
     return column.values, values(column.offsets).astype(np.int64)
-
-
-def values(array: Any) -> npt.NDArray[Any]:
-    """Return the values of an Arrow array of numbers or bits without nulls, a view of them but for bits.
-
-    As its ``to_numpy``, which first imports pandas where that is installed: most of the time to a first batch.
-    """
-    if array.null_count:
-        raise ValueError(f"{array.null_count} nulls; expected none")
-    data, first, count = array.buffers()[1], array.offset, len(array)
-    if pa.types.is_boolean(array.type):
-        bits = np.frombuffer(data, np.uint8) if count else np.zeros(0, np.uint8)
-        return np.unpackbits(bits, count=first + count, bitorder="little")[first:].view(np.bool_)
-    kind = np.dtype(array.type.to_pandas_dtype())
-    if not count:
-        return np.zeros(0, kind)
-    return np.frombuffer(data, kind, count, first * kind.itemsize)
 
 
 def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:

@@ -72,6 +72,11 @@ class ReadStore(ABC):
     def url(self) -> str:
         """Where the store is, as :func:`tokenlake.storage.open_read_store` takes it; without credentials."""
 
+    @property
+    def can_list(self) -> bool:
+        """Whether :meth:`list` and :meth:`list_dirs` work; web servers do not list what they have."""
+        return True
+
     @abstractmethod
     def read(self, key: str) -> bytes:
         """Return an object's bytes; NotFoundError if there is none."""

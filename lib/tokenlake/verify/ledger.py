@@ -14,22 +14,29 @@ from tokenlake.verify.report import Problem
 
 
 def read_ledger(
-    store: ReadStore, layout: Layout, listed: Collection[str]
-) -> tuple[list[UnitRecord], list[Problem]]:
+    store: ReadStore, layout: Layout, manifest: Manifest
+) -> tuple[list[UnitRecord] | None, list[Problem]]:
     """Read every ledger record that belongs to the version and can be read.
 
-    Args:
-        listed: the manifest's other files. Where it lists ledger records, it lists all of them: damage to
-            one is reported with its bytes, and one that is not listed is no record of this version.
+    Where the manifest lists ledger records, it lists all of them: damage to one is reported with its bytes, and one
+    that is not listed is no record of this version.
+
+    Returns:
+        The records, and what is wrong. None: which ones there are cannot be known.
     """
+    listed = sorted(path for path in manifest.other_files if path.startswith(f"{LEDGER}/"))
+    if not listed and not store.can_list:
+        return None, []
+    try:
+        paths = listed or [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
+    except StoreError as error:
+        return None, [Problem(LEDGER, "unreadable", "a folder that can be listed", str(error))]
     records: list[UnitRecord] = []
     problems: list[Problem] = []
-    all_listed = any(path.startswith(f"{LEDGER}/") for path in listed)
-    for info in store.list(layout.key(LEDGER)):
-        path = layout.path(info.key)
+    for path in paths:
         unit = ledger_unit(path)
         try:
-            if unit is not None and (path in listed or not all_listed):
+            if unit is not None:
                 records.append(read_record(store, layout, unit))
         except (IntegrityError, StoreError) as error:
             if path not in listed:

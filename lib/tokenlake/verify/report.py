@@ -1,9 +1,36 @@
-"""What verification says: a list of problems, each with what was expected and what was found."""
+"""What verification says: a list of problems, each with what was expected and what was found.
+
+The words of :attr:`Problem.problem` are an interface: programs decide by them what to do.
+
+What is wrong with a file as such, whatever is in it; a good copy in its place mends it:
+
+``missing``      there is no such file
+``size``         it has another size
+``sha256``       it has the right size and other bytes
+``unreadable``   it is no regular file (a symlink, a folder, a pipe), or the storage does not give it out; also of a
+                 folder that cannot be listed
+``damaged``      a sealed file (``manifest.json``, ``claim.json``, a ledger record, a tag) is cut, changed, or that of
+                 another place
+``unlisted``     the manifest does not name it; it may be removed
+
+What is wrong though all bytes are those that the manifest's hashes are of; no copy mends it:
+
+``footer``, ``decode``, ``columns``, ``type of NAME``: a shard is no Parquet file of the right columns.
+``rows``, ``row groups``, ``tokens``, ``documents``, ``logical hash of NAME``: counted or hashed otherwise.
+``nulls``, ``provenance``, ``segment lengths``, ``ids``, names of columns: rows that cannot be.
+``account``, ``account of SOURCE``, ``rows of the mixture``: do not close, or are not the sum of the ledger's.
+``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each other.
+``parent NAME``, ``mixture source NAME``: a version that this one was made from is another one by now.
+``tag``: a tag was set when the version was another one, or it is of a version that is gone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, final
+from typing import Any, Final, final
+
+FILE_PROBLEMS: Final = frozenset({"missing", "size", "sha256", "unreadable", "damaged"})
+"""The words for a file that a good copy of it mends."""
 
 
 @final
@@ -12,8 +39,8 @@ class Problem:
     """One thing that is wrong.
 
     Attributes:
-        path: the file, relative to the version.
-        problem: what is wrong, in a few stable words (``missing``, ``size``, ``sha256``, ``tokens`` ...).
+        path: the file, relative to the version; tags are beside versions: ``../tags/prod.json``.
+        problem: what is wrong, in the words of this module.
         expected, got: for people.
     """
 
@@ -41,6 +68,7 @@ class VerifyReport:
 
     Attributes:
         deep: whether shards were decoded.
+        listed: whether unlisted files and tags were looked for; a web server does not list what it has.
         files, bytes: read and compared with their hashes.
         rows, tokens: decoded and counted (0 unless deep).
         problems: sorted by path; empty if all is well.
@@ -49,6 +77,7 @@ class VerifyReport:
     dataset: str
     version: int
     deep: bool
+    listed: bool
     files: int
     bytes: int
     rows: int

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.columntypes import arrow_type
+from tokenlake.arrowvalues import values
 from tokenlake.manifest import Manifest
 from tokenlake.preferences import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
-from tokenlake.schema import LogicalHasher, packed_schema, preference_schema, tokens_schema
+from tokenlake.reading.storedrows import stored_schema
+from tokenlake.schema import LogicalHasher
 
 Int64s = npt.NDArray[np.int64]
 Fault = tuple[str, str, str]  # problem, expected, got
@@ -31,36 +32,26 @@ class Expected:
 
     Attributes:
         seq_length: L of a packed dataset, None for tokens.
-        kept: (name, Arrow type) of the kept fields, the only columns that may hold nulls.
-        attention_mask: whether unpacked rows say what of them is padding.
+        kept: names of the kept fields, the only columns that may hold nulls.
         preference: method and trainer of preferences, None for the other kinds.
+        schema: the columns that every shard has.
     """
 
     seq_length: int | None
-    kept: tuple[tuple[str, pa.DataType], ...] = ()
-    attention_mask: bool = False
-    preference: tuple[Method, Trainer] | None = None
+    kept: frozenset[str]
+    preference: tuple[Method, Trainer] | None
+    schema: pa.Schema
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Read it off a manifest."""
-        build = manifest.config.get("build", {})
-        kept = tuple((name, arrow_type(kind)) for name, kind in build.get("kept", ()))
-        return cls(manifest.seq_length, kept, bool(build.get("attention_mask")), manifest.preference)
+        kept = frozenset(name for name, _ in manifest.config.get("build", {}).get("kept", ()))
+        return cls(manifest.seq_length, kept, manifest.preference, stored_schema(manifest))
 
     @property
     def columns(self) -> tuple[TrainerColumn, ...]:
         """What a preference trainer reads; empty for the other kinds."""
         return () if self.preference is None else columns_for(*self.preference)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that every shard has."""
-        if self.preference is not None:
-            return preference_schema(*self.preference, self.kept)
-        if self.seq_length is not None:
-            return packed_schema(self.seq_length)
-        return tokens_schema(attention_mask=self.attention_mask, kept=self.kept)
 
 
 @final
@@ -82,8 +73,11 @@ class RowCheck:
     faults: dict[str, Fault] = field(default_factory=dict[str, Fault])
 
     def add(self, table: pa.Table) -> None:
-        """Check the next rows; all columns as stored. The first fault of each kind is kept."""
-        free = {name for name, _ in self.expected.kept}
+        """Check the next rows, columns as stored; the first fault of each kind is kept.
+
+        Columns of packed rows that have one length, nothing follows from: they may be left out, and hashed apart.
+        """
+        free = self.expected.kept
         columns = zip(table.schema.names, table.columns, strict=True)
         nulls = [name for name, column in columns if name not in free and _nulls(column)]
         if nulls:
@@ -167,13 +161,11 @@ class RowCheck:
     def _rows(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
         if wrong.any():
             first = self.rows + int(np.argmax(wrong))
-            self._fault(
-                problem, expected, f"{np.count_nonzero(wrong)} rows in its row group, first row {first}"
-            )
+            self._fault(problem, expected, f"{np.count_nonzero(wrong)} rows, the first of them row {first}")
 
     def _values(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
         if wrong.any():
-            got = f"{np.count_nonzero(wrong)} of {len(wrong)} pieces in the row group from row {self.rows}"
+            got = f"{np.count_nonzero(wrong)} of {len(wrong)} pieces, from row {self.rows} on"
             self._fault(problem, expected, got)
 
     def _fault(self, problem: str, expected: str, got: str) -> None:
@@ -202,19 +194,19 @@ def _unlike(
 
 def _list_lengths(table: pa.Table, name: str) -> Int64s:
     column: Any = table[name].combine_chunks()
-    return np.diff(column.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
+    return np.diff(values(column.offsets)).astype(np.int64)
 
 
 def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:
     """Return the lengths of a list column's rows, and its flattened values (numbers, or a struct array)."""
     column: Any = table[name].combine_chunks()
-    lengths = np.diff(column.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
+    lengths = np.diff(values(column.offsets)).astype(np.int64)
     flat = column.flatten()
     return lengths, flat if pa.types.is_struct(flat.type) else _numbers(flat)
 
 
 def _numbers(array: Any) -> Int64s:
-    return array.to_numpy(zero_copy_only=False)
+    return values(array)
 
 
 def _marked(wrong: npt.NDArray[np.bool_]) -> Int64s:

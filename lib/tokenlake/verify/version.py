@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
+import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
@@ -16,13 +14,15 @@ from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreE
 from tokenlake.manifest import FileEntry, Manifest, ShardEntry, UnitRecord
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CLAIM, LEDGER, MANIFEST, RUNS, Layout, ledger_unit
+from tokenlake.verify.crew import Stop, each
 from tokenlake.verify.ledger import ledger_problems, read_ledger
+from tokenlake.verify.meter import FileMeter, Meter
 from tokenlake.verify.parents import parent_problems
 from tokenlake.verify.report import Problem, VerifyProgress, VerifyReport
 from tokenlake.verify.rows import Expected, Int64s
 from tokenlake.verify.shard import ShardResult, check_shard
-
-_CHUNK: Final = 1 << 20
+from tokenlake.verify.tags import tag_problems
+from tokenlake.verify.whole import read_whole
 
 
 def verify(
@@ -31,17 +31,18 @@ def verify(
     version: int,
     *,
     deep: bool = False,
-    workers: int = 2,
+    workers: int | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> VerifyReport:
     """Check a committed version; damage is reported, never raised.
 
-    Always: manifest (seal, shape, account, and of a mixture its order), parents that are there, ledger, claim,
+    Always: manifest (seal, shape, account, and of a mixture its order), parents that are there, ledger, claim, tags,
     missing and unlisted files, size and sha256 of every file, Parquet footers. With ``deep`` also: page checksums,
-    nulls, counts of rows, tokens and documents, segment lengths, provenance, logical hashes.
+    nulls, counts of rows, tokens and documents, segment lengths, provenance, logical hashes. What is wrong with
+    whole files is found in the bytes that the store gives: what it caches for readers is not looked at.
 
     Args:
-        workers: threads; hashing and decoding release the GIL.
+        workers: threads; hashing and decoding release the GIL. Default: one for each processor.
         on_progress: called from the worker threads, one call at a time.
 
     Raises:
@@ -50,12 +51,16 @@ def verify(
     layout = Layout(dataset, version)
     try:
         manifest = Catalog(store).manifest(dataset, version)
-    except IntegrityError as error:
-        damaged = Problem(MANIFEST, "damaged", "a sealed manifest of this version", str(error))
+    except NotFoundError:
+        raise
+    except (IntegrityError, StoreError) as error:
+        problem = "damaged" if isinstance(error, IntegrityError) else "unreadable"
+        damaged = Problem(MANIFEST, problem, "a sealed manifest of this version", str(error))
         return VerifyReport(
             dataset=dataset,
             version=version,
             deep=deep,
+            listed=False,
             files=0,
             bytes=0,
             rows=0,
@@ -63,7 +68,7 @@ def verify(
             problems=(damaged,),
         )
     work = _Verification(store, layout, manifest, deep)
-    return work.run(max(1, workers), on_progress)
+    return work.run(workers or _processors(), on_progress)
 
 
 @final
@@ -75,26 +80,30 @@ class _Verification:
     deep: bool
 
     def run(self, workers: int, on_progress: Callable[[VerifyProgress], None] | None) -> VerifyReport:
-        records, problems = read_ledger(self.store, self.layout, self.manifest.other_files)
-        expected = self._expected(records)
-        problems += self._account() + self._claim() + self._unlisted(expected)
+        records, problems = read_ledger(self.store, self.layout, self.manifest)
+        expected = self._expected(records or [])
+        problems += self._account() + self._claim()
         problems += parent_problems(self.store, self.manifest)
+        if self.store.can_list:
+            problems += self._listings(expected)
         shards = sum(entry.bytes for entry in self.manifest.files) * self.deep
-        meter = _Meter(len(expected), sum(entry.bytes for entry in expected.values()) + shards, on_progress)
+        meter = Meter(len(expected), sum(entry.bytes for entry in expected.values()) + shards, on_progress)
         results = self._read_all(expected, workers, meter)
         for result in results:
             problems += result.problems
-        problems += ledger_problems(self.manifest, records, {problem.path for problem in problems})
+        if records is not None:
+            problems += ledger_problems(self.manifest, records, {problem.path for problem in problems})
         return VerifyReport(
             dataset=self.layout.dataset,
             version=self.layout.version,
             deep=self.deep,
+            listed=self.store.can_list,
             files=len(expected),
             bytes=meter.read,
             rows=sum(result.rows for result in results),
             tokens=sum(result.tokens for result in results),
             problems=tuple(
-                sorted(problems, key=lambda problem: (problem.path, problem.problem, problem.expected))
+                sorted(set(problems), key=lambda problem: (problem.path, problem.problem, problem.expected))
             ),
         )
 
@@ -116,11 +125,26 @@ class _Verification:
     def _claim(self) -> list[Problem]:
         try:
             claim = Catalog(self.store).read_claim(self.layout.dataset, self.layout.version)
-        except (IntegrityError, StoreError) as error:
+        except IntegrityError as error:
             return [Problem(CLAIM, "damaged", "a sealed claim of this version", str(error))]
+        except StoreError as error:
+            return [Problem(CLAIM, "unreadable", "a regular file that can be read", str(error))]
         if claim is None or claim.fingerprint == self.manifest.fingerprint:
             return []
         return [Problem(CLAIM, "fingerprint", self.manifest.fingerprint, claim.fingerprint)]
+
+    def _listings(self, expected: dict[str, FileEntry | ShardEntry]) -> list[Problem]:
+        """What the store has and the manifest does not know, and the tags."""
+        found: list[Problem] = []
+        for look, path in ((lambda: self._unlisted(expected), "."), (self._tags, "../tags")):
+            try:
+                found += look()
+            except StoreError as error:
+                found.append(Problem(path, "unreadable", "a folder that can be listed", str(error)))
+        return found
+
+    def _tags(self) -> list[Problem]:
+        return tag_problems(self.store, self.layout, self.manifest)
 
     def _unlisted(self, expected: dict[str, FileEntry | ShardEntry]) -> list[Problem]:
         paths = (self.layout.path(info.key) for info in self.store.list(self.layout.prefix))
@@ -140,83 +164,74 @@ class _Verification:
         )
 
     def _read_all(
-        self, expected: dict[str, FileEntry | ShardEntry], workers: int, meter: _Meter
+        self, expected: dict[str, FileEntry | ShardEntry], threads: int, meter: Meter
     ) -> list[ShardResult]:
         ids = np.sort(np.array([entry.file_id for entry in self.manifest.inputs], dtype=np.int64))
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="verify")
-        try:
-            futures = [pool.submit(self._read, path, expected[path], ids, meter) for path in sorted(expected)]
-            return [future.result() for future in futures]
-        finally:
-            pool.shutdown(cancel_futures=True)
+        stop, rows = Stop(), Expected.of(self.manifest)
 
-    def _read(
-        self,
-        path: str,
-        entry: FileEntry | ShardEntry,
-        ids: Int64s,
-        meter: _Meter,
-    ) -> ShardResult:
+        def read(path: str) -> ShardResult:
+            entry = expected[path]
+            work = entry.bytes * (2 if self.deep and isinstance(entry, ShardEntry) else 1)
+            with meter.file(work) as count:
+                return self._read(_Reading(path, entry, rows, ids, count, stop))
+
+        # The largest first would end sooner; in order of their names they lie together on a disk.
+        return each(sorted(expected), read, threads=threads, stop=stop)
+
+    def _read(self, reading: _Reading) -> ShardResult:
+        path = reading.path
         try:
-            return self._compare(path, entry, ids, meter)
+            return self._compare(reading)
         except NotFoundError:
-            return _wrong(path, "missing", f"a file of {entry.bytes} bytes", "no file")
-        except StoreError as error:  # a symlink, a folder, no permission, a failing disk
+            return _wrong(path, "missing", f"a file of {reading.entry.bytes} bytes", "no file")
+        except (StoreError, IntegrityError) as error:  # a symlink, a folder, no permission, a failing disk
             return _wrong(path, "unreadable", "a regular file that can be read", str(error))
-        finally:
-            meter.file()
 
-    def _compare(
-        self,
-        path: str,
-        entry: FileEntry | ShardEntry,
-        ids: Int64s,
-        meter: _Meter,
-    ) -> ShardResult:
-        with self.store.open(self.layout.key(path)) as stream:
-            if (size := stream.seek(0, 2)) != entry.bytes:
-                return _wrong(path, "size", f"{entry.bytes} bytes", f"{size} bytes")
-            stream.seek(0)
-            digest = hashlib.sha256()
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
-                meter.add(len(chunk))
-            if digest.hexdigest() != entry.sha256:
-                return _wrong(path, "sha256", entry.sha256, digest.hexdigest())
-            if isinstance(entry, FileEntry):
+    def _compare(self, reading: _Reading) -> ShardResult:
+        path, entry = reading.path, reading.entry
+        shard = entry if isinstance(entry, ShardEntry) else None
+        key = self.layout.key(path)
+        with read_whole(
+            self.store, key, entry.bytes, keep=shard is not None, on_read=reading.on_read
+        ) as whole:
+            if whole.sha256 is None:
+                return _wrong(path, "size", f"{entry.bytes} bytes", f"{whole.size} bytes")
+            if whole.sha256 != entry.sha256:
+                return _wrong(path, "sha256", entry.sha256, whole.sha256)
+            if shard is None or whole.stream is None:
                 return ShardResult(0, 0, ())
-            stream.seek(0)
-            result = check_shard(stream, entry, Expected.of(self.manifest), ids, deep=self.deep)
-        meter.add(entry.bytes * self.deep, decoded=True)
-        return result
+            return check_shard(
+                whole.stream, shard, reading.rows, reading.ids, deep=self.deep, on_decoded=reading.on_decoded
+            )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One file that is read, and who is told of it."""
+
+    path: str
+    entry: FileEntry | ShardEntry
+    rows: Expected
+    ids: Int64s
+    count: FileMeter
+    stop: Stop
+
+    def on_read(self, size: int) -> None:
+        self.stop.check()
+        self.count.read(size)
+
+    def on_decoded(self, rows: int) -> None:
+        self.stop.check()
+        if isinstance(self.entry, ShardEntry):
+            self.count.decoded(self.entry.bytes * rows // max(1, self.entry.rows))
 
 
 def _wrong(path: str, problem: str, expected: str, got: str) -> ShardResult:
     return ShardResult(0, 0, (Problem(path, problem, expected, got),))
 
 
-@final
-class _Meter:
-    """Sums progress over threads."""
-
-    def __init__(self, files: int, size: int, report: Callable[[VerifyProgress], None] | None) -> None:
-        self._files, self._size, self._report = files, size, report
-        self._lock, self._done, self._decoded = threading.Lock(), 0, 0
-        self.read = 0
-
-    def add(self, size: int, *, decoded: bool = False) -> None:
-        with self._lock:
-            if decoded:
-                self._decoded += size
-            else:
-                self.read += size
-            self._tell()
-
-    def file(self) -> None:
-        with self._lock:
-            self._done += 1
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._report is not None:
-            self._report(VerifyProgress(self._done, self._files, self.read + self._decoded, self._size))
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

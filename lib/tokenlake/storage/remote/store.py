@@ -49,6 +49,10 @@ class RemoteStore(ReadStore):
     def url(self) -> str:
         return str(self._root).rstrip("/")
 
+    @property
+    def can_list(self) -> bool:
+        return not self._root.is_http
+
     def read(self, key: str) -> bytes:
         return read_whole(self._connection.objects(), self._at(key), self._connection.patience)
 
@@ -104,7 +108,7 @@ class RemoteStore(ReadStore):
         return f"RemoteStore({self.url!r})"  # options may hold secrets
 
     def _listed(self, prefix: str, *, flat: bool) -> builtins.list[Found]:
-        if self._root.is_http:
+        if not self.can_list:
             raise StoreError(
                 f"{self.url}: web servers do not list what they have. Name a version that is there (NAME@v3), or a tag "
                 "(NAME@TAG)."

@@ -1,0 +1,417 @@
+"""Everything that reads a store, each as a stream of what it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import tokenlake as tl
+from tokenlake.catalog import Catalog
+from tokenlake.loader.explain import explain_step
+from tokenlake.reading import StoredRows
+from tokenlake.storage import Layout, ReadStore, open_read_store, open_store
+
+COLUMNS: Final = ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"]
+_SHARDS: Final = r"/v1/(data/train.*|manifest\.json)"
+Pieces = Iterator[Any]
+
+
+class Place:
+    """A store to read, and room for what readers write.
+
+    Attributes:
+        root: the store's folder.
+        scratch: a folder for one case, removed after it.
+        url: where a server serves the store, "" where there is none.
+        server: it; its files are those of the store.
+        options: of its file system.
+    """
+
+    def __init__(self, root: Path, scratch: Path) -> None:
+        self.root, self.scratch = root, scratch
+        self.url, self.server = "", None
+        self.options: dict[str, Any] = {}
+
+    def open(self, name: str, split: str = "train") -> tl.Dataset:
+        return tl.open(str(self.root), name, split=split)
+
+    def rows(self, name: str) -> StoredRows:
+        return rows_of(open_store(self.root), name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """One way to read.
+
+    Attributes:
+        read: yields what it gives, piece by piece.
+        wanted: pattern of the keys of files that are damaged for it.
+        group: readers of a group share a process.
+        cases: of all the corruptions.
+        finds: whether any change must be found: a report instead of an error.
+        served: ``http``, ``s3``: reads through that server.
+        cached: the damage is done to the copies in a cache, after a first reading.
+    """
+
+    read: Callable[[Place], Pieces]
+    wanted: str
+    group: str
+    cases: int
+    finds: bool = False
+    served: str = ""
+    cached: bool = False
+
+
+def rows_of(store: ReadStore, name: str, split: str = "train") -> StoredRows:
+    return StoredRows(store, Catalog(store).manifest(name, 1), split)
+
+
+def _stored(*names: str) -> Callable[[Place], Pieces]:
+    def read(place: Place) -> Pieces:
+        for name in names:
+            with place.rows(name) as rows:
+                for group in range(len(rows.group_rows)):
+                    yield rows.read(group)
+
+    return read
+
+
+def _packed(*names: str) -> Callable[[Place], Pieces]:
+    def read(place: Place) -> Pieces:
+        for name in names:
+            with place.rows(name) as rows:
+                yield from _groups(rows)
+
+    return read
+
+
+def _groups(rows: StoredRows) -> Pieces:
+    for number in range(len(rows.group_rows)):
+        group = rows.packed(number, loss_mask=True)
+        yield group.ids, group.segment_lengths, group.segment_offsets, group.learned
+
+
+def _dataset(place: Place) -> Pieces:
+    for name in ("plain", "learned"):
+        with place.open(name).rows:
+            ds = place.open(name)
+            for row in (0, len(ds) // 2, -1):
+                yield ds[row]
+            yield ds.take(np.arange(0, len(ds), 3), COLUMNS)
+            yield ds.read(0, len(ds))
+            ds.rows.close()
+
+
+def _texts(place: Place) -> Pieces:
+    for name in ("texts", "judged", "left"):
+        ds = place.open(name)
+        for row in (0, len(ds) // 2, -1):
+            yield ds[row]
+        yield ds.schema
+        ds.rows.close()
+
+
+def _documents(place: Place) -> Pieces:
+    for name in ("plain", "learned"):
+        ds = place.open(name)
+        for row in range(0, len(ds), max(1, len(ds) // 5)):
+            yield ds.documents(row)
+            yield ds.decode(row)
+        ds.rows.close()
+
+
+def _loader(place: Place) -> Pieces:
+    for name in ("plain", "learned"):
+        ds = place.open(name)
+        yield from tl.DataLoader(ds, batch_size=8, seed=3, columns=COLUMNS, workers=0)
+        ds.rows.close()
+
+
+def _threads(place: Place) -> Pieces:
+    ds = place.open("learned")
+    loader = tl.DataLoader(ds, batch_size=8, seed=3, columns=COLUMNS, workers=2)
+    batches = iter(loader)
+    try:
+        yield from batches
+    finally:
+        del batches
+        ds.rows.close()
+
+
+def mixture(place: Place) -> tl.Mixture:
+    parts = {"a": place.open("learned"), "b": place.open("plain")}
+    return tl.Mixture(parts, {"a": 0.6, "b": 0.4}, block_size=10, rows=60)
+
+
+def _mixture(place: Place) -> Pieces:
+    mixed = mixture(place)
+    yield from tl.DataLoader(mixed, batch_size=8, seed=3, columns=COLUMNS, workers=0)
+    for ds in mixed.datasets.values():
+        ds.rows.close()
+
+
+def _explain(place: Place) -> Pieces:
+    ds = place.open("plain")
+    plan = tl.DataLoader(ds, batch_size=8, seed=3, workers=0).plan
+    for step in (0, 3):
+        yield [asdict(row) for row in explain_step(plan, step)]
+    ds.rows.close()
+
+
+def _catalog(place: Place) -> Pieces:
+    catalog = Catalog(open_store(place.root))
+    yield catalog.resolve("plain@v1")
+    yield catalog.resolve("plain@prod")
+    manifest = catalog.manifest("plain", 1)
+    yield manifest.to_json()
+    yield catalog.manifest_of("plain@prod").to_json()
+    yield [tag.to_bytes() for tag in catalog.tags("plain")]
+    yield {unit: record.to_json() for unit, record in catalog.ledger("plain", 1, manifest=manifest).items()}
+    claim = catalog.read_claim("plain", 1)
+    yield claim and claim.to_bytes()
+
+
+def _command(*arguments: str) -> Callable[[Place], Pieces]:
+    def read(place: Place) -> Pieces:
+        from tokenlake.cli.app import main
+
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([*arguments, "--store", str(place.root)])
+        if "Traceback" in err.getvalue():
+            raise RuntimeError(err.getvalue())
+        if code:
+            raise tl.TokenlakeError(err.getvalue())
+        yield out.getvalue()
+
+    return read
+
+
+def _query(place: Place) -> Pieces:
+    from tokenlake.query import query
+
+    yield query(open_store(place.root), "select input_ids, segment_lengths from plain order by shard, row")
+    yield query(open_store(place.root), "select * from texts order by shard, row")
+
+
+def _sequences(place: Place) -> Pieces:
+    from tokenlake.query import read_sequences
+
+    store = open_store(place.root)
+    for name in ("plain", "texts"):
+        manifest = Catalog(store).manifest(name, 1)
+        yield list(map(asdict, read_sequences(store, manifest, None, 2, 9)))
+
+
+def _torch(place: Place) -> Pieces:
+    from tokenlake.adapters.torch import torch_dataset, torch_rows
+
+    ds = place.open("learned")
+    for batch in torch_dataset(ds, batch_size=8, seed=3, columns=COLUMNS):
+        yield {name: values.numpy() for name, values in batch.items()}
+    rows = torch_rows(ds)
+    for row in (0, len(ds) - 1):
+        yield {name: values.numpy() for name, values in rows[row].items()}
+    ds.rows.close()
+
+
+def _grain(place: Place) -> Pieces:
+    from tokenlake.adapters.grain import grain_dataset, grain_source
+
+    ds = place.open("learned")
+    source = grain_source(ds, columns=COLUMNS)
+    for row in range(0, len(source), 5):
+        yield dict(source[row])
+    yield from grain_dataset(ds, batch_size=8, seed=3)
+    ds.rows.close()
+
+
+def _to_hf(place: Place) -> Pieces:
+    for name in ("learned", "texts"):
+        ds = place.open(name)
+        yield ds.to_hf(cache_dir=place.scratch / "hf")[:]
+        ds.rows.close()
+
+
+def _hf_steps(place: Place) -> Pieces:
+    from tokenlake.adapters.hf import hf_dataset
+
+    ds = place.open("learned")
+    for row in hf_dataset(ds, 8, seed=3):
+        yield {name: np.asarray(values) for name, values in row.items()}
+    ds.rows.close()
+
+
+def _remote(place: Place) -> Pieces:
+    yield from _through(open_read_store(place.url, storage_options=place.options))
+
+
+def _remote_cached(place: Place) -> Pieces:
+    cache = place.scratch / "cache"
+    yield from _through(open_read_store(place.url, storage_options=place.options, cache=cache))
+
+
+def _through(store: ReadStore) -> Pieces:
+    with rows_of(store, "learned") as rows:
+        yield from _groups(rows)
+        for group in range(len(rows.group_rows)):
+            yield rows.read(group)
+
+
+def rebuild(root: Path, name: str, *, mixed: bool) -> list[tuple[str, str]]:
+    """Mix or repack stored rows to a new version; return its shards and their hashes."""
+    from tokenlake.build.session import BuildSession
+
+    config: dict[str, Any] = {"name": name, "save": {"output_dir": str(root)}}
+    names = ("plain", "learned") if mixed else ("texts",)
+    config["datasets"] = [{"name": each, "dataset": f"{each}@v1"} for each in names]
+    if mixed:
+        config["mix"] = {"weights": {"plain": 0.5, "learned": 0.5}, "total_rows": 60, "lanes": 2}
+        config["mix"] |= {"batch_size": 4, "block_size": 10}
+    else:
+        config["pack"] = {"enabled": True, "seq_length": 24}
+    session = BuildSession.open(config)
+    pool: Any = _Bench()
+    for index in session.pending:
+        session.run_unit(index, pool)
+    return [(shard.path, shard.sha256) for shard in session.commit().files]
+
+
+def _rebuilt(mixed: bool) -> Callable[[Place], Pieces]:
+    def read(place: Place) -> Pieces:
+        try:
+            yield rebuild(place.root, "remade", mixed=mixed)
+        finally:
+            shutil.rmtree(place.root / "remade", ignore_errors=True)
+
+    return read
+
+
+class _Bench:
+    """Does jobs in this process, as a worker does."""
+
+    def __init__(self) -> None:
+        from tokenlake.build.workbench import Workbench
+
+        self._bench = Workbench()
+
+    def run(
+        self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
+    ) -> Any:
+        from tokenlake.build import worker
+
+        return json.loads(
+            json.dumps(
+                worker._perform(  # pyright: ignore[reportPrivateUsage]
+                    self._bench, json.loads(json.dumps(job)), on_progress
+                )
+            )
+        )
+
+
+def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:
+    def read(place: Place) -> Pieces:
+        from tokenlake.verify import verify
+
+        for name in names:
+            report = verify(open_store(place.root), name, 1, deep=deep, workers=1)
+            for problem in report.problems:
+                yield os.path.normpath(Layout(name, 1).prefix + "/" + problem.path), problem.problem
+
+    return read
+
+
+_ANY: Final = r"/v1/(?!runs/).*"
+READERS: Final[dict[str, Reader]] = {
+    "StoredRows.read, packed": Reader(
+        read=_stored("plain", "learned"), wanted=rf"(plain|learned){_SHARDS}", group="rows", cases=1200
+    ),
+    "StoredRows.read, other kinds": Reader(
+        read=_stored("texts", "answers", "left", "judged"),
+        wanted=rf"(texts|answers|left|judged){_SHARDS}",
+        group="rows",
+        cases=1500,
+    ),
+    "StoredRows.packed": Reader(
+        read=_packed("plain", "learned"), wanted=rf"(plain|learned){_SHARDS}", group="rows", cases=1200
+    ),
+    "StoredRows.packed, other writers": Reader(
+        read=_packed("foreign"), wanted=rf"foreign{_SHARDS}", group="rows", cases=700
+    ),
+    "StoredRows.read, other writers": Reader(
+        read=_stored("foreign"), wanted=rf"foreign{_SHARDS}", group="rows", cases=500
+    ),
+    "Dataset, packed": Reader(read=_dataset, wanted=rf"(plain|learned){_SHARDS}", group="loader", cases=500),
+    "Dataset, other kinds": Reader(
+        read=_texts, wanted=rf"(texts|judged|left){_SHARDS}", group="loader", cases=500
+    ),
+    "Dataset.documents and decode": Reader(
+        read=_documents,
+        wanted=r"(plain|learned)/v1/(data/train.*|manifest\.json|tokenizer/.*)",
+        group="loader",
+        cases=300,
+    ),
+    "DataLoader": Reader(read=_loader, wanted=rf"(plain|learned){_SHARDS}", group="loader", cases=500),
+    "DataLoader, threads": Reader(read=_threads, wanted=rf"learned{_SHARDS}", group="loader", cases=200),
+    "Mixture": Reader(read=_mixture, wanted=rf"(plain|learned){_SHARDS}", group="loader", cases=400),
+    "explain": Reader(read=_explain, wanted=rf"plain{_SHARDS}", group="loader", cases=300),
+    "catalog": Reader(
+        read=_catalog,
+        wanted=r"plain/(v1/(manifest\.json|claim\.json|ledger/.*)|tags/.*)",
+        group="catalog",
+        cases=800,
+    ),
+    "tokenlake show": Reader(
+        read=_command("show", "plain@prod"),
+        wanted=r"plain/(v1/(manifest\.json|claim\.json)|tags/.*)",
+        group="catalog",
+        cases=150,
+    ),
+    "tokenlake peek": Reader(
+        read=_command("peek", "plain@v1", "-n", "3"),
+        wanted=r"plain/v1/(manifest\.json|data/train-00000.*|tokenizer/.*)",
+        group="catalog",
+        cases=150,
+    ),
+    "read_sequences": Reader(read=_sequences, wanted=rf"(plain|texts){_SHARDS}", group="catalog", cases=300),
+    "sql": Reader(read=_query, wanted=rf"(plain|texts){_SHARDS}", group="catalog", cases=150),
+    "torch_dataset": Reader(read=_torch, wanted=rf"learned{_SHARDS}", group="torch", cases=200),
+    "grain_source": Reader(read=_grain, wanted=rf"learned{_SHARDS}", group="grain", cases=200),
+    "to_hf": Reader(read=_to_hf, wanted=rf"(learned|texts){_SHARDS}", group="hf", cases=150),
+    "hf_dataset": Reader(read=_hf_steps, wanted=rf"learned{_SHARDS}", group="hf", cases=150),
+    "remote": Reader(read=_remote, wanted=rf"learned{_SHARDS}", group="remote", cases=200, served="http"),
+    "remote, through a cache": Reader(
+        read=_remote_cached, wanted=rf"learned{_SHARDS}", group="remote", cases=150, served="http"
+    ),
+    "remote, damage in the cache": Reader(
+        read=_remote_cached, wanted="", group="remote", cases=150, served="http", cached=True
+    ),
+    "repacking": Reader(read=_rebuilt(False), wanted=rf"texts{_SHARDS}", group="builds", cases=60),
+    "mixing": Reader(read=_rebuilt(True), wanted=rf"(plain|learned){_SHARDS}", group="builds", cases=60),
+    "verify": Reader(
+        read=_verify(False, "plain", "texts", "judged", "mixed"),
+        wanted=rf"(plain|texts|judged|mixed)({_ANY}|/tags/.*)",
+        group="verify",
+        cases=1200,
+        finds=True,
+    ),
+    "verify --deep": Reader(
+        read=_verify(True, "learned", "left"),
+        wanted=rf"(learned|left){_ANY}",
+        group="verify",
+        cases=250,
+        finds=True,
+    ),
+}
+GROUPS: Final = tuple(dict.fromkeys(reader.group for reader in READERS.values()))
+warnings.filterwarnings("ignore", message=".*keeps no copy.*")
