@@ -70,6 +70,25 @@ def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
         future.cancel()
 
 
+def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> _T:
+    """As :func:`on_loop`; whoever is interrupted waits until the work has cleaned up, for so many seconds."""
+    ended = threading.Event()
+
+    async def whole() -> _T:
+        try:
+            return await work
+        finally:
+            ended.set()
+
+    try:
+        return on_loop(whole())
+    except Exception:
+        raise
+    except BaseException:
+        ended.wait(seconds)
+        raise
+
+
 def close_filesystems() -> None:
     """Close all sessions; what is opened later opens new ones."""
     with _LOCK:
