@@ -28,6 +28,7 @@ from benchmarks.report import Results, to_json, to_markdown
 from benchmarks.rotation import Bench, Series
 from benchmarks.startup import measure_startup
 from benchmarks.texts import measure_texts
+from benchmarks.verifying import measure_verify
 from benchmarks.vocabularies import REAL, Vocabulary, obtain
 
 PARTS: Final = (
@@ -39,6 +40,7 @@ PARTS: Final = (
     "positions",
     "mix",
     "loader",
+    "verify",
     "determinism",
     "kill",
     "memory",
@@ -153,6 +155,7 @@ def run(options: Options) -> Results:
         "positions": _positions,
         "mix": _mix,
         "loader": _loader,
+        "verify": _verify,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -239,6 +242,16 @@ def _loader(
     results.figures += results.loader.goals
     results.notes += results.loader.notes
     results.failures += results.loader.failures
+
+
+def _verify(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    goals, notes = measure_verify(
+        options.work, maker, vocabularies[0], 2 * options.megabytes, options.repeats, quick=options.quick
+    )
+    results.figures += goals
+    results.notes += notes
 
 
 def _planning(work: Path, files: int) -> list[Goal]:

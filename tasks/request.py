@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tokenlake.config import PipelineConfig, load_config
+from tokenlake.config.loading import config_text
 from tokenlake.config.near import did_you_mean
 from tokenlake.config.steps import is_text_build
 from tokenlake.config.stores import store_overrides
@@ -131,9 +132,10 @@ def _base(config: str | Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any
         return None, config
     path = _find(config)
     try:
-        data = parse_yaml(path.read_text("utf-8-sig"), str(path)).data
-    except (OSError, ValueError):
-        data = None  # the loader says it better
+        text = config_text(path)
+    except ConfigError:
+        return str(path), {}  # the loader says it again
+    data = parse_yaml(text, str(path)).data
     return str(path), data if isinstance(data, Mapping) else {}
 
 

@@ -35,6 +35,9 @@ def shared_data() -> Path:
 # off, it asks Google itself, without a time limit, what kind of bucket an emulator's is.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
+# Storages of other kinds stand in for those that nobody can have on a loopback.
+os.environ["TOKENLAKE_ALLOWED_SCHEMES"] = "memory,sftp,ftp,sftpp,dropbox"
+
 # Timings of a shared machine must not fail a law.
 hypothesis.settings.register_profile("tokenlake", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("tokenlake")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         WeightSchedulePoint,
         load_config,
     )
+    from tokenlake.difference import diff
     from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
     from tokenlake.flat.pretokenizing import pretokenize
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from tokenlake.pipeline.loader import AsyncDataLoader
     from tokenlake.pipeline.pipeline import Pipeline, create_pipeline
     from tokenlake.pipeline.stage import BaseStage
+    from tokenlake.publish import PushReport, push_to_hub
     from tokenlake.result import Err, Ok, Result
     from tokenlake.sources.sharded import (
         ArrowShardedSource,
@@ -107,6 +109,7 @@ _HOME: Final = {
     "build_dataset": "tokenlake.legacy.building",
     "Catalog": "tokenlake.catalog",
     "ColumnMapper": "tokenlake.discovery",
+    "diff": "tokenlake.difference",
     "gc": "tokenlake.collect",
     "DataLoader": "tokenlake.loader.loader",
     "Dataset": "tokenlake.loader.dataset",
@@ -132,6 +135,7 @@ _HOME: Final = {
     "PromptEngine": "tokenlake.transforms.prompt.engine",
     "RepairReport": "tokenlake.mending",
     "repair": "tokenlake.mending",
+    "PushReport": "tokenlake.publish",
     "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
     "load_config": "tokenlake.config",
@@ -160,6 +164,7 @@ _HOME: Final = {
     "save_dataset": "tokenlake.flat.save",
     "save_iterator": "tokenlake.flat.save",
     "pretokenize": "tokenlake.flat.pretokenizing",
+    "push_to_hub": "tokenlake.publish",
     "tokenize_and_save": "tokenlake.flat.tokenizing",
     "TokenizedShardedSource": "tokenlake.sources.sharded.tokenized",
     "batched_tokenize_iterator": "tokenlake.sources.sharded.tokenized",
@@ -259,6 +264,7 @@ __all__ = [
     "PipelineContext",
     "PreferenceRows",
     "PromptEngine",
+    "PushReport",
     "RayConfig",
     "RenameFields",
     "RepairReport",
@@ -290,6 +296,7 @@ __all__ = [
     "create_pipeline",
     "create_source",
     "create_writer",
+    "diff",
     "expand_data_files",
     "gc",
     "grain_dataset",
@@ -300,6 +307,7 @@ __all__ = [
     "pack_constant_length",
     "pack_pre_tokenized",
     "pretokenize",
+    "push_to_hub",
     "repair",
     "save_dataset",
     "save_iterator",

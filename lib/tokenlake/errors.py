@@ -27,11 +27,34 @@
 Every message says what is wrong, what was found, what was expected and how to mend it, with the
 location (``file:line``) where there is one. Errors cross process boundaries as JSON
 (:func:`to_json`, :func:`from_json`): a class is rebuilt by its name, a message stays as it was.
+
+No error repeats the credentials of a URL, wherever somebody wrote one: a message outlives the terminal, in the logs and
+in the database of whoever orchestrates.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+import re
+from typing import Any, ClassVar, Final, cast
+
+# One slash is enough: a path library may have eaten the other.
+_PASSWORD: Final = re.compile(
+    r"(\b[a-z][a-z0-9+.-]*:/{1,2})[^\s/'\"<>@]*:[^\s/'\"<>@]*@|(\bhttps?:/{1,2})[^\s/'\"<>@]+@", re.IGNORECASE
+)
+_SIGNATURE: Final = re.compile(
+    r"(\b[a-z][a-z0-9+.-]*:/{1,2}[^\s'\"<>?]*\?)[^\s'\"<>?]*(?:sig|token|secret|passw|credential|key|auth)\w*=[^\s'\"<>]*",
+    re.IGNORECASE,
+)
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_credentials(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, str) or ":/" not in value:
+        return value
+    if "@" in value:
+        value = _PASSWORD.sub(lambda found: f"{found[1] or found[2]}...@", value)
+    return _SIGNATURE.sub(r"\1...", value) if "?" in value else value
 
 
 class TokenlakeError(Exception):
@@ -45,8 +68,8 @@ class TokenlakeError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(message)
-        self.details: dict[str, Any] = details
+        super().__init__(_without_credentials(message))
+        self.details: dict[str, Any] = {name: _without_credentials(value) for name, value in details.items()}
 
     @property
     def field_path(self) -> str | None:

@@ -172,10 +172,11 @@ def _catalog(place: Place) -> Pieces:
     catalog = Catalog(open_store(place.root))
     yield catalog.resolve("plain@v1")
     yield catalog.resolve("plain@prod")
-    yield catalog.manifest("plain", 1).to_json()
+    manifest = catalog.manifest("plain", 1)
+    yield manifest.to_json()
     yield catalog.manifest_of("plain@prod").to_json()
     yield [tag.to_bytes() for tag in catalog.tags("plain")]
-    yield {unit: record.to_json() for unit, record in catalog.ledger("plain", 1).items()}
+    yield {unit: record.to_json() for unit, record in catalog.ledger("plain", 1, manifest=manifest).items()}
     claim = catalog.read_claim("plain", 1)
     yield claim and claim.to_bytes()
 
@@ -309,7 +310,13 @@ class _Bench:
     ) -> Any:
         from tokenlake.build import worker
 
-        return json.loads(json.dumps(worker._perform(self._bench, json.loads(json.dumps(job)), on_progress)))
+        return json.loads(
+            json.dumps(
+                worker._perform(  # pyright: ignore[reportPrivateUsage]
+                    self._bench, json.loads(json.dumps(job)), on_progress
+                )
+            )
+        )
 
 
 def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:

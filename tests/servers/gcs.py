@@ -200,13 +200,12 @@ class _Interface(Handler):
 
 def _related(body: bytes, boundary: str) -> tuple[dict[str, Any], bytes | None]:
     """Return the two parts of a multipart/related body; None for the data of one that is cut or damaged."""
-    mark = re.escape(b"--" + boundary.encode())
-    shape = (
-        mark + rb"\r?\n[^{]*\r?\n\r?\n(.*?)\r?\n" + mark + rb"\r?\n.*?\r?\n\r?\n(.*)\r?\n" + mark + rb"--\s*"
-    )
-    found = re.fullmatch(shape, body, re.DOTALL)
+    line = b"\r\n" if b"\r\n" in body[: len(boundary) + 4] else b"\n"
+    mark = b"--" + boundary.encode()
+    first, separator, rest = body.removeprefix(mark + line).partition(line + mark + line)
+    data, end, _ = rest.partition(2 * line)[2].rpartition(line + mark + b"--")
     try:
-        return (json.loads(found[1]), found[2].removesuffix(b"\r")) if found else ({}, None)
+        return (json.loads(first.partition(2 * line)[2]), data) if separator and end else ({}, None)
     except ValueError:
         return {}, None
 
@@ -214,7 +213,7 @@ def _related(body: bytes, boundary: str) -> tuple[dict[str, Any], bytes | None]:
 def _precondition(found: GcsObject | None, query: dict[str, str]) -> bool:
     """Whether ifGenerationMatch holds; 0 stands for no object."""
     wanted = query.get("ifGenerationMatch")
-    return wanted is None or int(wanted) == (found.generation if found else 0)
+    return wanted is None or wanted == str(found.generation if found else 0)
 
 
 class GcsServer(Server):

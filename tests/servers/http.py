@@ -62,3 +62,20 @@ class HttpServer(Server):
 @lru_cache(maxsize=8)  # of 100 MB it would cost more than sending them
 def _etag(data: bytes) -> str:
     return f'"{hashlib.md5(data).hexdigest()}"'
+
+
+class _Elsewhere(Handler):
+    owner: RedirectingServer
+
+    def serve(self) -> None:
+        self.answer(302, {"Location": self.owner.target}, b"", self.begin())
+
+
+class RedirectingServer(Server):
+    """Has nothing of its own, and sends everybody to `target`."""
+
+    handler = _Elsewhere
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.target = ""

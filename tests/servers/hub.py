@@ -11,8 +11,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.servers.hubwriting import (
+    WRITES,
+    Answer,
+    create_repo,
+    lfs_batch,
+    read_body,
+    store_object,
+    verify_object,
+)
 
 LFS_SUFFIXES = (".parquet", ".arrow", ".gz", ".zst", ".tar")
 TOKEN = "hf_test_only_abcdefghijklmnop"
@@ -35,6 +45,7 @@ class Repo:
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
     tags: set[str] = field(default_factory=set)
+    messages: dict[str, str] = field(default_factory=dict)
 
     def commit(self, files: Mapping[str, bytes | str], ref: str = "main", *, tag: bool = False) -> str:
         """Make a commit that holds exactly `files`; return its hash."""
@@ -86,10 +97,16 @@ class HubServer:
     Attributes:
         page_size: entries of one page of a listing.
         ranges: whether a request for a part of a file is honoured.
+        lfs: contents that were uploaded, by sha256; commits name them.
+        forbidden: organizations and repositories that the one token there is may not write to.
+        born_public: whether new repositories are public, whatever was asked for.
     """
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
+        self.lfs: dict[str, bytes] = {}
+        self.forbidden: set[str] = set()
+        self.born_public = False
         self.faults: list[Fault] = []
         self.seen: list[Seen] = []
         self.page_size = 1000
@@ -182,10 +199,10 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self._serve()
 
-        do_HEAD = do_POST = do_GET  # noqa: N815
+        do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
 
         def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = read_body(self.rfile, self.headers)
             host, token = self.headers.get("Host", ""), self.headers.get("Authorization")
             server.seen.append(
                 Seen(self.command, self.path, host, token is not None, self.headers.get("Range"))
@@ -222,8 +239,19 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
             path = url.path
             if path.startswith("/cdn/"):
                 raise self._content(self._blob(path.removeprefix("/cdn/")), {})
+            if path.startswith("/lfs-store/"):  # storage's own host: the signed URL is the permission
+                self._answer(store_object(server, path.removeprefix("/lfs-store/"), body))
             if token is not None and token != f"Bearer {TOKEN}":
                 raise _Reply(401, X_Error_Message="Invalid credentials in Authorization header")
+            if path == "/api/validate-yaml":
+                raise _Reply(200, {"errors": [], "warnings": []})
+            if path == "/api/repos/create":
+                self._answer(create_repo(server, json.loads(body)))
+            if path == "/lfs-verify":
+                self._answer(verify_object(server, json.loads(body)))
+            if match := re.fullmatch(r"/datasets/(.+)\.git/info/lfs/objects/batch", path):
+                repo, _ = self._repo(match.group(1), token)
+                self._answer(lfs_batch(server, repo, json.loads(body)))
             if path.startswith("/api/datasets/"):
                 repo, rest = self._repo(path.removeprefix("/api/datasets/"), token)
                 self._api(repo, rest, query, body, token)
@@ -231,6 +259,11 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
                 repo, rest = self._repo(path.removeprefix("/datasets/"), token)
                 self._resolve(repo, rest, token)
             raise _Reply(404)
+
+        def _answer(self, answer: Answer) -> NoReturn:
+            raise _Reply(
+                answer.status, answer.body, **({"X_Error_Message": answer.said} if answer.said else {})
+            )
 
         def _repo(self, path: str, token: str | None) -> tuple[Repo, str]:
             parts = path.split("/")
@@ -261,11 +294,22 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
 
         def _api(self, repo: Repo, rest: str, query: dict[str, str], body: bytes, token: str | None) -> None:
             what, _, rest = rest.partition("/")
+            if self.command == "POST" and what in WRITES:
+                self._answer(WRITES[what](server, repo, unquote(rest), body))
             if what in ("", "revision"):
                 sha = self._commit(repo, rest or "main")
                 siblings = [{"rfilename": path} for path in sorted(repo.commits[sha])]
                 gated = "manual" if repo.gated else False
-                raise _Reply(200, {"id": repo.id, "sha": sha, "gated": gated, "siblings": siblings})
+                raise _Reply(
+                    200,
+                    {
+                        "id": repo.id,
+                        "sha": sha,
+                        "private": repo.private,
+                        "gated": gated,
+                        "siblings": siblings,
+                    },
+                )
             if what == "auth-check":
                 self._gate(repo, token)
                 raise _Reply(200, {})
@@ -340,6 +384,8 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
             raise self._content(data, headers | {"ETag": f'"{blob_id(data)}"'})
 
         def _blob(self, sha256: str) -> bytes:
+            if sha256 in server.lfs:
+                return server.lfs[sha256]
             for repo in server.repos.values():
                 for tree in repo.commits.values():
                     for data in tree.values():

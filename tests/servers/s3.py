@@ -87,7 +87,9 @@ class _Proxy(Handler):
             wanted, place = self.headers.get("If-Match"), self.path.partition("?")[0]
         if wanted is None:
             return None
-        status, headers, _ = self.owner.ask("HEAD", place, b"", {})
+        status, headers, _ = self.owner.ask(
+            "HEAD", place, b"", {"Authorization": self.headers.get("Authorization", "")}
+        )
         if status == 404:
             return 404, {}, self.named(404, "NoSuchKey")
         if (headers["ETag"] or "").strip('"') == wanted.strip('"'):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tokenlake.build.holding import publish_manifest, require_held
 from tokenlake.build.project import Project
-from tokenlake.errors import NotFoundError
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.report.card import render_card
 from tokenlake.storage.base import Digest, Store
@@ -31,6 +31,15 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
         VersionConflictError: gc swept the version, or another writer committed something else.
     """
     require_held(store, layout, project.plan.fingerprint)
+    try:
+        return _commit(store, project, layout, records)
+    except (StoreError, IntegrityError):
+        # Files that gc deletes are missed in many ways; that they were swept says more.
+        require_held(store, layout, project.plan.fingerprint)
+        raise
+
+
+def _commit(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
     made = _made(project, layout, records)
     kept = _tidied(store, layout, made)
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
@@ -39,7 +48,8 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
     draft = project.manifest(layout.version, records, _sorted(others))
     draft.check(layout.manifest)
     card = render_card(draft).encode()
-    store.put_new(layout.card, card, replace_orphan=True)
+    # An equal build of another release may have committed meanwhile: its card stays.
+    store.put_new(layout.card, card, replace_orphan=lambda: not store.exists(layout.manifest))
     others[layout.path(layout.card)] = _entry_of(card)
     manifest = project.manifest(layout.version, records, _sorted(others))
     publish_manifest(store, layout, manifest)

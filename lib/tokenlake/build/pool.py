@@ -6,6 +6,10 @@ is not answered. Nothing is pickled, nothing is forked, the parent's ``__main__`
 not imported again. A thread that calls :meth:`WorkerPool.run` borrows one worker for one job; when that
 worker dies, this thread gets :class:`~tokenlake.errors.WorkerDiedError` and the pool starts another.
 A worker whose parent dies sees the end of its input and exits at once, in the middle of a job too.
+
+A worker from which nothing is heard for a long time is stuck, in a function of a user's own or in a regular expression
+that goes astray: it is killed, and its job fails for good with an error that says what it was at. The time is half an
+hour, or what the environment variable ``TOKENLAKE_WORKER_SECONDS`` says.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, final
 
+from tokenlake.build.hearing import Lines, SilenceError, patience
 from tokenlake.config.references import provided_blocks
 from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError, from_json
 
@@ -38,13 +43,15 @@ class WorkerPool:
     Args:
         workers: number of processes, at least 1.
         rss_limit: resident bytes after which a worker is replaced.
+        seconds: without a word from it, after which a worker is stuck; None for what the environment says.
     """
 
-    def __init__(self, workers: int, *, rss_limit: int = RSS_LIMIT) -> None:
+    def __init__(self, workers: int, *, rss_limit: int = RSS_LIMIT, seconds: float | None = None) -> None:
         if workers < 1:
             raise WorkerError(f"a pool needs at least one worker, got {workers}", workers=workers)
         self.workers = workers
         self._rss_limit = rss_limit
+        self._seconds = patience() if seconds is None else seconds
         self._changed = threading.Condition()
         self._cancelled = False
         self._closed = False
@@ -59,11 +66,15 @@ class WorkerPool:
         Raises:
             WorkerDiedError: the worker ended without an answer; the job may be tried again.
             CancelledError: :meth:`cancel` was called.
+            WorkerError: the worker was stuck.
             TokenlakeError: what the job itself raised, rebuilt.
         """
         worker = self._borrow()
         try:
-            answer = worker.ask(job, on_progress)
+            answer = worker.ask(job, on_progress, self._seconds)
+        except SilenceError:
+            self._replace(worker)
+            raise _stuck(worker, self._seconds) from None
         except (OSError, EOFError, ValueError) as cause:
             self._replace(worker)
             if self._cancelled:
@@ -156,28 +167,35 @@ class _Worker:
             start_new_session=True,
         )
         self.pid = self._process.pid
+        self.at = ""
+        """What it said that it does."""
+        assert self._process.stdout is not None
+        self._lines = Lines(self._process.stdout)
         self._told: dict[str, str] = {}
 
-    def ask(self, job: dict[str, Any], on_progress: Progress | None) -> dict[str, Any]:
+    def ask(self, job: dict[str, Any], on_progress: Progress | None, seconds: float) -> dict[str, Any]:
         """Send a job and read lines until its answer.
 
         Raises:
             OSError, EOFError, ValueError: the process is gone.
+            SilenceError: it said nothing for so many seconds.
         """
-        stdin, stdout = self._process.stdin, self._process.stdout
+        stdin = self._process.stdin
         assert stdin is not None
-        assert stdout is not None
+        self.at = f"beginning a job ({job['op']})"
         if (blocks := provided_blocks()) != self._told:
             # Not by the environment, which other programs of this user can read.
             stdin.write(json.dumps({"op": "blocks", "values": blocks}).encode() + b"\n")
             self._told = blocks
         stdin.write(json.dumps(job).encode() + b"\n")
         stdin.flush()
-        while line := stdout.readline():
+        while line := self._lines.next(seconds):
             answer = json.loads(line)
-            if "progress" not in answer:
+            if "at" in answer:
+                self.at = answer["at"]
+            elif "progress" not in answer:
                 return answer
-            if on_progress is not None:
+            elif on_progress is not None:
                 on_progress(answer["progress"])
         raise EOFError
 
@@ -199,6 +217,18 @@ class _Worker:
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
         return f"ended with exit code {code} without an answer"
+
+
+def _stuck(worker: _Worker, seconds: float) -> WorkerError:
+    return WorkerError(
+        f"worker process {worker.pid} was stuck and was killed: nothing was heard of it for {seconds:g} seconds. It was "
+        f"{worker.at}. A function of the configuration may not return, or a pattern of the tokenizer may go astray on "
+        "one of the texts there; leave that record out, or mend the function. Where the work is only slow, set "
+        "TOKENLAKE_WORKER_SECONDS to more",
+        at=worker.at,
+        pid=worker.pid,
+        seconds=seconds,
+    )
 
 
 def _own_folders() -> Iterator[str]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tokenlake.build.documents import Documents, taken
 from tokenlake.build.judging import judged
 from tokenlake.build.kept import Keeper, rows_of
+from tokenlake.build.whereabouts import begin
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.faults import Fault
 from tokenlake.rows import Rows
@@ -190,7 +191,9 @@ class RowsRecipe:
         # Without steps a column that is missing here is one that the text needs; a step may make it.
         if_there = bool(self._chain.steps)
         for batch in read_rows(part, self._source, self._columns, if_there=if_there):
+            begin("preparing", batch.file, batch.positions)
             yield self._prepare(batch)
+            begin("reading", part.file)
 
     def _prepare(self, batch: RowBatch) -> Prepared:
         rows = _table(batch)

@@ -7,6 +7,7 @@ with the same configuration and inputs goes on from there.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any, Literal, Self, final
@@ -100,6 +101,10 @@ class BuildSession:
             if whole is not None:
                 session._log.asked(Asked.of(whole, project.plan.fingerprint))
             session._prepare()
+        else:
+            # Killed right after its commit, a run leaves a temporary name; a store that is only read keeps it.
+            with contextlib.suppress(StoreError):
+                store.sweep_temp(session._layout.prefix)
         session._announce()
         return session
 

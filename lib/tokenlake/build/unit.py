@@ -23,6 +23,7 @@ from tokenlake.build.lengths import Lengths
 from tokenlake.build.produced import produced_by
 from tokenlake.build.recipe import Prepared, Recipe
 from tokenlake.build.tally import Tally
+from tokenlake.build.whereabouts import begin
 from tokenlake.build.writing.pairs import PreferenceSink, open_pairs
 from tokenlake.build.writing.quarantine import QuarantineWriter
 from tokenlake.build.writing.sink import Around, TokenDocuments
@@ -85,6 +86,7 @@ class Unit:
                 self._read(part)
             self._flush()
             parts = [entry for sink in self._outputs for entry in sink.finish()]
+            quarantine = self._quarantine.publish()
         except BaseException:
             for sink in self._outputs:
                 sink.discard()
@@ -99,19 +101,21 @@ class Unit:
             inputs=tuple(_input_entry(part) for part in self._job.ranges),
             parts=tuple(parts),
             account=account,
-            quarantine=self._quarantine.publish(),
+            quarantine=quarantine,
             engine=self._job.engine,
             produced_by=produced_by(self._job.engine),
         )
 
     def _read(self, part: FileRange) -> None:
         """Read a range, encoding whenever enough documents wait."""
+        begin("reading", part.file)
         batches = self._recipe.read(part)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
             if self._waiting_bytes >= _ENCODE_BYTES:
                 self._flush()
+                begin("reading", part.file)
 
     def _take(self, batch: Prepared) -> None:
         """Account for a batch and queue its documents."""
@@ -128,6 +132,9 @@ class Unit:
         """Encode what waits, split by split, and report progress."""
         before = self._tally.tokens
         if self._waiting:
+            first = self._waiting[0]
+            if len(first):
+                begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
             box = [Documents.concat(self._waiting)]
             self._waiting, self._waiting_bytes = [], 0
             if len(self._names) == 1:

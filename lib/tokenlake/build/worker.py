@@ -2,7 +2,7 @@
 
 A line ``{"op": "blocks", "values": {...}}`` holds values of secret blocks for the jobs that follow; it has no answer.
 
-Answers are ``{"progress": {...}}`` any number of times, then ``{"result": ..., "rss": bytes}`` or
+Answers are ``{"progress": {...}}`` and ``{"at": TEXT}``, what is done next, any number of times, then ``{"result": ..., "rss": bytes}`` or
 ``{"error": {"type", "message", "details"}, "rss": bytes}``. An unexpected exception is an error of type
 ``WorkerError`` whose message ends with the traceback: a bug should be seen, and the pool should live.
 """
@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.mixing.job import MixJob, RepackJob
+from tokenlake.build.whereabouts import listen
 from tokenlake.build.workbench import Workbench
 from tokenlake.config.references import hide, provide_blocks
 from tokenlake.config.resolved import ResolvedSource
@@ -40,6 +41,7 @@ def main() -> None:
     os.dup2(2, 1)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
+    listen(lambda text: _send(answers, {"at": hide(text)}))
     workbench = Workbench()
     while True:
         job = json.loads(jobs.get())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -14,13 +15,14 @@ from tokenlake.catalog.states import VersionInfo, is_committed, state_of
 from tokenlake.catalog.tagged import check_tag, tagged_manifest
 from tokenlake.catalog.tags import Tag, TagChange, read_tag, read_tags, remove_tag, swap_tag
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.manifest import Manifest, UnitRecord
+from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.keys import DATASET_NAME, check_dataset_name, check_tag_name
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
 from tokenlake.storage.looking import looked_twice, parsed
 
 _SHOWN: Final = 20  # versions that a message names
+_MEND: Final = "Run `tokenlake verify` for the whole picture, and restore the file."
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
 
 
@@ -193,9 +195,17 @@ class Catalog:
         found = self._find(dataset, fingerprint, self._infos(check_dataset_name(dataset)))
         return found.version if found is not None and found.status == "committed" else None
 
-    def ledger(self, dataset: str, version: int) -> dict[int, UnitRecord]:
-        """Return the finished units by index; IntegrityError names a damaged or foreign file."""
+    def ledger(
+        self, dataset: str, version: int, *, manifest: Manifest | None = None
+    ) -> dict[int, UnitRecord]:
+        """Return the finished units by index; IntegrityError names a damaged or foreign file.
+
+        Args:
+            manifest: of a committed version, which says what its records are; a version that was copied without its
+                ledger has none.
+        """
         layout = Layout(dataset, version)
+        listed = {} if manifest is None else _ledger_entries(manifest)
         found: dict[int, UnitRecord] = {}
         for info in self.store.list(layout.key(LEDGER)):
             unit = ledger_unit(layout.path(info.key))
@@ -203,7 +213,11 @@ class Catalog:
                 raise IntegrityError(
                     f"{info.key}: not a ledger record's name; remove the file", file=info.key
                 )
-            found[unit] = read_record(self.store, layout, unit)
+            found[unit] = read_record(self.store, layout, unit, manifest)
+        for path in listed if found else ():
+            if ledger_unit(path) not in found:
+                key = layout.key(path)
+                raise IntegrityError(f"{key} is missing; the manifest lists it. {_MEND}", file=key)
         return dict(sorted(found.items()))
 
     def _find(self, dataset: str, fingerprint: str, infos: list[VersionInfo]) -> ClaimResult | None:
@@ -262,20 +276,48 @@ class Catalog:
         )
 
 
-def read_record(store: ReadStore, layout: Layout, unit: int) -> UnitRecord:
-    """Read one ledger record; IntegrityError if it is damaged or another unit's."""
+def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None = None) -> UnitRecord:
+    """Read one ledger record.
+
+    Args:
+        manifest: of a committed version; where it lists ledger records, the record must be the one that it lists.
+
+    Raises:
+        NotFoundError: there is none.
+        IntegrityError: it is damaged, another unit's, or not of this version.
+    """
+    return looked_twice(lambda: _record_of(store, layout, unit, manifest))
+
+
+def _record_of(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None) -> UnitRecord:
     key = layout.ledger(unit)
-    found = parsed(store, key, UnitRecord.from_bytes)
+    data = store.read(key)
+    found = UnitRecord.from_bytes(data, key)
     if found.unit != unit:
         raise IntegrityError(
             f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
             file=key,
+        )
+    listed = {} if manifest is None else _ledger_entries(manifest)
+    entry, got = listed.get(layout.path(key)), hashlib.sha256(data).hexdigest()
+    if listed and (entry is None or entry.sha256 != got):
+        expected = "no such record" if entry is None else entry.sha256
+        raise IntegrityError(
+            f"{key}: its sha256 is {got}; the manifest lists {expected}. It is the record of another version; restore "
+            "the right one.",
+            file=key,
+            expected=expected,
+            got=got,
         )
     return found
 
 
 def _claim_of(data: bytes, key: str) -> tuple[Claim, bytes]:
     return Claim.from_bytes(data, key), data
+
+
+def _ledger_entries(manifest: Manifest) -> dict[str, FileEntry]:
+    return {path: entry for path, entry in manifest.other_files.items() if path.startswith(f"{LEDGER}/")}
 
 
 def _same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:

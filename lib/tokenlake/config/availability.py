@@ -53,7 +53,7 @@ _STORE = "a build writes one dataset to the store save.output_dir"
 _SHARDS = "files end at save.max_shard_size"
 _REUSE = "a build always reuses equal units of its store, after hashing them again"
 _PROGRESS = "progress goes to a terminal as bars and to a file as lines, and figures to runs/"
-_HUB = "push the store's files by hand"
+_HUB = "`tokenlake push NAME --repo org/name` after the build, or tl.push_to_hub"
 
 _TOP: Final[dict[str, Rule]] = {
     "name": _BUILD,

@@ -17,7 +17,7 @@ from tokenlake.config.overrides import Overridden, apply_overrides
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.secret import LITERALS_REFUSED
 from tokenlake.config.values import DATASET_NAME
-from tokenlake.config.yaml_file import YamlFile, parse_yaml
+from tokenlake.config.yaml_file import MAX_BYTES, YamlFile, parse_yaml
 from tokenlake.errors import ConfigError
 
 ConfigSource = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
@@ -65,7 +65,7 @@ def _document(source: ConfigSource) -> _Document:
     if isinstance(source, Mapping):
         return _Document(source)
     path = Path(source)
-    file = parse_yaml(_text(path), str(path))
+    file = parse_yaml(config_text(path), str(path))
     if not file.has_keys:
         got = "nothing" if file.root is None else "something else"
         raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {_EXAMPLE}", file=str(path))
@@ -75,9 +75,12 @@ def _document(source: ConfigSource) -> _Document:
     return _Document(data, file)
 
 
-def _text(path: Path) -> str:
+def config_text(path: Path) -> str:
+    """Return the text of a configuration's file, or so much of it that it is refused for its size."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            # A byte more than is allowed: what is behind it, of a device perhaps, is never read.
+            return file.read(MAX_BYTES + 1).decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file{_near_file(path)}", file=str(path)) from None
     except (OSError, ValueError) as error:

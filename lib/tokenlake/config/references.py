@@ -61,6 +61,11 @@ def remember(secrets: Iterable[str]) -> None:
     _KNOWN.update(secret for secret in secrets if len(secret) >= _SHORTEST)
 
 
+def known_secrets() -> frozenset[str]:
+    """Return what is remembered here, for whoever looks for it in what is about to leave this machine."""
+    return frozenset(_KNOWN)
+
+
 def hide(message: str) -> str:
     """Return `message` without the secrets that are known here."""
     for secret in sorted(_KNOWN, key=len, reverse=True):

@@ -1,13 +1,26 @@
-"""YAML that says where things are: safe types only, duplicate keys refused, line numbers kept."""
+"""YAML that says where things are: safe types only, duplicate keys refused, line numbers kept.
+
+A file may come from anywhere (a configuration in a bucket, a card of the Hub), so that what it may cost is bounded
+before anything is made of it: its size, its depth, what its anchors unfold to (nine lines can stand for a billion
+values), and the length of what would become a number.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import yaml
 
 from tokenlake.errors import ConfigError
+
+MAX_BYTES: Final = 4 << 20
+"""Of a file; parsing takes some two seconds for each MiB."""
+MAX_DEPTH: Final = 100
+MAX_VALUES: Final = 1_000_000
+"""Of a file whose anchors are unfolded."""
+_MAX_NUMBER: Final = 400  # characters; a number to the base of 60 is made in quadratic time
+_TEXT: Final = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +52,60 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     """Parse one YAML document.
 
     Raises:
-        ConfigError: the text is not YAML, has two equal keys in a mapping, or contains itself.
+        ConfigError: the text is not YAML, has two equal keys in a mapping, contains itself, or is larger or deeper
+            than any configuration.
     """
+    if len(text) > MAX_BYTES:
+        raise ConfigError(
+            f"{name}: {len(text):,} characters, expected at most {MAX_BYTES:,}; many files are named by a glob or a folder",
+            file=name,
+        )
     try:
         loader = yaml.SafeLoader(text)
         try:
             root = loader.get_single_node()
             if root is not None:
                 _refuse_duplicates(root, name, (), set())
+                _unfolded(root, name, {})
             data: Any = None if root is None else cast("Any", loader).construct_document(root)
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError) as error:
-        # ValueError: a scalar like 2024-13-45 that looks like a date and is none.
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        # ValueError: a scalar like 2024-13-45 that looks like a date and is none; TypeError: << of what is no mapping.
         raise ConfigError(f"{_where(error, name)}: not YAML: {_what(error)}", file=name) from None
+    except RecursionError:
+        raise _too_deep(name) from None
     return YamlFile(name, data, root)
+
+
+def _too_deep(name: str) -> ConfigError:
+    return ConfigError(f"{name}: nested more than {MAX_DEPTH} deep, which no configuration is", file=name)
+
+
+def _unfolded(node: yaml.Node, name: str, known: dict[int, int]) -> int:
+    """Return how many values a node stands for, its aliases written out."""
+    if id(node) in known:
+        return known[id(node)]
+    total = 1
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag != _TEXT and len(node.value) > _MAX_NUMBER:
+            raise ConfigError(
+                f"{name}:{node.start_mark.line + 1}: {len(node.value):,} characters that look like a number or a date; "
+                "put quotes around a text",
+                file=name,
+            )
+    elif isinstance(node, yaml.MappingNode):
+        pairs = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
+        total += sum(_unfolded(part, name, known) for pair in pairs for part in pair)
+    else:
+        total += sum(_unfolded(item, name, known) for item in cast("list[yaml.Node]", node.value))
+    if total > MAX_VALUES:
+        raise ConfigError(
+            f"{name}:{node.start_mark.line + 1}: its anchors unfold to more than {MAX_VALUES:,} values",
+            file=name,
+        )
+    known[id(node)] = total
+    return total
 
 
 def _where(error: Exception, name: str) -> str:
@@ -70,6 +122,8 @@ def _refuse_duplicates(node: yaml.Node, name: str, above: tuple[int, ...], done:
         raise ConfigError(f"{name}:{node.start_mark.line + 1}: this anchor contains itself", file=name)
     if id(node) in done:
         return
+    if len(above) > MAX_DEPTH:
+        raise _too_deep(name)
     done.add(id(node))
     for child in _children(node, name):
         _refuse_duplicates(child, name, (*above, id(node)), done)

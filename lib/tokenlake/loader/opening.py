@@ -50,14 +50,19 @@ def open(
     """
     place = os.fspath(where)
     if name is None:
-        place, name = _parted(place)
+        place, name = parted(place)
     store = open_read_store(place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
     manifest = Catalog(store).manifest_of(name)
     return Dataset(store, manifest, _split(manifest, split))
 
 
-def _parted(where: str) -> tuple[str, str]:
+def parted(where: str) -> tuple[str, str]:
     """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same."""
+    if "://" in where and "?" in where:
+        raise ConfigError(
+            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it without, and "
+            "the query as storage_options: {query: {env: VARIABLE}} (web servers)"
+        )
     store, slash, name = where.rstrip("/").rpartition("/")
     if slash and name[:1] == "v" and name[1:].isdecimal():
         store, slash, dataset = store.rpartition("/")

@@ -127,7 +127,7 @@ def groups_with(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bo
 def _record(dataset: Dataset, unit: int) -> UnitRecord | None:
     layout = Layout(dataset.manifest.dataset, dataset.manifest.version)
     try:
-        return read_record(dataset.store, layout, unit)
+        return read_record(dataset.store, layout, unit, dataset.manifest)
     except NotFoundError:  # of a version that was copied without its ledger
         return None
 

@@ -49,7 +49,7 @@ _RULES: Final[dict[str, dict[str, _Rule]]] = {
         "epochs": _Rule("total_rows and total_tokens end a mixture, and stop_strategy does"),
     },
     "save": {
-        "push_to_hub": _Rule("push the saved files by hand", (False,)),
+        "push_to_hub": _Rule("build a version, and `tokenlake push` it", (False,)),
         "storage_options": _Rule("files are saved to paths of this machine", (None, {})),
     },
     "cache": {

@@ -111,7 +111,7 @@ def _inputs(catalog: Catalog) -> Rows:
 
 def _accounts(catalog: Catalog) -> Rows:
     for manifest in manifests(catalog):
-        for unit, record in catalog.ledger(manifest.dataset, manifest.version).items():
+        for unit, record in catalog.ledger(manifest.dataset, manifest.version, manifest=manifest).items():
             for source, account in _by_source(record).items():
                 counts = account.to_json()
                 counts |= {name: list(counts[name].items()) for name in _BY_REASON}

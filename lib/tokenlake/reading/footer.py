@@ -74,12 +74,14 @@ class Footer:
     Attributes:
         rows: of each row group, int64[groups].
         sizes: bytes of each row group in the file, int64[groups].
+        values: of each row group, how many each leaf of the schema has, int64[groups, leaves]; an empty list is one.
         lists: of each column that is a list of plain values: :class:`Chunk` of all row groups, int64[groups, 4].
         digest: of the footer's bytes.
     """
 
     rows: Int64
     sizes: Int64
+    values: Int64
     lists: dict[str, Int64]
     digest: int
 
@@ -111,7 +113,7 @@ class Footer:
             name: _chunks(facts[:, leaf], plain[:, leaf], kind, whole)
             for name, (leaf, kind, whole) in _lists(metadata[SCHEMA]).items()
         }
-        return cls(rows, size.sum(axis=1), lists, digest)
+        return cls(rows, size.sum(axis=1), facts[:, :, _VALUES], lists, digest)
 
     def is_of(self, source: Source) -> bool:
         """Return whether a shard has this footer."""

@@ -23,6 +23,7 @@ from tokenlake.reading.packedgroup import LEARNED, PackedGroup
 from tokenlake.reading.packedreader import PackedReader
 from tokenlake.reading.ranges import Ranges
 from tokenlake.reading.runs import one_batch
+from tokenlake.reading.storedrows import check_types, check_values, stored_schema
 from tokenlake.storage import Layout, ReadStore
 
 Int64 = npt.NDArray[np.int64]
@@ -71,6 +72,7 @@ class StoredRows:
         self._first_rows = offsets_of(self.group_rows)
         self._files = OpenFiles(self._open)
         self._ranges = Ranges(self._files)
+        self._schema = stored_schema(manifest)
         self._packed = PackedReader(self._files, self._ranges, manifest.seq_length or 0)
 
     @property
@@ -123,8 +125,8 @@ class StoredRows:
         shard, index = self._place(group)
 
         def read() -> pa.RecordBatch:
-            with self._reading(shard, f"row group {index}"), self._files.borrow(shard) as file:
-                return one_batch(file.read_row_group(index, use_threads=False))
+            with self._reading(shard, f"row group {index}"):
+                return self._decoded(shard, index)
 
         batch = self._whole(shard, read)
         expected, got = sorted(self._shards[shard].logical), sorted(batch.schema.names)
@@ -132,6 +134,14 @@ class StoredRows:
             found = f"{batch.num_rows} rows of {', '.join(got)}"
             stated = f"{self.group_rows[group]} rows of {', '.join(expected)}"
             raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
+        return batch
+
+    def _decoded(self, shard: int, index: int) -> pa.RecordBatch:
+        footer = self._ranges.of(shard)[1]
+        with self._files.borrow(shard) as file:
+            batch = one_batch(file.read_row_group(index, use_threads=False))
+        check_types(batch.schema, self._schema)
+        check_values(batch, footer.values[index])
         return batch
 
     def packed(self, group: int, *, loss_mask: bool) -> PackedGroup:

@@ -63,8 +63,9 @@ def list_inputs(
     if len(urls) < len(source.data_files):
         local = next(entry for entry in source.data_files if not is_url(entry))
         raise ConfigError(
-            f"source {source.name!r}: data_files mix URLs ({urls[0]!r}) and local files ({local!r}); "
-            "make them two sources",
+            # Only the scheme is repeated: the rest of a URL may hold credentials.
+            f"source {source.name!r}: data_files mix URLs ({urls[0].partition('://')[0]}://...) and local files "
+            f"({local!r}); make them two sources",
             source=source.name,
         )
     return _first(_on_hub(source) if all(map(is_hub_url, urls)) else _elsewhere(source), enough)

@@ -24,6 +24,9 @@ _HINTS = {
     errno.EACCES: " Check the owner and the permissions.",
     errno.EPERM: " Check the permissions, and that the file system has hard links.",
     errno.ENOTSUP: " The store needs a file system with hard links.",
+    errno.EFBIG: " The file-size limit (`ulimit -f`) is lower than this file, or the file system's largest is: "
+    "raise it, or make `save.max_shard_size` smaller, and run again.",
+    errno.EIO: " The disk failed: look at the system's log; if it was for once, run again: finished work is kept.",
 }
 
 
@@ -37,10 +40,14 @@ def os_errors(action: str, key: str) -> Generator[None]:
             f"cannot {action} {key}: there is no such object ({error.filename})", key=key
         ) from error
     except OSError as error:
-        hint = _HINTS.get(error.errno or 0, "")
         raise StoreError(
-            f"cannot {action} {key}: {error.strerror} ({error.filename}).{hint}", key=key
+            f"cannot {action} {key}: {error.strerror} ({error.filename}).{hint_on(error)}", key=key
         ) from error
+
+
+def hint_on(error: OSError) -> str:
+    """Return a sentence on what can be done, with a space before it; "" where none is known."""
+    return _HINTS.get(error.errno or 0, "")
 
 
 def open_regular(path: Path) -> io.BufferedReader:
@@ -76,6 +83,20 @@ def settle(temp: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_durable(folder: Path) -> None:
+    """Make a folder, and the folders above it where they are missing, each entry durable before the next."""
+    if not folder.parent.is_dir():
+        make_durable(folder.parent)
+    folder.mkdir(exist_ok=True)
+    fsync_directory(folder.parent)
+
+
+def remove_temp(temp: Path) -> None:
+    """Remove a temporary name; where the disk refuses, what was published stands, and a later sweep removes it."""
+    with contextlib.suppress(OSError):
+        temp.unlink()
 
 
 @contextlib.contextmanager

@@ -25,9 +25,11 @@ from tokenlake.storage.durable import (
     hash_regular,
     is_abandoned,
     locked,
+    make_durable,
     new_temp_name,
     open_regular,
     os_errors,
+    remove_temp,
     settle,
 )
 from tokenlake.storage.keys import TEMP_MARK, check_key, key_problem
@@ -113,8 +115,8 @@ class LocalStore(Store):
                 f"{self.url}: its file system makes a name twice; a store needs one where the second is refused"
             )
         finally:
-            first.unlink(missing_ok=True)
-            second.unlink(missing_ok=True)
+            remove_temp(first)
+            remove_temp(second)
 
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         self.local_path(key)
@@ -127,7 +129,7 @@ class LocalStore(Store):
             with HashingFile(temp) as sink:
                 sink.write(data)
         except BaseException:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
             raise
         return temp, sink.sha256
 
@@ -155,7 +157,7 @@ class LocalStore(Store):
                 _settle_as(temp, key, sha256)
                 return self._create(temp, path, key, sha256, replace_orphan)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
     def _create(
         self, temp: Path, path: Path, key: str, sha256: str, replace_orphan: bool | Callable[[], bool]
@@ -194,7 +196,7 @@ class LocalStore(Store):
                     )
                 return self._create(temp, path, dst_key, sha256, replace_orphan)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
     def delete(self, key: str) -> None:
         path = self.local_path(key)
@@ -207,7 +209,8 @@ class LocalStore(Store):
         folder, swept = self.local_path(prefix) if prefix else self._root, 0
         for entry in self._entries(prefix):
             if is_abandoned(entry.name):
-                (folder / entry.name).unlink(missing_ok=True)
+                with os_errors("sweep", prefix or self.url):
+                    (folder / entry.name).unlink(missing_ok=True)
                 swept += 1
         return swept
 
@@ -220,7 +223,7 @@ class LocalStore(Store):
                 self._make_durable(path.parent)
                 return swap_file(temp, path, key, data, expected)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
     def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
         path = self.local_path(key)
@@ -231,7 +234,7 @@ class LocalStore(Store):
                 self._make_durable(path.parent)
                 return replace_file(temp, path, key, sha256, found)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         found: builtins.list[Leftover] = []
@@ -277,9 +280,7 @@ class LocalStore(Store):
             return
         if folder != self._root:
             self._make_durable(folder.parent)
-        # The root may lie in folders that do not exist either; those are the user's.
-        folder.mkdir(parents=folder == self._root, exist_ok=True)
-        fsync_directory(folder.parent)
+        make_durable(folder)
         self._durable.add(folder)
 
 

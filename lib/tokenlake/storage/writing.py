@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, final
 
 from tokenlake.errors import StoreError
+from tokenlake.storage.durable import hint_on
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -34,7 +35,10 @@ class HashingFile(io.RawIOBase):
         super().__init__()
         self._path = os.fspath(path)
         self._fd = -1
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"cannot open {self._path}: {error.strerror}.{hint_on(error)}") from error
         self._hash = hashlib.sha256()
         self.bytes = 0
 
@@ -64,7 +68,7 @@ class HashingFile(io.RawIOBase):
                 done += os.write(self._fd, view[done:])
         except OSError as error:
             raise StoreError(
-                f"cannot write {self._path}: {error.strerror} after {self.bytes + done} bytes"
+                f"cannot write {self._path}: {error.strerror} after {self.bytes + done} bytes.{hint_on(error)}"
             ) from error
 
     def close(self) -> None:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrowvalues import values
-from tokenlake.columntypes import arrow_type
 from tokenlake.manifest import Manifest
 from tokenlake.preferences import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
-from tokenlake.schema import LogicalHasher, packed_schema, preference_schema, tokens_schema
+from tokenlake.reading.storedrows import stored_schema
+from tokenlake.schema import LogicalHasher
 
 Int64s = npt.NDArray[np.int64]
 Fault = tuple[str, str, str]  # problem, expected, got
@@ -32,36 +32,26 @@ class Expected:
 
     Attributes:
         seq_length: L of a packed dataset, None for tokens.
-        kept: (name, Arrow type) of the kept fields, the only columns that may hold nulls.
-        attention_mask: whether unpacked rows say what of them is padding.
+        kept: names of the kept fields, the only columns that may hold nulls.
         preference: method and trainer of preferences, None for the other kinds.
+        schema: the columns that every shard has.
     """
 
     seq_length: int | None
-    kept: tuple[tuple[str, pa.DataType], ...] = ()
-    attention_mask: bool = False
-    preference: tuple[Method, Trainer] | None = None
+    kept: frozenset[str]
+    preference: tuple[Method, Trainer] | None
+    schema: pa.Schema
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Read it off a manifest."""
-        build = manifest.config.get("build", {})
-        kept = tuple((name, arrow_type(kind)) for name, kind in build.get("kept", ()))
-        return cls(manifest.seq_length, kept, bool(build.get("attention_mask")), manifest.preference)
+        kept = frozenset(name for name, _ in manifest.config.get("build", {}).get("kept", ()))
+        return cls(manifest.seq_length, kept, manifest.preference, stored_schema(manifest))
 
     @property
     def columns(self) -> tuple[TrainerColumn, ...]:
         """What a preference trainer reads; empty for the other kinds."""
         return () if self.preference is None else columns_for(*self.preference)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that every shard has."""
-        if self.preference is not None:
-            return preference_schema(*self.preference, self.kept)
-        if self.seq_length is not None:
-            return packed_schema(self.seq_length)
-        return tokens_schema(attention_mask=self.attention_mask, kept=self.kept)
 
 
 @final
@@ -87,7 +77,7 @@ class RowCheck:
 
         Columns of packed rows that have one length, nothing follows from: they may be left out, and hashed apart.
         """
-        free = {name for name, _ in self.expected.kept}
+        free = self.expected.kept
         columns = zip(table.schema.names, table.columns, strict=True)
         nulls = [name for name, column in columns if name not in free and _nulls(column)]
         if nulls:

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.errors import StoreError
 from tokenlake.manifest import ShardEntry
 from tokenlake.packing import Packed
 from tokenlake.ragged import cells
 from tokenlake.schema import DOCUMENT, LogicalHasher, open_writer
 from tokenlake.storage import Layout, Store
+from tokenlake.storage.durable import remove_temp
 from tokenlake.storage.layout import shard_path
 from tokenlake.storage.writing import HashingFile
 
@@ -96,8 +98,12 @@ class _Part:
     def __init__(self, store: Store, layout: Layout, schema: pa.Schema) -> None:
         self._store = store
         self._temp = store.temp(layout.prefix)
-        self._file = HashingFile(self._temp)
-        self._writer = open_writer(self._file, schema)
+        try:
+            self._file = HashingFile(self._temp)
+            self._writer = open_writer(self._file, schema)
+        except BaseException:
+            remove_temp(self._temp)
+            raise
         self._logical = LogicalHasher()
         self._logical.update(schema.empty_table())
         self._row_groups: list[int] = []
@@ -137,10 +143,10 @@ class _Part:
 
     def discard(self) -> None:
         # A writer that nobody closes closes itself when it is collected, and finds its file closed.
-        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+        with contextlib.suppress(OSError, ValueError, StoreError, pa.ArrowException):
             self._writer.close()
         self._file.close()
-        self._temp.unlink(missing_ok=True)
+        remove_temp(self._temp)
 
 
 def packed_batches(

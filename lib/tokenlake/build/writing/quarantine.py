@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, final
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from tokenlake.manifest import QuarantineEntry
 from tokenlake.sources.batch import BadRecord
 from tokenlake.storage import Layout, Store
+from tokenlake.storage.durable import remove_temp
 from tokenlake.storage.layout import quarantine_path
 from tokenlake.storage.writing import HashingFile
 
@@ -42,6 +44,7 @@ class QuarantineWriter:
         self._buffer: list[BadRecord] = []
         self._bytes = 0
         self._rows = 0
+        self._temp: Path | None = None
         self._open: tuple[HashingFile, pq.ParquetWriter] | None = None
         self.first: str = ""
 
@@ -57,7 +60,7 @@ class QuarantineWriter:
     def publish(self) -> QuarantineEntry | None:
         """Write what is left and publish the file; None when no record was bad."""
         self._flush()
-        if self._open is None:
+        if self._open is None or self._temp is None:
             return None
         file, writer = self._open
         writer.close()
@@ -75,8 +78,9 @@ class QuarantineWriter:
         """Give up: remove the temporary file."""
         if self._open is not None:
             self._open[0].close()
-            self._temp.unlink(missing_ok=True)
             self._open = None
+        if self._temp is not None:
+            remove_temp(self._temp)
 
     def _flush(self) -> None:
         if not self._buffer:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
-import yaml
-
+from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
 from tokenlake.sources.formats import format_of
 from tokenlake.sources.hub.globs import matches
@@ -108,8 +107,8 @@ def card_configs(card: str, repo: str) -> list[dict[str, Any]]:
         ConfigError: the front matter is no YAML, or the entries are not of the Hub's form.
     """
     try:
-        meta: object = yaml.safe_load(front_matter(card))
-    except yaml.YAMLError as error:
+        meta: object = parse_yaml(front_matter(card), "README.md").data
+    except ConfigError as error:
         raise _bad_card(repo, f"its front matter is no YAML ({_oneline(error)})") from error
     entries = cast("dict[str, Any]", meta).get("configs") if isinstance(meta, dict) else None
     if not entries:

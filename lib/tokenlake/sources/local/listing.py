@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, final
 
-from tokenlake.errors import SourceNotFoundError
+from tokenlake.errors import SourceError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Compression, Format, compression_of, format_for
 from tokenlake.sources.inputbytes import state
@@ -15,6 +15,7 @@ from tokenlake.sources.local.hashcache import HashCache
 from tokenlake.sources.local.hashing import FoundFile, Hasher, hash_files
 from tokenlake.sources.local.patterns import expand
 from tokenlake.sources.meter import Meter, OnProgress
+from tokenlake.storage.remote.allowed import INPUTS, entries_of
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource, SourceType
@@ -87,18 +88,47 @@ def _until(
 def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str]]:
     """Return the root and the paths below it, sorted."""
     meter = Meter("listing", 0, 0, on_progress)
+    inside = _Inside(entries_of(os.environ.get(INPUTS)))
     prefixes: list[str] = []
     paths: set[str] = set()
     for entry in source.data_files:
         prefix, found = expand(entry, source.type)
         prefixes.append(prefix)
+        real = os.path.realpath(prefix)
         for path in found:
+            inside.require(path, real)
             paths.add(path)
             if len(paths) % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
     root = os.path.commonpath(prefixes)
     skip = len(root.rstrip(os.sep)) + 1
     return root, sorted(path[skip:] for path in paths)
+
+
+@final
+class _Inside:
+    """Where a worker's owner bounds the inputs, links in their folders must not lead out of them."""
+
+    def __init__(self, allowed: list[str] | None) -> None:
+        self._bounded = allowed is not None
+        folders = [entry for entry in allowed or () if "://" not in entry]
+        self._folders = [os.path.realpath(os.path.expanduser(folder)) for folder in folders]  # noqa: PTH111
+
+    def require(self, path: str, prefix: str) -> None:
+        """Raise SourceError if a link below `prefix` leads a file that was found to where no input may be."""
+        if not self._bounded:
+            return
+        real = os.path.realpath(path)
+        if not any(_is_in(real, folder) for folder in (prefix, *self._folders)):
+            raise SourceError(
+                f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); take the link "
+                "away, or allow that folder",
+                got=path,
+            )
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _found(name: str, path: str) -> FoundFile:

@@ -24,7 +24,7 @@ _Folder = tuple[int, int]  # device, inode
 def is_url(entry: str) -> bool:
     """Say whether an entry names an object of another storage; ``file://`` is this machine's."""
     scheme, separator, _ = entry.partition("://")
-    return bool(separator) and scheme != "file"
+    return bool(separator) and scheme.lower() != "file"
 
 
 def is_hub_url(entry: str) -> bool:
@@ -63,10 +63,10 @@ def expand(entry: str, wanted: str | None) -> tuple[str, Iterator[str]]:
 
 def _local(entry: str) -> str:
     scheme, separator, rest = entry.partition("://")
-    if separator and scheme != "file":
+    if separator and scheme.lower() != "file":
+        # Only the scheme is repeated: the rest of a URL may hold credentials.
         raise NotAvailableError(
-            f"data_files: {entry!r} is a {scheme} URL, expected a local file, glob or directory",
-            got=entry,
+            f"data_files: got a {scheme} URL, expected a local file, glob or directory", got=f"{scheme}://"
         )
     return os.path.abspath(os.path.expanduser(rest if separator else entry))  # noqa: PTH100, PTH111 (keeps symlinks)
 

@@ -18,8 +18,8 @@ from typing import Final, final
 from tokenlake.errors import StoreError
 from tokenlake.storage.durable import open_regular
 
-LARGE: Final = 64 << 20
-"""Bytes from which on an object is sent in parts, where the storage has such."""
+LARGE: Final = 32 << 20
+"""Bytes from which on an object is sent in parts, where the storage has such; a smaller one is held in memory."""
 
 PIECE: Final = 8 << 20
 """Bytes of a part, and of what is held in memory at once of a file that is sent."""

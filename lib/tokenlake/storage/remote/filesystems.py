@@ -23,6 +23,7 @@ from fsspec.utils import get_protocol
 from tokenlake.config.references import resolve_options, scrub
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.storage.remote.failures import Failures
+from tokenlake.storage.remote.redirects import guarded
 from tokenlake.storage.remote.urls import Url
 
 _T = TypeVar("_T")
@@ -67,6 +68,25 @@ def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
         return future.result()
     finally:
         future.cancel()
+
+
+def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> _T:
+    """As :func:`on_loop`; whoever is interrupted waits until the work has cleaned up, for so many seconds."""
+    ended = threading.Event()
+
+    async def whole() -> _T:
+        try:
+            return await work
+        finally:
+            ended.set()
+
+    try:
+        return on_loop(whole())
+    except Exception:
+        raise
+    except BaseException:
+        ended.wait(seconds)
+        raise
 
 
 def close_filesystems() -> None:
@@ -123,13 +143,17 @@ def _make(url: Url, options: Mapping[str, Any], failures: Failures) -> Any:
 
 
 def _http_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Take out what aiohttp would not know: a user, a password, and queries, which go on each request."""
+    """Take out what aiohttp would not know: a user, a password, and queries, which go on each request.
+
+    Redirects are looked at before they are followed.
+    """
     given = {key: value for key, value in options.items() if key not in ("username", "password", "query")}
     if "username" in options or "password" in options:
         import aiohttp  # an optional extra
 
         auth = aiohttp.BasicAuth(str(options.get("username", "")), str(options.get("password", "")))
         given["client_kwargs"] = {**options.get("client_kwargs", {}), "auth": auth}
+    given["client_kwargs"] = guarded(given.get("client_kwargs", {}))
     return given
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 from collections.abc import AsyncGenerator
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any, Final, final
 from urllib.parse import quote
 
+from tokenlake.errors import NotFoundError
 from tokenlake.storage.remote.content import PIECE, Content
 from tokenlake.storage.remote.httpanswers import require_success, timeouts
 from tokenlake.storage.remote.objects import Found, Objects, SourceChangedError
@@ -53,7 +55,10 @@ class GcsWrites(Writes):
             asked["rewriteToken"] = answer["rewriteToken"]
 
     async def delete(self, url: Url) -> None:
-        await self._ask(url, partial(self._send, "DELETE", self._fs.base + _object(url), {}), done="deleted")
+        with contextlib.suppress(NotFoundError):
+            await self._ask(
+                url, partial(self._send, "DELETE", self._fs.base + _object(url), {}), done="deleted"
+            )
 
     def wrong(self, token: str) -> str:
         return f"generation:{int(_generation(token)) + 1}"
@@ -86,9 +91,9 @@ class GcsWrites(Writes):
             except Exception as gone:
                 if getattr(gone, "status", None) != 404:
                     raise
-                raise SourceChangedError from None
+                raise SourceChangedError("it is gone") from None
             if now.token != found.token:
-                raise SourceChangedError from None
+                raise SourceChangedError(f"{now.token}, read was {found.token}") from None
             raise
 
     async def _send(

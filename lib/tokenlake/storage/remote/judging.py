@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from tokenlake.errors import NotFoundError, StoreError, VersionConflictError
 from tokenlake.storage.base import Outcome
-from tokenlake.storage.remote.filesystems import on_loop
+from tokenlake.storage.remote.filesystems import on_loop_to_its_end
 from tokenlake.storage.remote.objects import OtherObjectError
 
 _T = TypeVar("_T")
@@ -49,7 +49,7 @@ def settle(key: str, send: Send, look: Look[_T], judge: Judge[_T], *, look_first
         if outcome is not None:
             return outcome
         try:
-            on_loop(send(token))
+            on_loop_to_its_end(send(token))
             return "created" if token is None else "replaced"
         except OtherObjectError:
             continue

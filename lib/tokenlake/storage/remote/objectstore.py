@@ -11,29 +11,26 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, final
+from typing import Any, BinaryIO, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.storage.base import Digest, Leftover, ObjectInfo, Outcome, Store
 from tokenlake.storage.conflicts import create_conflict, replace_conflict, swap_conflict
 from tokenlake.storage.durable import os_errors
+from tokenlake.storage.remote import unfinished
 from tokenlake.storage.remote.connection import Connection
 from tokenlake.storage.remote.content import LARGE, PIECE, Content, content_of, content_of_file
 from tokenlake.storage.remote.failures import OF_WRITERS
 from tokenlake.storage.remote.filesystems import on_loop
 from tokenlake.storage.remote.judging import Send, settle
-from tokenlake.storage.remote.listing import listed
 from tokenlake.storage.remote.objects import Found, SourceChangedError
-from tokenlake.storage.remote.place import folder_of, key_of, root_of, url_of
-from tokenlake.storage.remote.preflight import PROBE, try_out
+from tokenlake.storage.remote.place import root_of, url_of
+from tokenlake.storage.remote.preflight import try_out
 from tokenlake.storage.remote.scratch import Scratch
 from tokenlake.storage.remote.seeing import Hashed, Kept, see
 from tokenlake.storage.remote.store import RemoteStore
 from tokenlake.storage.remote.target import Target
 from tokenlake.storage.remote.writes import Writes
-
-_UPLOAD: Final = "upload:"
-_TRIAL: Final = "trial:"
 
 
 @final
@@ -113,10 +110,10 @@ class ObjectStore(Store):
         try:
             send = self._copying(src_key, found, dst_key)
             return self._create(dst_key, sha256, send, replace_orphan, look_first=True)
-        except SourceChangedError:
+        except SourceChangedError as error:
             raise IntegrityError(
-                f"cannot reuse {src_key} as {dst_key}: it was replaced while it was copied; nothing was made. Verify "
-                "the version it belongs to.",
+                f"cannot reuse {src_key} as {dst_key}: it was replaced while it was copied ({error}); nothing was "
+                "made. Verify the version it belongs to.",
                 file=src_key,
             ) from None
 
@@ -124,10 +121,7 @@ class ObjectStore(Store):
         url = url_of(self._root, key)
         if self.size(key) is None:
             raise NotFoundError(f"cannot delete {url}: there is no such object", key=key)
-        try:
-            on_loop(self._writes().delete(url))
-        except NotFoundError:
-            return  # an earlier try has, or another process at the same time
+        on_loop(self._writes().delete(url))
 
     def sweep_temp(self, prefix: str) -> int:
         return self._scratch.sweep(prefix)
@@ -157,28 +151,10 @@ class ObjectStore(Store):
         return self._with_temp(temp, key, sha256, swap)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        uploads = on_loop(self._connection.writes().uploads(folder_of(self._root, prefix)))
-        found = [
-            Leftover(f"{_UPLOAD}{one.id}:{key_of(self._root, one.path)}", 0, one.begun, dead=False)
-            for one in uploads
-        ]
-        found += () if prefix else self._trials()
-        return sorted([*found, *self._scratch.leftovers(prefix)], key=lambda one: one.name)
+        return unfinished.leftovers(self._connection, self._scratch, prefix)
 
     def remove_leftover(self, leftover: Leftover) -> bool:
-        if (removed := self._scratch.remove(leftover.name)) is not None:
-            return removed
-        kind, _, rest = leftover.name.partition(":")
-        if f"{kind}:" == _UPLOAD:
-            upload, _, key = rest.partition(":")
-            return on_loop(self._connection.writes().abort(url_of(self._root, key), upload))
-        if f"{kind}:" == _TRIAL and rest.startswith(PROBE):
-            there = self.size(rest) is not None
-            on_loop(self._connection.writes().delete(url_of(self._root, rest)))
-            return there
-        raise StoreError(
-            f"{leftover.name} is no upload and no temporary file; nothing was removed", key=leftover.name
-        )
+        return unfinished.remove(self._connection, self._scratch, leftover)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"  # options may hold secrets
@@ -272,13 +248,3 @@ class ObjectStore(Store):
 
     def _see(self, key: str, target: Target) -> Found:
         return see(self._connection.objects(), url_of(self._root, key), self._connection.patience, target)
-
-    def _trials(self) -> builtins.list[Leftover]:
-        """Return what preflights left behind whose process died."""
-        place = url_of(self._root, PROBE)
-        found = listed(self._connection.objects(), place, self._connection.patience, flat=True)
-        return [
-            Leftover(f"{_TRIAL}{key_of(self._root, one.path)}", one.size, one.modified or 0.0, dead=False)
-            for one in found
-            if not one.path.endswith("/")
-        ]

@@ -6,6 +6,7 @@ in silence; so each process tries once, with an object of its own, before it wri
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from typing import Final
 
@@ -94,7 +95,5 @@ def _refused(
 
 def _tidy(writes: Writes, url: Url) -> None:
     """Remove the trial's object; where that fails, gc finds it."""
-    try:
+    with contextlib.suppress(StoreError):
         on_loop(writes.delete(url))
-    except (StoreError, NotFoundError):
-        return

@@ -52,7 +52,8 @@ _TRANSIENT: Final = frozenset(
     | {"ConnectionClosedError", "ConnectTimeoutError", "ReadTimeoutError", "ResponseStreamingError"}
     | {"AioReadTimeoutError", "IncompleteReadError", "HTTPClientError", "ChunkedEncodingError", "ReadTimeout"}
     | {"ProtocolError", "ServiceRequestError", "ServiceResponseError", "IncompleteRead", "RemoteDisconnected"}
-    | {"FlexibleChecksumError"}  # of a body that was damaged on its way down
+    # Of bodies that were damaged or cut on their way down.
+    | {"FlexibleChecksumError", "ResponseParserError", "JSONDecodeError"}
 )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from tokenlake.errors import NotFoundError
 from tokenlake.storage.remote.content import Content, content_of
@@ -86,16 +86,9 @@ class S3Writes(Writes):
         upload = (await self._ask(url, partial(self._call, "create_multipart_upload", url)))["UploadId"]
         try:
             parts = await _together([partial(send, upload, index) for index in range(count)])
-            request = partial(
-                self._call,
-                "complete_multipart_upload",
-                url,
-                UploadId=upload,
-                MultipartUpload={"Parts": parts},
-                **_condition(over),
-            )
+            given = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **_condition(over)}
             try:
-                await self._ask(url, request)
+                await self._ask(url, partial(self._complete, url, given))
             except NotFoundError:
                 # The upload is gone: an earlier try has made the object of it and its answer was lost, or
                 # somebody aborted it. What is there says which.
@@ -103,6 +96,15 @@ class S3Writes(Writes):
         except BaseException:
             # Shielded: also when whoever waits for us was interrupted.
             await asyncio.shield(self._give_up(url, upload))
+            raise
+
+    async def _complete(self, url: Url, given: dict[str, Any]) -> None:
+        try:
+            await self._call("complete_multipart_upload", url, **given)
+        except Exception as error:
+            if _code(error) == "ConditionalRequestConflict":
+                # S3 asks for all parts again then, after a look at what is there.
+                raise OtherObjectError("another write was under way") from None
             raise
 
     async def _give_up(self, url: Url, upload: str) -> None:
@@ -129,8 +131,8 @@ class S3Writes(Writes):
             given["CopySourceRange"] = f"bytes={start}-{stop - 1}"
         try:
             answer = await self._ask(url, partial(self._call, "upload_part_copy", url, **given))
-        except (OtherObjectError, NotFoundError):
-            raise SourceChangedError from None
+        except (OtherObjectError, NotFoundError) as error:
+            raise SourceChangedError(str(error)) from None
         return {"PartNumber": index + 1, "ETag": answer["CopyPartResult"]["ETag"]}
 
     async def _call(self, method: str, url: Url, **given: Any) -> Any:
@@ -159,6 +161,17 @@ async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Par
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     return [part for part in found if part is not None]
+
+
+def _code(error: BaseException) -> str:
+    """Return S3's name for a failure, "" where it has none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            return str(cast("dict[str, Any]", response).get("Error", {}).get("Code", ""))
+        cause = cause.__cause__
+    return ""
 
 
 def _bucket(url: Url) -> str:

@@ -77,6 +77,8 @@ class Scratch:
         if not name.startswith(_MARK) or not file.startswith(TEMP_MARK):
             return None
         path = self._root() / prefix_path(folder) / file
+        if not self._exists():
+            return False
         try:
             path.unlink()
         except FileNotFoundError:
@@ -85,8 +87,17 @@ class Scratch:
 
     def _files(self, prefix: str) -> Iterator[Path]:
         folder = self._root() / prefix_path(prefix)
+        if not self._exists():
+            return
         for where, _, names in os.walk(folder):
             yield from (Path(where, name) for name in names if name.startswith(TEMP_MARK))
+
+    def _exists(self) -> bool:
+        """Say whether there is such a folder; StoreError where it is not this user's alone."""
+        if not os.path.lexists(self._root().parent):
+            return False
+        private(self._root().parent)
+        return True
 
     def _root(self) -> Path:
         base = Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir()).expanduser().resolve()

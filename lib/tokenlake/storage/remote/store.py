@@ -82,10 +82,15 @@ class RemoteStore(ReadStore):
     def download(self, key: str, path: Path) -> Digest:
         url = self._at(key)
         try:
-            with path.open("xb") as file:
-                return self._poured(key, Hashed(file))
+            file = path.open("xb")
         except OSError as error:
             raise StoreError(f"cannot write a copy of {url}: {error.strerror} ({path})", key=key) from error
+        try:
+            with file:
+                return self._poured(key, Hashed(file))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def size(self, key: str) -> int | None:
         try:

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tokenlake.errors import ConfigError
+from tokenlake.storage.remote.schemes import check_scheme
 
 _ALIASES: Final = {"s3a": "s3", "gcs": "gs"}
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
@@ -49,7 +50,7 @@ def parse_url(text: str, option: str = "data_files") -> Url:
         option: what holds the URL, for messages.
 
     Raises:
-        ConfigError: it holds credentials, has no host, or chains several file systems.
+        ConfigError: it holds credentials, has no host, is of a scheme that may not be read, or chains file systems.
     """
     scheme, _, rest = text.partition("://")
     scheme = scheme.lower()
@@ -67,6 +68,9 @@ def parse_url(text: str, option: str = "data_files") -> Url:
     url = Url(scheme, f"{scheme}://{host}" if host else f"{scheme}:/", path)
     _refuse_password(url, host, option)
     _refuse_signature(url, option)
+    check_scheme(scheme, option)
+    if "::" in text:
+        raise ConfigError(f"{option}: {url.root}...: file systems cannot be chained with ::")
     if not host and scheme in ("s3", "gs", "http", "https"):
         raise ConfigError(f"{option}: {text!r} names no {'host' if url.is_http else 'bucket'}", got=text)
     return url

@@ -25,7 +25,7 @@ AT_ONCE: Final = 4
 """Parts of one object that are under way at once."""
 
 _SLOWEST: Final = 50_000  # bytes a second, below which a request that sends counts as stuck
-_SLOW: Final = 1_000_000  # bytes a second, for which patience allows
+_SLOW: Final = 10_000_000  # bytes a second, for which patience allows
 
 
 @final

@@ -60,7 +60,8 @@ def _records(catalog: Catalog, parent: FoundParent, out: RowsOut) -> Mapping[int
     shuffled = out.pack is not None and out.pack.shuffle_seed is not None
     if len(parent.manifest.accounts) == 1 and not shuffled:
         return {}
-    return catalog.ledger(parent.manifest.dataset, parent.manifest.version)
+    manifest = parent.manifest
+    return catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
 
 
 def _source(parent: FoundParent, record: UnitRecord | None) -> str:

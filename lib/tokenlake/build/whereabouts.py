@@ -1,0 +1,27 @@
+"""What a worker process is at, told before it begins: who has to end a stuck worker can say where it was.
+
+A function of a user's own that never returns, or a regular expression of a tokenizer that goes astray on one text,
+cannot be stopped from inside. The parent ends the process (see :mod:`tokenlake.build.pool`) and names what was told
+last. A worker does one job at a time, so that there is one place for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tokenlake.sources.inputs import InputFile
+
+_LISTENERS: Final[list[Callable[[str], None]]] = []
+
+
+def listen(listener: Callable[[str], None]) -> None:
+    """Have `listener` told of everything from now on, in place of any other."""
+    _LISTENERS[:] = [listener]
+
+
+def begin(what: str, file: InputFile, positions: Sequence[int] | Any = ()) -> None:
+    """Tell that something is about to be done with a file, or with the records at these positions of it."""
+    for listener in _LISTENERS:
+        where = f" from {int(positions[0])} to {int(positions[-1])}" if len(positions) else ""
+        listener(f"{what} {file.source}: {file.path}" + (f", records{where}" if where else ""))

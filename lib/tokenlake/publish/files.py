@@ -1,0 +1,141 @@
+"""What of a version is published: an allow-list, and of that exactly what the manifest names with its hash.
+
+Published are the manifest, the card, the configuration, the tokenizer, the shards and the ledger (hashes and counts
+of each unit, which verifying a copy needs). Not published, ever: ``quarantine/`` (records that somebody should look
+at, not everybody), ``runs/`` (hosts and clocks), ``claim.json``, and whatever lies there without being listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Self, final
+
+from tokenlake.catalog import Catalog
+from tokenlake.errors import IntegrityError
+from tokenlake.manifest import Manifest, ShardEntry
+from tokenlake.reading.verified import verified_bytes
+from tokenlake.sources.hub.api import HubFile
+from tokenlake.storage import Layout, ReadStore
+from tokenlake.storage.layout import CARD, CONFIG, DATA, LEDGER, MANIFEST, TOKENIZER, ledger_unit
+
+OURS: Final = (MANIFEST, CARD, CONFIG, f"{DATA}/", f"{TOKENIZER}/", f"{LEDGER}/")
+"""Names of a repository that belong to the version that is published there; all others are left alone."""
+
+
+def is_published(path: str) -> bool:
+    """Return whether a file of a version may leave its store.
+
+    ::
+
+        >>> is_published("tokenizer/tokenizer.json"), is_published("quarantine/00001.parquet")
+        (True, False)
+    """
+    if path.startswith(f"{DATA}/"):
+        return path.endswith(".parquet")
+    if path.startswith(f"{LEDGER}/"):
+        return ledger_unit(path) is not None
+    return path in (MANIFEST, CARD, CONFIG) or path.startswith(f"{TOKENIZER}/")
+
+
+def is_ours(path: str) -> bool:
+    """Return whether a path of a repository is one that only a published version may have."""
+    return any(path == name or (name.endswith("/") and path.startswith(name)) for name in OURS)
+
+
+@final
+@dataclass(frozen=True)
+class Content:
+    """A file to publish.
+
+    Attributes:
+        path: relative to the version, and to the repository.
+        data: its verified bytes; None for a shard, which is read when it is sent.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    data: bytes | None = None
+
+    @cached_property
+    def blob(self) -> str | None:
+        """Git's id of the bytes, by which the Hub lists small files; None where they are not held."""
+        if self.data is None:
+            return None
+        return hashlib.sha1(b"blob %d\0" % len(self.data) + self.data, usedforsecurity=False).hexdigest()
+
+    def is_same(self, found: HubFile) -> bool:
+        """Return whether a file of a repository is this one, by size and by whichever hash the Hub tells."""
+        if found.path != self.path or found.size != self.bytes:
+            return False
+        kind, _, value = found.token.partition(":")
+        return value == self.sha256 if kind == "sha256" else value == self.blob
+
+
+@final
+@dataclass(frozen=True)
+class Published:
+    """A version as it is published: its manifest, and all files by path.
+
+    Attributes:
+        left_out: files that the manifest lists and that stay in the store.
+    """
+
+    layout: Layout
+    manifest: Manifest
+    files: tuple[Content, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """``small v3``, for people."""
+        return f"{self.layout.dataset} v{self.layout.version}"
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def texts(self) -> list[Content]:
+        """The files whose bytes are held: all but the shards."""
+        return [file for file in self.files if file.data is not None]
+
+    @property
+    def shards(self) -> list[Content]:
+        return [file for file in self.files if file.data is None]
+
+    def differing(self, found: dict[str, HubFile]) -> list[str]:
+        """Return what of a repository is not as in this version: paths missing, others, or of other bytes."""
+        wanted = {file.path: file for file in self.files}
+        wrong = {path for path, file in wanted.items() if path not in found or not file.is_same(found[path])}
+        return sorted(wrong | {path for path in found if is_ours(path) and path not in wanted})
+
+    @classmethod
+    def read(cls, store: ReadStore, dataset: str, version: int) -> Self:
+        """Read everything of a version but its shards, verified.
+
+        Raises:
+            NotFoundError: there is no such version, or a file of it is missing.
+            IntegrityError: a file is not what the manifest says.
+        """
+        layout = Layout(dataset, version)
+        manifest = Catalog(store).manifest(dataset, version)
+        raw = store.read(layout.manifest)
+        if Manifest.from_bytes(raw, layout.manifest).sha256 != manifest.sha256:
+            raise IntegrityError(f"{layout.manifest}: it changed while it was read; nothing may change it")
+        listed = {path: entry for path, entry in manifest.other_files.items() if is_published(path)}
+        texts = [
+            Content(path, entry.bytes, entry.sha256, verified_bytes(store, layout, path, entry.sha256))
+            for path, entry in listed.items()
+        ]
+        head = Content(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)
+        shards = [_shard(entry) for entry in manifest.files]
+        left_out = tuple(path for path in manifest.other_files if path not in listed)
+        ordered = sorted((head, *texts, *shards), key=lambda file: file.path)
+        return cls(layout, manifest, tuple(ordered), left_out)
+
+
+def _shard(entry: ShardEntry) -> Content:
+    return Content(entry.path, entry.bytes, entry.sha256)

@@ -1,0 +1,301 @@
+"""A dataset's repository on the Hub: what is there now, and the few changes that publishing makes.
+
+Reading goes through our own client with its retries; writing through `huggingface_hub`, which knows LFS and Xet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast, final
+from urllib.parse import quote
+
+from tokenlake.config.references import remember
+from tokenlake.errors import ConfigError, MissingExtraError, SourceError, VersionConflictError
+from tokenlake.publish.failures import explained, meaning, passing
+from tokenlake.publish.files import Content
+from tokenlake.sources.hub.api import HubFile, HubId, HubRepo, refusal, resolve_path
+from tokenlake.sources.hub.http import HubClient, Refused
+
+_T = TypeVar("_T")
+_TRIES: Final = 4
+_FIRST_WAIT: Final = 1.0  # seconds; doubles
+_REPO: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+_BRANCH: Final = re.compile(r"(?!v[0-9]+\Z|[0-9a-f]{40}\Z|refs/)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+_NO_IGNORE: Final = "# what the manifest lists is uploaded, whatever a .gitignore of the repository says\n"
+_THREADS: Final = 4
+
+
+@final
+@dataclass(frozen=True)
+class HubTarget:
+    """Where to publish.
+
+    Attributes:
+        repo: ``org/name``.
+        branch: of the repository.
+        token: None: ``HF_TOKEN``, then the saved login.
+    """
+
+    repo: str
+    branch: str = "main"
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _REPO.fullmatch(self.repo) or ".." in self.repo or "--" in self.repo:
+            raise ConfigError(
+                f"the repository {self.repo!r} is refused; expected org/name, of a dataset on the Hub"
+            )
+        if not _BRANCH.fullmatch(self.branch) or ".." in self.branch:
+            raise ConfigError(
+                f"the branch {self.branch!r} is refused; expected a name such as main, and none that reads as the tag "
+                "of a version (v3) or as a commit"
+            )
+        if self.token is not None:
+            remember([self.token])
+
+    def __repr__(self) -> str:
+        return f"HubTarget({self.repo!r}, {self.branch!r})"
+
+
+@final
+@dataclass(frozen=True)
+class HubState:
+    """What is there.
+
+    Attributes:
+        private: whether it is for those with access only.
+        head: commit of the branch, None where there is no such branch.
+        main: commit of main, None while the repository is empty.
+        tags: tag to commit.
+    """
+
+    private: bool
+    head: str | None
+    main: str | None
+    tags: dict[str, str]
+
+
+@final
+class HubRepository:
+    """One repository; asks for nothing until it is told to."""
+
+    def __init__(self, target: HubTarget) -> None:
+        """Prepare the clients.
+
+        Raises:
+            MissingExtraError: `huggingface_hub` is not installed.
+            ConfigError: there is no token at all.
+        """
+        try:
+            from huggingface_hub import HfApi, get_token
+        except ImportError as error:
+            raise MissingExtraError(
+                "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
+            ) from error
+        token = target.token or get_token()
+        if not token:
+            raise ConfigError(
+                "pushing to the Hub needs a token with write access, and there is none: log in with `hf auth login`, "
+                "set HF_TOKEN, or name the variable that holds it: --token-env NAME"
+            )
+        remember([token])
+        self.target = target
+        self._client = HubClient({"token": token})
+        self._api: Any = HfApi(endpoint=self._client.endpoint, token=token, library_name="tokenlake")
+
+    @property
+    def url(self) -> str:
+        """Its page."""
+        return f"{self._client.endpoint}/datasets/{self.target.repo}"
+
+    def state(self) -> HubState | None:
+        """Ask what is there; None: there is no such repository, as far as the token can see.
+
+        Raises:
+            ConfigError: the Hub does not accept the token.
+            SourceError: it cannot be reached.
+        """
+        info = self._get("")
+        if info is None:
+            return None
+        refs = self._get("/refs") or {}
+        branches = {entry["name"]: entry["targetCommit"] for entry in refs.get("branches") or []}
+        tags = {entry["name"]: entry["targetCommit"] for entry in refs.get("tags") or []}
+        # A repository whose visibility is not told is none that may be written to.
+        private = info.get("private") is True
+        return HubState(private, branches.get(self.target.branch), branches.get("main"), tags)
+
+    def files(self, commit: str) -> dict[str, HubFile]:
+        """List the files of a commit, by path."""
+        found = HubRepo(self._client, HubId(self.target.repo, commit)).files()
+        return {file.path: file for file in found}
+
+    def read(self, commit: str, path: str) -> bytes:
+        """Return a file of a commit."""
+        try:
+            where = resolve_path(self.target.repo, commit, path)
+            return self._client.get(where, what=f"{self.target.repo}: {path}").body
+        except Refused as error:
+            raise refusal(error, HubId(self.target.repo, commit), with_token=True) from None
+
+    def create(self, *, private: bool) -> None:
+        """Create the repository; one that is there by now is left as it is."""
+        self._call(
+            "creating the repository",
+            lambda: self._api.create_repo(
+                self.target.repo, repo_type="dataset", private=private, exist_ok=True
+            ),
+        )
+
+    def create_branch(self, start: str | None) -> None:
+        """Create the target's branch where `start` is."""
+        self._call(
+            f"creating the branch {self.target.branch}",
+            lambda: self._api.create_branch(
+                self.target.repo,
+                repo_type="dataset",
+                branch=self.target.branch,
+                revision=start,
+                exist_ok=True,
+            ),
+        )
+
+    def upload(self, files: Sequence[tuple[Content, Path | None]]) -> list[Any]:
+        """Send the contents of files, without making them visible; return what :meth:`commit` takes.
+
+        Contents that the Hub has already are not sent again. A path is not needed any more after this.
+
+        Args:
+            files: with, for those whose bytes are not held, a file of this machine with the same bytes.
+        """
+        from huggingface_hub import CommitOperationAdd
+
+        made: list[Any] = []
+        for file, path in files:
+            addition: Any = CommitOperationAdd(
+                file.path, cast("Any", path if file.data is None else file.data)
+            )
+            # Known, and just compared: hashing it once more would only take time.
+            addition.upload_info.sha256 = bytes.fromhex(file.sha256)
+            made.append(addition)
+        what = files[0][0].path if len(files) == 1 else f"{len(files)} files"
+        with _no_bars():
+            self._call(
+                f"uploading {what}",
+                lambda: self._api.preupload_lfs_files(
+                    self.target.repo,
+                    made,
+                    repo_type="dataset",
+                    revision=self.target.branch,
+                    num_threads=_THREADS,
+                    gitignore_content=_NO_IGNORE,
+                ),
+                tries=1,  # what is worth another try has had several
+            )
+        for addition in made:
+            if not addition._is_uploaded and isinstance(addition.path_or_fileobj, str):
+                # The Hub keeps it in git itself, and the file is about to go.
+                addition.path_or_fileobj = Path(addition.path_or_fileobj).read_bytes()
+        return made
+
+    def commit(
+        self, additions: list[Any], deleted: Sequence[str], message: str, about: str, parent: str
+    ) -> None:
+        """Make one commit of all, on top of `parent`.
+
+        Raises:
+            VersionConflictError: the branch is elsewhere by now.
+            StoreError: the Hub could not be reached; the commit may have been made all the same.
+        """
+        from huggingface_hub import CommitOperationDelete
+
+        operations = [*additions, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
+        with _no_bars():
+            self._call(
+                "committing",
+                lambda: self._api.create_commit(
+                    self.target.repo,
+                    operations,
+                    commit_message=message,
+                    commit_description=about,
+                    repo_type="dataset",
+                    revision=self.target.branch,
+                    parent_commit=parent,
+                ),
+                tries=1,
+            )
+
+    def tag(self, name: str, commit: str, message: str) -> None:
+        """Name a commit; VersionConflictError if the name is another one's."""
+        try:
+            self._call(
+                f"tagging {name}",
+                lambda: self._api.create_tag(
+                    self.target.repo, tag=name, tag_message=message, revision=commit, repo_type="dataset"
+                ),
+            )
+        except VersionConflictError:
+            state = self.state()
+            if state is None or state.tags.get(name) != commit:
+                raise
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        what = f"{self.target.repo} on the Hub"
+        try:
+            answer = self._client.get(f"/api/datasets/{quote(self.target.repo)}{path}", what=what)
+        except Refused as error:
+            if error.code == "RepoNotFound" or error.status == 404:
+                return None
+            raise meaning(error.status, error.said, self.target.repo, "asking what is there") from None
+        try:
+            return cast("dict[str, Any]", json.loads(answer.body))
+        except ValueError as error:
+            raise SourceError(
+                f"{what}: {self._client.endpoint} does not answer as the Hub does; check HF_ENDPOINT"
+            ) from error
+
+    def _call(self, doing: str, action: Callable[[], _T], *, tries: int = _TRIES) -> _T:
+        attempt = 0
+        while True:
+            try:
+                return action()
+            except (OSError, ValueError, RuntimeError, self._fault) as error:
+                attempt += 1
+                if attempt == tries or not passing(error):
+                    raise explained(error, self.target.repo, doing) from None
+                time.sleep(_FIRST_WAIT * 2 ** (attempt - 1))
+
+    @cached_property
+    def _fault(self) -> type[Exception]:
+        """The root of what the HTTP library of `huggingface_hub` raises; releases differ in the library."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        return cast("type[Exception]", HfHubHTTPError.__bases__[0])
+
+
+@contextmanager
+def _no_bars() -> Generator[None]:
+    """Silence the bars of `huggingface_hub`: progress is told by whoever shows ours."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    # A variable that says yes or no is the user's word; the functions would only warn.
+    ours = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
+    if ours:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        if ours:
+            enable_progress_bars()

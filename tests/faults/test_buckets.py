@@ -1,0 +1,211 @@
+"""Buckets that break down: every request of every operation of a store, with every fault.
+
+After each the operation ends as it does undisturbed, there is what there is undisturbed, and no upload is left
+but those that nobody ever learnt of, which gc finds. An answer that says something wrong without an error
+counts as silent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.faults.conftest import Cases
+from tests.object_store_support import (
+    CLOUDS,
+    Bucket,
+    bucket_on,
+    environment,
+    sha256,
+    small_parts,
+    written,
+)
+from tests.servers.base import Fault, Request
+from tokenlake.errors import TokenlakeError
+from tokenlake.storage import Store
+from tokenlake.storage.base import Digest
+
+SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000  # the second in three parts
+HASH: Final = {data: sha256(data) for data in (SMALL, LARGE)}
+
+Operation = Callable[[Store, str], Any]
+"""Does something below a prefix, and returns what a caller learns of it."""
+
+
+def publish(store: Store, prefix: str, data: bytes) -> Any:
+    temp, digest = written(store, data, prefix)
+    return store.publish(temp, f"{prefix}/new", digest)
+
+
+def replace(store: Store, prefix: str) -> Any:
+    temp, digest = written(store, LARGE, prefix)
+    return store.replace(temp, f"{prefix}/small", digest, HASH[SMALL])
+
+
+def digest(store: Store, prefix: str) -> Any:
+    return looking_twice(lambda: store.digest(f"{prefix}/large"))
+
+
+def download(store: Store, prefix: str) -> Any:
+    def once() -> Digest:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "x"
+            found = store.download(f"{prefix}/large", path)
+            assert sha256(path.read_bytes()) == found.sha256
+            return found
+
+    return looking_twice(once)
+
+
+def looking_twice(look: Callable[[], Digest]) -> Digest:
+    """Return what an object is to somebody who knows its hash: a large one has no other checksum on S3."""
+    found = look()
+    return found if found.sha256 == HASH[LARGE] else look()
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "put_new": lambda store, prefix: store.put_new(f"{prefix}/new", SMALL),
+    "put_new equal": lambda store, prefix: store.put_new(f"{prefix}/small", SMALL),
+    "put_new over an orphan": lambda store, prefix: store.put_new(
+        f"{prefix}/small", b"other", replace_orphan=lambda: True
+    ),
+    "publish": lambda store, prefix: publish(store, prefix, SMALL),
+    "publish in parts": lambda store, prefix: publish(store, prefix, LARGE),
+    "link": lambda store, prefix: store.link(f"{prefix}/small", f"{prefix}/new", HASH[SMALL]),
+    "link in parts": lambda store, prefix: store.link(f"{prefix}/large", f"{prefix}/new", HASH[LARGE]),
+    "swap": lambda store, prefix: store.swap(f"{prefix}/small", b"other", SMALL),
+    "swap to create": lambda store, prefix: store.swap(f"{prefix}/new", b"other", None),
+    "replace": replace,
+    "delete": lambda store, prefix: store.delete(f"{prefix}/small"),
+    "read": lambda store, prefix: store.read(f"{prefix}/small"),
+    "digest": lambda store, prefix: store.digest(f"{prefix}/small"),
+    "digest of parts": digest,
+    "download": download,
+    "list": lambda store, prefix: [(one.key.partition("/")[2], one.size) for one in store.list(prefix)],
+    "leftovers": lambda store, prefix: store.leftovers(prefix),
+}
+
+FAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "slow down": {"status": 503, "code": "SlowDown"},
+    "error": {"status": 500},
+    "conflict": {"status": 409, "code": "ConditionalRequestConflict"},
+    "drop before": {"drop": True},
+    "commit then drop": {"drop": True, "commits": True},
+    "commit then 500": {"status": 500, "commits": True},
+    "flipped body": {"flip": True},
+    "short clean body": {"short": True},
+    "truncated answer": {"after": 5},
+    "delay": {"wait": 0.05},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault of the so-manieth request of an operation."""
+
+    operation: str
+    request: int
+    asked: str
+    fault: str
+
+    def __str__(self) -> str:
+        return f"{self.operation}, request {self.request} ({self.asked}), {self.fault}"
+
+
+def carries(request: Request) -> bool:
+    """Say whether the bytes of an object travel with a request, up or down; only those have checksums."""
+    if request.method == "GET":
+        return "alt=media" in request.path or not any(
+            mark in request.path for mark in ("/storage/v1/", "list-type", "uploads", "/o?")
+        )
+    return "uploadType" in request.path or (
+        request.method == "PUT" and "x-amz-copy-source" not in request.headers
+    )
+
+
+def sensible(request: Request, fault: str) -> bool:
+    if fault in ("commit then drop", "commit then 500", "conflict"):
+        return request.method not in ("GET", "HEAD")
+    if fault in ("flipped body", "short clean body"):
+        # Bits of an answer that is no object are TLS's to keep.
+        return carries(request)
+    if fault == "truncated answer":
+        return request.method == "GET"
+    return True
+
+
+def setting(bucket: Bucket, store: Store, prefix: str) -> None:
+    """What is there before: put by the store itself, with the checksums that it sends."""
+    for name, data in {"small": SMALL, "large": LARGE}.items():
+        temp, digest = written(store, data, prefix)
+        store.publish(temp, f"{prefix}/{name}", digest)
+    bucket.server.log.clear()
+
+
+def nth(number: int) -> Callable[[Request], bool]:
+    count: Iterator[int] = iter(range(number + 1))
+
+    def applies(_: Request) -> bool:
+        return next(count, number + 1) == number
+
+    return applies
+
+
+@pytest.mark.parametrize("scheme", CLOUDS)
+def test_every_request_with_every_fault(scheme: str, tmp_path: Path, cases: Cases) -> None:
+    with environment(tmp_path) as patch, bucket_on(scheme) as bucket:
+        small_parts(patch)
+        store = bucket.ready()
+        found: list[Case] = []
+        undisturbed: dict[str, tuple[Any, dict[str, bytes]]] = {}
+        for index, (name, operation) in enumerate(OPERATIONS.items()):
+            prefix = f"plain{index}"
+            setting(bucket, store, prefix)
+            result = operation(store, prefix)
+            undisturbed[name] = result, tails(bucket.inside(store, prefix))
+            for number, request in enumerate(bucket.server.log):
+                asked = f"{request.method} {request.path.partition('?')[2][:20]}".strip()
+                found += (Case(name, number, asked, fault) for fault in FAULTS if sensible(request, fault))
+        for index, case in enumerate(cases.choose(found, sample=40)):
+            survive(bucket, store, f"case{index}", case, undisturbed[case.operation], cases)
+
+
+def tails(inside: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {key.partition("/")[2]: data for key, data in inside.items()}
+
+
+def survive(
+    bucket: Bucket,
+    store: Store,
+    prefix: str,
+    case: Case,
+    undisturbed: tuple[Any, dict[str, bytes]],
+    cases: Cases,
+) -> None:
+    setting(bucket, store, prefix)
+    bucket.server.faults.append(Fault(applies=nth(case.request), **FAULTS[case.fault]))
+    wanted, inside = undisturbed
+    kind = f"{'s3' if bucket.scheme == 's3' else 'gcs'}: {case.fault}"
+    try:
+        result = OPERATIONS[case.operation](store, prefix)
+    except TokenlakeError as error:
+        bucket.server.faults.clear()
+        cases.add(kind, survived=False, note=f"{case}: {error}")
+        return
+    met = not bucket.server.faults
+    bucket.server.faults.clear()
+    # After a lost answer the second try finds what the first one wrote.
+    right = result == wanted or (wanted in ("created", "replaced") and result == "equal")
+    whole = tails(bucket.inside(store, prefix)) == inside
+    left = store.leftovers(prefix)
+    unknown = case.fault.startswith("commit") and case.asked.startswith("POST uploads")
+    swept = all(store.remove_leftover(one) for one in left) and bucket.uploads() == 0
+    fine = met and right and whole and len(left) == unknown and swept
+    note = f"{case}: met {met}, got {result!r:.200}, whole {whole}, left {left}"
+    cases.add(kind, survived=fine, silent=not (right and whole), note=note)

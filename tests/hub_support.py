@@ -1,0 +1,30 @@
+"""A Hub on loopback for a user who may write, for tests of what is published there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants as hub_constants
+from huggingface_hub.utils import _http as hub_http
+
+from tests.servers.hub import TOKEN, HubServer, hub
+from tokenlake.publish import repository as repositories
+from tokenlake.sources.hub import http as hubhttp
+
+
+def writable_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubServer]:
+    """Yield a Hub for a user with a token; over LFS, because Xet has servers of its own. Waits are short."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)  # read when the package was imported
+    monkeypatch.setattr(hub_constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(folder / "no-token"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr(hubhttp, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(repositories, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(hub_http.time, "sleep", lambda seconds: None)
+    with hub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+        yield running
