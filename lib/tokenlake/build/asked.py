@@ -44,8 +44,10 @@ class Asked:
     def of(cls, config: PipelineConfig, fingerprint: str) -> Self:
         """Return what is kept of a run of this process."""
         directory = str(Path.cwd())
-        # A push needs its token, a build does not.
-        config = config.model_copy(update={"save": config.save.model_copy(update={"hub_token": None})})
+        # A push needs its token, a build does not; and who repairs a store has opened it.
+        options = config.save.storage_options
+        own = {"hub_token": None, "storage_options": None if literal_secrets(options) else options}
+        config = config.model_copy(update={"save": config.save.model_copy(update=own)})
         if secrets := literal_secrets(config):
             return cls(fingerprint, directory, None, f"it holds secrets themselves: {', '.join(secrets)}")
         found = config.model_dump(mode="json")
