@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.reading_support import lake_of
 from tests.remote_store_support import Served, files_of, serving
+from tests.servers.s3 import KEY, SECRET
 from tests.store_support import copy_store
 from tokenlake.catalog import Catalog
 from tokenlake.cli.app import main
@@ -182,7 +183,9 @@ def test_a_tag_of_a_version_that_was_replaced_or_is_gone(copy: Path) -> None:
 @pytest.fixture(params=["http", "s3"])
 def served(request: pytest.FixtureRequest, lake: Store) -> Iterator[Served]:
     files = {key: data for key, data in files_of(lake).items() if key.startswith("learned/")}
-    with serving(request.param, files) as there:
+    with pytest.MonkeyPatch.context() as patch, serving(request.param, files) as there:
+        patch.setenv("LAKE_KEY", KEY)
+        patch.setenv("LAKE_SECRET", SECRET)
         yield there
 
 
