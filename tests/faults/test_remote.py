@@ -36,6 +36,7 @@ from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import TokenlakeError
 from tokenlake.storage import open_store
+from tokenlake.storage.remote import content, objectstore
 from tokenlake.verify import verify
 
 _READS: Final = ("get", "head", "list", "stat")
@@ -195,6 +196,10 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LAKE_SECRET", SECRET)
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "3")
+    # Shards are sent and copied in parts, the small files around them at once.
+    monkeypatch.setattr(content, "LARGE", 4096)
+    monkeypatch.setattr(objectstore, "LARGE", 4096)
+    monkeypatch.setattr(objectstore, "PIECE", 4096)
 
 
 def _ground(
