@@ -197,9 +197,9 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "3")
     # Shards are sent and copied in parts, the small files around them at once.
-    monkeypatch.setattr(content, "LARGE", 4096)
-    monkeypatch.setattr(objectstore, "LARGE", 4096)
-    monkeypatch.setattr(objectstore, "PIECE", 4096)
+    monkeypatch.setattr(content, "LARGE", 1000)
+    monkeypatch.setattr(objectstore, "LARGE", 1000)
+    monkeypatch.setattr(objectstore, "PIECE", 1000)
 
 
 def _ground(
