@@ -33,7 +33,7 @@ DECODED: Final = 150.0  # Mtok per CPU second, at least
 PEAK_BYTES: Final = 500 * 10**6
 _BUILT: Final = "corpus"
 _LARGE: Final = "large"
-_COPIES: Final = 5
+_COPIES: Final = 12
 
 
 @dataclass(slots=True, kw_only=True)

@@ -308,7 +308,20 @@ def test_help_lists_all_commands_and_imports_nothing_heavy() -> None:
     began = time.process_time()
     result = _tokenlake("--help")
     assert result.returncode == 0, began
-    for name in ("plan", "run", "schema", "ls", "show", "verify", "peek", "sql", "tag", "explain"):
+    for name in (
+        "plan",
+        "run",
+        "schema",
+        "ls",
+        "show",
+        "verify",
+        "peek",
+        "sql",
+        "tag",
+        "explain",
+        "gc",
+        "diff",
+    ):
         assert f"\n  {name} " in result.stdout
     heavy = "import sys; from tokenlake.cli.app import main; main(['--help']); print(sorted(sys.modules))"
     root = Path(__file__).resolve().parents[1]
@@ -327,7 +340,8 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["plan", "run", "schema", "ls", "show", "verify", "peek", "sql", "tag", "explain"]
+    "command",
+    ["plan", "run", "schema", "ls", "show", "verify", "peek", "sql", "tag", "explain", "gc", "diff"],
 )
 def test_every_command_explains_itself(capsys: Output, command: str) -> None:
     assert main([command, "--help"]) == 0

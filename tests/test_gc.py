@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.store_support import build_store, copy_store, settings
+from tests.store_support import build_store, copy_store
+from tests.store_support import settings as build_settings
 from tests.test_catalog import commit
 from tokenlake.build.runner import build_dataset
 from tokenlake.build.session import BuildSession
@@ -198,7 +202,7 @@ def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenize
     (root / "pages").mkdir()
     (root / "notes" / "a.txt").write_text("One line.\nAnother one.\n")
     (root / "pages" / "b.jsonl").write_text('{"text": "A page."}\n')
-    config = settings(root, tokenizer_dir)
+    config = build_settings(root, tokenizer_dir)
     session = BuildSession.open(config)
     store = LocalStore(root / "store")
     age(root / "store", 8)
@@ -215,7 +219,7 @@ def test_resuming_an_old_build_makes_it_young(tmp_path: Path, tokenizer_dir: Pat
     (tmp_path / "pages").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("One line.\n")
     (tmp_path / "pages" / "b.jsonl").write_text('{"text": "A page."}\n')
-    config = settings(tmp_path, tokenizer_dir)
+    config = build_settings(tmp_path, tokenizer_dir)
     BuildSession.open(config)
     age(tmp_path / "store", 8)
     BuildSession.open(config)
@@ -349,6 +353,79 @@ def test_a_folder_without_claim_and_manifest_is_not_ours(store: LocalStore, tmp_
     assert [each.name for each in report.kept] == ["code/v1"]
 
 
+# Any store
+
+
+THINGS = st.tuples(
+    st.sampled_from(["building", "committing", "swept", "damaged", "stray", "temporary", "dead"]),
+    st.booleans(),
+)
+
+
+@settings(max_examples=8)
+@given(st.lists(THINGS, max_size=8))
+def test_whatever_lies_in_a_store(built: Path, things: list[tuple[str, bool]]) -> None:
+    """What counts is untouched, what is young stays, the rest goes, and a dry run says exactly that before."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = copy_store(built, Path(folder) / "lake")
+        age(root, 100)
+        store = LocalStore(root)
+        machine = store.temp("").name.removeprefix(".tmp-").split(f"-{os.getpid()}-")[0]
+        gone, stays = set[str](), files(root)
+        for index, (kind, old) in enumerate(things):
+            added = _put(store, root, kind, index, machine)
+            age(root / added.pop(), 8 if old else 1)
+            for path in added:
+                age(root / path, 8)
+            after = files(root) - stays - gone
+            kept = {path for path in after if path.endswith("claim.json")}
+            goes = kind in ("swept", "dead") or old
+            gone |= after - kept if goes else set()
+            stays |= kept if goes else after
+        planned, report = week(store, dry_run=True), week(store)
+        assert (report.removed, report.swept, report.kept) == (planned.removed, planned.swept, planned.kept)
+        assert {each.name for each in report.removed} == gone
+        closed = {
+            f"small/v{each.version}/manifest.json"
+            for each in report.swept
+            if each.was not in ("building", "swept")
+        }
+        assert files(root) == stays | closed
+        for version in (1, 2):
+            assert {problem.problem for problem in verify(store, "small", version, deep=True).problems} <= {
+                "unlisted"
+            }
+        for index, (kind, old) in enumerate(things):
+            if (
+                kind in ("building", "committing")
+                and not old
+                and not any(k == "damaged" and not o for k, o in things)
+            ):
+                assert Catalog(store).claim("small", f"{index:064x}", {}) == ClaimResult(
+                    index + 10, "resumed"
+                )
+        assert (week(store).removed, week(store).swept) == ((), ())
+
+
+def _put(store: LocalStore, root: Path, kind: str, index: int, machine: str) -> list[str]:
+    """Put something into a store, and return its files; the last one says how old it is."""
+    if kind == "stray":
+        path = root / f"small/v1/data/stray-{index}"
+        path.write_bytes(b"stray")
+        return [path.relative_to(root).as_posix()]
+    if kind in ("temporary", "dead"):
+        dead = kind == "dead"
+        path = temporary(root / "small/v2", pid=2**22 + index, machine=machine if dead else "elsewhere")
+        return [path.relative_to(root).as_posix()]
+    layout = Layout("small", index + 10)
+    claim = Claim(dataset="small", version=layout.version, fingerprint=f"{index:064x}", meta={})
+    data = claim.turned("building" if kind == "damaged" else kind).to_bytes()  # pyright: ignore[reportArgumentType]
+    store.put_new(layout.claim, data[:-3] if kind == "damaged" else data)
+    store.put_new(layout.key("data/part"), b"part")
+    store.put_new(layout.ledger(0), b"record")
+    return [layout.claim, layout.key("data/part"), layout.ledger(0)]
+
+
 # Names, spans, the command
 
 
@@ -448,7 +525,7 @@ def test_reuse_survives_the_loss_of_what_it_reuses(built: Path, tmp_path: Path, 
         path.unlink()
     _, data = Catalog(store).stored_claim("small", 2)
     store.swap(layout.claim, Claim(dataset="small", version=2, fingerprint=A, meta={}).to_bytes(), data)
-    config = settings(built.parent, tokenizer_dir) | {"save": {"output_dir": str(copy)}}
+    config = build_settings(built.parent, tokenizer_dir) | {"save": {"output_dir": str(copy)}}
     result = build_dataset(config, workers=1)
     assert (result.version, result.units_reused) == (3, 0)
     assert verify(store, "small", 3, deep=True).ok

@@ -27,6 +27,7 @@ from tokenlake.publish import repository as repositories
 from tokenlake.publish.files import Content
 from tokenlake.storage import open_store
 from tokenlake.storage.local import LocalStore
+from tokenlake.verify import verify
 
 # huggingface_hub's own call of its HTTP library.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -408,5 +409,18 @@ def test_what_arrived_is_readable(
     loaded = datasets.load_dataset(folder, split="train", cache_dir=str(tmp_path / "cache"))
     ours = open_dataset(tmp_path / "lake", "small@v1")
     assert loaded["input_ids"][:] == ours.read(0, len(ours)).column("input_ids").to_pylist()
+    # What `hf download --local-dir` leaves beside it.
+    (tmp_path / "lake/small/v1/.gitattributes").write_text("")
+    (tmp_path / "lake/small/v1/.cache/huggingface").mkdir(parents=True)
+    (tmp_path / "lake/small/v1/.cache/huggingface/x.lock").write_text("")
+    copy = open_store(tmp_path / "lake")
+    assert verify(copy, "small", 1, deep=True).ok
+    (tmp_path / "lake/small/v1/claim.json").write_bytes((store / "small/v1/claim.json").read_bytes())
+    problems = {(problem.path, problem.problem) for problem in verify(copy, "small", 1).problems}
+    assert problems == {
+        ("quarantine/00001.parquet", "missing"),
+        (".gitattributes", "unlisted"),
+        (".cache/huggingface/x.lock", "unlisted"),
+    }
     assert len(ours) == json.loads((Path(folder) / "manifest.json").read_text())["splits"]["train"]["rows"]
     shutil.rmtree(tmp_path / "lake")

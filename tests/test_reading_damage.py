@@ -5,15 +5,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.reading_shards import another, assert_same, groups_of, ours, packed_rows, shard_path, stored
 from tokenlake.errors import IntegrityError
 from tokenlake.reading import StoredRows
+from tokenlake.reading.runs import one_batch
+from tokenlake.reading.storedrows import check_values
+from tokenlake.schema import tokens_schema
 from tokenlake.storage import Store, open_store
 
 _LENGTH, _GROUP = 7, 12
@@ -123,7 +129,7 @@ def test_segments_that_a_page_header_hides_are_missed(tmp_path: Path) -> None:
     shard_path(tmp_path).write_bytes(data[:values] + bytes([5 << 1]) + data[values + 1 :])
     with (
         StoredRows(open_store(tmp_path), rows.manifest, "train") as again,
-        pytest.raises(IntegrityError, match="5 segments; expected 6, as the footer says"),
+        pytest.raises(IntegrityError, match="its pages hold 1 values fewer than the 6 of the footer"),
     ):
         again.packed(0, loss_mask=False)
 
@@ -140,3 +146,85 @@ def test_a_row_group_that_the_footer_has_not_is_damage(tmp_path: Path) -> None:
                 again.packed(group, loss_mask=False)
         with pytest.raises(IntegrityError, match="the footer cannot be read: it has 2 row groups"):
             again.bytes_of(2)
+
+
+# What Arrow decodes is believed by Arrow: footers and headers of pages have no checksums.
+
+
+def _texts(root: Path, lists: list[list[int]]) -> tuple[StoredRows, bytes]:
+    """Rows of many lengths, one row group; as other writers lay them, so that Arrow decodes them all the same."""
+    table = pa.table(
+        {
+            "input_ids": lists,
+            "file": [1] * len(lists),
+            "position": range(len(lists)),
+            "note": ["x"] * len(lists),
+        },
+        schema=tokens_schema(kept=[("note", pa.large_string())]),
+    )
+    data = ours(table, len(lists))
+    rows = stored(root, [data], 4)
+    config = {"build": {"kept": [["note", "large_string"]]}}
+    manifest = replace(rows.manifest, kind="tokens", seq_length=None, config=config)
+    return StoredRows(open_store(root), manifest, "train"), data
+
+
+def test_values_that_a_page_header_hides_are_missed_in_any_list(tmp_path: Path) -> None:
+    rows, data = _texts(tmp_path, [[5], [], [6, 7]])
+    assert rows.read(0)["input_ids"].to_pylist() == [[5], [], [6, 7]]
+    begin = rows._ranges.of(0)[1].chunk(0, "input_ids").begin
+    at = data.index(bytes([0x1C, 0x15, 4 << 1, 0x15, 0x00]), begin) + 2
+    shard_path(tmp_path).write_bytes(data[:at] + bytes([3 << 1]) + data[at + 1 :])
+    rows.close()
+    with pytest.raises(IntegrityError, match="as the footer says"):
+        rows.read(0)
+
+
+def test_types_that_a_footer_changes_are_missed(tmp_path: Path) -> None:
+    rows, data = _texts(tmp_path, [[5], [6, 7]])
+    assert rows.read(0)["note"].type == pa.large_string()
+    at = data.index(b"ARROW:schema")
+    shard_path(tmp_path).write_bytes(data[:at] + b"ARROW.schema" + data[at + 12 :])
+    rows.close()
+    with pytest.raises(IntegrityError, match="note is string; expected large_string, by the manifest"):
+        rows.read(0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_flipped_bit_of_whole_rows_is_an_error_or_changes_nothing(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    rows, data = _texts(tmp_path, [[dice.randrange(9)] * dice.randrange(5) for _ in range(20)])
+    whole, wrong = rows.read(0), 0
+    for each in _flipped(data, 300, seed):
+        shard_path(tmp_path).write_bytes(each)
+        rows.close()
+        try:
+            got = rows.read(0)
+        except IntegrityError:
+            wrong += 1
+        else:
+            assert got.equals(whole)
+    assert wrong > 150
+
+
+def test_counts_of_values_are_those_of_parquet(tmp_path: Path) -> None:
+    """Of any nesting, nulls and empty lists included: what our count says is what a writer wrote."""
+    item = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.list_(pa.int8())))])
+    table = pa.table(
+        {
+            "lists": pa.array([[1, 2], None, [], [3]], pa.list_(pa.int32())),
+            "nested": pa.array([[[1], []], [], None, [None, [2, 3]]], pa.list_(pa.large_list(pa.int8()))),
+            "structs": pa.array(
+                [[{"a": 1, "b": [[1], []]}, None], [], [{"a": None, "b": None}], None], pa.list_(item)
+            ),
+            "fixed": pa.array([[1, 2], [3, 4], [5, 6], [7, 8]], pa.list_(pa.int32(), 2)),
+            "text": ["a", None, "", "b"],
+        }
+    )
+    path = tmp_path / "x.parquet"
+    pq.write_table(table, path)
+    group = pq.read_metadata(path).row_group(0)
+    expected = np.array([group.column(index).num_values for index in range(group.num_columns)])
+    check_values(one_batch(pq.read_table(path)), expected)
+    with pytest.raises(ValueError, match="as the footer says"):
+        check_values(one_batch(pq.read_table(path)), expected - 1)

@@ -21,15 +21,15 @@ from tests.parquet_by_hand import dictionary_bomb
 from tests.sources_support import Source, faults, one, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.predicate.where import ColumnRange
+from tokenlake.reading.pageheaders import Page, walk_pages
+from tokenlake.reading.pagethrift import read_struct
 from tokenlake.sources import FileRange, read_rows, split_file
 from tokenlake.sources.inputbytes import InputBytes, LocalBytes
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import steps
 from tokenlake.sources.parquet.footer import row_group_starts
-from tokenlake.sources.parquet.pages import Page, walk_pages
 from tokenlake.sources.parquet.reader import read_parquet
 from tokenlake.sources.parquet.steps import Steps
-from tokenlake.sources.parquet.thrift import read_struct
 from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.want import Want
 

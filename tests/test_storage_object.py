@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.object_store_support import CLOUDS, Bucket, bucket_on, environment, sha256, written
+from tests.object_store_support import CLOUDS, Bucket, bucket_on, environment, sha256, small_parts, written
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.storage import StoreAddress, open_read_store, open_store
@@ -26,7 +26,8 @@ LIB = Path(__file__).resolve().parents[1] / "lib"
 
 @pytest.fixture(scope="module", params=CLOUDS)
 def bucket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    with environment(tmp_path_factory.mktemp("scratch")), bucket_on(request.param) as bucket:
+    with environment(tmp_path_factory.mktemp("scratch")) as patch, bucket_on(request.param) as bucket:
+        small_parts(patch)
         yield bucket
 
 
@@ -87,7 +88,7 @@ class TestPutNew:
 
 class TestPublish:
     def test_a_file_becomes_an_object_and_its_temporary_name_is_gone(self, bucket: Bucket) -> None:
-        store, data = bucket.ready(), os.urandom(3_000_000)
+        store, data = bucket.ready(), os.urandom(700_000)
         temp, digest = written(store, data)
         assert store.publish(temp, "corpus/v1/data/x.parquet", digest) == "created"
         assert not temp.exists()
@@ -158,7 +159,7 @@ class TestReading:
 
 
 class TestLink:
-    @pytest.mark.parametrize("size", [0, 10, 9_000_000])
+    @pytest.mark.parametrize("size", [0, 10, 600_000])
     def test_a_copy_is_made_by_the_storage(self, bucket: Bucket, size: int) -> None:
         store, data = bucket.ready(), os.urandom(size)
         temp, digest = written(store, data)
@@ -172,7 +173,7 @@ class TestLink:
 
     def test_a_damaged_source_is_not_copied(self, bucket: Bucket) -> None:
         store = bucket.ready()
-        for size in (10, 9_000_000):
+        for size in (10, 600_000):
             bucket.put(store, "damaged", b"x" * size)
             with pytest.raises(IntegrityError, match="expected " + sha256(b"whole")):
                 store.link("damaged", "copy", sha256(b"whole"))
@@ -181,7 +182,7 @@ class TestLink:
         assert set(bucket.inside(store)) == {"damaged", "ready"}
 
     def test_a_target_that_is_there(self, bucket: Bucket) -> None:
-        store, data = bucket.ready(), b"x" * 9_000_000
+        store, data = bucket.ready(), b"x" * 600_000
         for source in (data, b"few"):
             bucket.put(store, "source", source)
             bucket.put(store, "target", b"theirs")

@@ -107,7 +107,7 @@ def test_it_is_a_dictionary(bucket: Bucket) -> None:
     run_state_machine_as_test(
         Model,
         settings=settings(
-            max_examples=10,
+            max_examples=6,
             stateful_step_count=15,
             deadline=None,
             phases=[

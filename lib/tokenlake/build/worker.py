@@ -2,7 +2,8 @@
 
 A line ``{"op": "blocks", "values": {...}}`` holds values of secret blocks for the jobs that follow; it has no answer.
 
-Answers are ``{"progress": {...}}`` and ``{"at": TEXT}``, what is done next, any number of times, then ``{"result": ..., "rss": bytes}`` or
+Answers are ``{"progress": {...}}`` and ``{"at": TEXT}``, what is done next, any number of times, then
+``{"result": ..., "rss": bytes}`` or
 ``{"error": {"type", "message", "details"}, "rss": bytes}``. An unexpected exception is an error of type
 ``WorkerError`` whose message ends with the traceback: a bug should be seen, and the pool should live.
 """

@@ -42,11 +42,14 @@ class Catalog:
             )
         return self.store
 
-    def datasets(self) -> list[str]:
-        """Return the sorted names of datasets with at least one version, committed or being built."""
-        return [
-            name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name) and self._is_there(name)
-        ]
+    def datasets(self, *, swept: bool = False) -> list[str]:
+        """Return the sorted names of datasets with at least one version, committed or being built.
+
+        Args:
+            swept: also those of which there are only numbers whose build was given up and removed.
+        """
+        names = (name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name))
+        return [name for name in names if self._is_there(name, swept)]
 
     def versions(self, dataset: str, *, swept: bool = False) -> list[VersionInfo]:
         """Return the versions that are committed or being built, ascending; NotFoundError if there are none.
@@ -241,9 +244,9 @@ class Catalog:
         found = (state_of(self.store, Layout(dataset, version)) for version in self._numbers(dataset))
         return [info for info in found if info is not None]
 
-    def _is_there(self, dataset: str) -> bool:
+    def _is_there(self, dataset: str, swept: bool = False) -> bool:
         found = (state_of(self.store, Layout(dataset, version)) for version in self._numbers(dataset))
-        return any(info is not None and not info.swept for info in found)
+        return any(info is not None and (swept or not info.swept) for info in found)
 
     def _require_committed(self, dataset: str, version: int) -> None:
         if is_committed(self.store, Layout(dataset, version)):

@@ -34,16 +34,20 @@ def ls(
     name: Annotated[str | None, Parameter(help="Only this dataset.")] = None,
     /,
     *,
+    swept: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Also numbers whose builds gc removed.")
+    ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """List the datasets of a store and their versions.
 
-    A version in progress has no figures yet: it exists for readers when it is committed.
+    A version in progress has no figures yet: it exists for readers when it is committed. The number of a build that gc
+    removed stays taken.
     """
     catalog = Catalog(open_store(store_url(store)))
-    names = catalog.datasets() if name is None else [name]
-    lines = [line for each in names for line in _lines(catalog, each)]
+    names = catalog.datasets(swept=swept) if name is None else [name]
+    lines = [line for each in names for line in _lines(catalog, each, swept)]
     if json:
         print_json(lines)
     elif lines:
@@ -55,9 +59,13 @@ def ls(
     return 0
 
 
-def _lines(catalog: Catalog, name: str) -> Iterator[dict[str, Any]]:
-    tags = catalog.tags(name)
-    for info in catalog.versions(name):
+def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]:
+    infos = catalog.versions(name, swept=swept)
+    tags = [] if all(info.swept for info in infos) else catalog.tags(name)
+    for info in infos:
+        if info.swept:
+            yield {"dataset": name, "version": info.version, "state": "swept", "tags": []}
+            continue
         names = [tag.tag for tag in tags if tag.version == info.version]
         yield _line(catalog, name, info.version, info.committed) | {"tags": names}
 

@@ -57,7 +57,8 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     """
     if len(text) > MAX_BYTES:
         raise ConfigError(
-            f"{name}: {len(text):,} characters, expected at most {MAX_BYTES:,}; many files are named by a glob or a folder",
+            f"{name}: {len(text):,} characters, expected at most {MAX_BYTES:,}; "
+            "many files are named by a glob or a folder",
             file=name,
         )
     try:

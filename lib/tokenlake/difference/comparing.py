@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from tokenlake.difference.model import Change, Count, Difference, InputPair
 from tokenlake.difference.shards import match_shards, unit_kinships
+from tokenlake.fingerprint import canonical_text
 from tokenlake.manifest import Manifest
 from tokenlake.storage.layout import CARD, CONFIG, LEDGER
 
@@ -46,7 +47,13 @@ def changes(a: object, b: object) -> tuple[Change, ...]:
 def _walk(key: str, a: object, b: object) -> Iterator[Change]:
     left, right = _children(a), _children(b)
     # Lists of unequal lengths have no places to compare; a list and an object neither.
-    if left is not None and right is not None and (isinstance(a, Mapping) or len(left) == len(right)):
+    alike = isinstance(a, Mapping) if isinstance(b, Mapping) else not isinstance(a, Mapping)
+    if (
+        left is not None
+        and right is not None
+        and alike
+        and (isinstance(a, Mapping) or len(left) == len(right))
+    ):
         for name in sorted(left.keys() | right.keys()):
             below = f"{key}.{name}" if key and isinstance(a, Mapping) else f"{key}{name}"
             yield from _walk(below, left.get(name, _NOTHING), right.get(name, _NOTHING))
@@ -54,7 +61,7 @@ def _walk(key: str, a: object, b: object) -> Iterator[Change]:
         yield Change(key, None, b, "b")
     elif b is _NOTHING:
         yield Change(key, a, None, "a")
-    elif a != b or type(a) is not type(b):
+    elif canonical_text(a) != canonical_text(b):  # as JSON: 1 is not true
         yield Change(key, a, b)
 
 
@@ -92,22 +99,22 @@ def _others(manifest: Manifest) -> dict[str, Any]:
 
 
 def _account(a: Manifest, b: Manifest) -> tuple[Count, ...]:
-    return _counts(_figures(a.account.to_json()), _figures(b.account.to_json()))
-
-
-def _figures(account: Mapping[str, Any]) -> dict[str, int]:
-    """Return an account with its reasons spelled out: ``filtered.empty``."""
-    found: dict[str, int] = {}
-    for name, value in account.items():
+    """Return the figures of both accounts in their order, reasons spelled out: ``filtered.empty``."""
+    found: list[Count] = []
+    left, right = a.account.to_json(), b.account.to_json()
+    for name, value in left.items():
         if isinstance(value, int):
-            found[name] = value
+            found.append(Count(name, value, right[name]))
         else:
-            found |= {f"{name}.{reason}": many for reason, many in sorted(value.items())}
-    return found
+            reasons = sorted(value.keys() | right[name].keys())
+            found += [
+                Count(f"{name}.{each}", value.get(each, 0), right[name].get(each, 0)) for each in reasons
+            ]
+    return tuple(found)
 
 
 def _counts(a: Mapping[str, int], b: Mapping[str, int]) -> tuple[Count, ...]:
-    return tuple(Count(name, a.get(name, 0), b.get(name, 0)) for name in {**a, **b})
+    return tuple(Count(name, value, b[name]) for name, value in a.items())
 
 
 def _mixture(manifest: Manifest) -> dict[str, Any]:

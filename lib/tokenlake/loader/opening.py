@@ -60,8 +60,8 @@ def parted(where: str) -> tuple[str, str]:
     """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same."""
     if "://" in where and "?" in where:
         raise ConfigError(
-            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it without, and "
-            "the query as storage_options: {query: {env: VARIABLE}} (web servers)"
+            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it "
+            "without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
         )
     store, slash, name = where.rstrip("/").rpartition("/")
     if slash and name[:1] == "v" and name[1:].isdecimal():

@@ -13,7 +13,6 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokenlake.catalog import read_record
 from tokenlake.errors import IntegrityError, NotFoundError
@@ -21,6 +20,7 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.manifest import ShardEntry, UnitRecord
 from tokenlake.order.random import Int64
 from tokenlake.ragged import offsets_of
+from tokenlake.reading.shardfile import ShardFile
 from tokenlake.storage import Layout
 
 _COLUMNS: Final = ["segment_lengths", "documents"]
@@ -89,11 +89,11 @@ def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, 
                 yield group, found
 
 
-def _open(opened: contextlib.ExitStack, dataset: Dataset, shard: ShardEntry) -> pq.ParquetFile:
+def _open(opened: contextlib.ExitStack, dataset: Dataset, shard: ShardEntry) -> ShardFile:
     key = Layout(dataset.manifest.dataset, dataset.manifest.version).key(shard.path)
     # Without the hash: nobody keeps a whole copy of a shard for the little that is read of it.
     stream = opened.enter_context(dataset.store.open(key, size=shard.bytes))
-    return pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
+    return ShardFile(stream)
 
 
 def groups_with(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bool, list[int]]]:

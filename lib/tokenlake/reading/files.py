@@ -13,6 +13,8 @@ from typing import BinaryIO, Final, final
 
 import pyarrow.parquet as pq
 
+from tokenlake.reading.shardfile import ShardFile
+
 KEPT_OPEN: Final = 16
 
 
@@ -26,8 +28,7 @@ class _Opened:
     def parquet(self) -> pq.ParquetFile:
         """Return it as Parquet; its footer is read the first time."""
         if self.file is None:
-            # A footer is small; the pages of a row group are read when it is, without keeping them.
-            self.file = pq.ParquetFile(self.stream, page_checksum_verification=True, pre_buffer=False)
+            self.file = ShardFile(self.stream)
         return self.file
 
 

@@ -77,6 +77,8 @@ class Footer:
         values: of each row group, how many each leaf of the schema has, int64[groups, leaves]; an empty list is one.
         lists: of each column that is a list of plain values: :class:`Chunk` of all row groups, int64[groups, 4].
         digest: of the footer's bytes.
+        facts: of each column chunk: Parquet's number of its type, its values, its bytes, and where it begins,
+            int64[groups, columns, 4].
     """
 
     rows: Int64
@@ -84,6 +86,7 @@ class Footer:
     values: Int64
     lists: dict[str, Int64]
     digest: int
+    facts: Int64
 
     @classmethod
     def read(cls, source: Source) -> Self:
@@ -113,7 +116,8 @@ class Footer:
             name: _chunks(facts[:, leaf], plain[:, leaf], kind, whole)
             for name, (leaf, kind, whole) in _lists(metadata[SCHEMA]).items()
         }
-        return cls(rows, size.sum(axis=1), facts[:, :, _VALUES], lists, digest)
+        kept = facts[:, :, [_TYPE, _VALUES, _SIZE, _BEGIN]]
+        return cls(rows, size.sum(axis=1), facts[:, :, _VALUES], lists, digest, kept)
 
     def is_of(self, source: Source) -> bool:
         """Return whether a shard has this footer."""

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final, final
 
+from tokenlake.reading.bombs import check_unfolded
 from tokenlake.reading.files import OpenFiles
 from tokenlake.reading.footer import Chunk, Footer
 from tokenlake.reading.packedgroup import IDS, LEARNED, LENGTHS, PackedGroup
@@ -94,6 +95,8 @@ def _chunks(footer: Footer, index: int, rows: int, columns: Sequence[str], lengt
         least = rows if name == LENGTHS else rows * length
         if not least <= chunk.values <= rows * length:
             raise ValueError(f"{chunk.values} values of {name}; expected {rows} rows of {length}")
+    # Before any memory is taken for them: a footer and a manifest of one hand agree on any number.
+    check_unfolded(4 * rows * length, sum(chunk.size for chunk in chunks.values()))
     return chunks
 
 

@@ -1,6 +1,6 @@
 """Stores: where versions live. Objects are created once, verified when written, never half visible.
 
-:func:`open_store` gives a store to write, in a folder; :func:`open_read_store` one to read, wherever it is.
+:func:`open_store` gives a store to write, in a folder or a bucket; :func:`open_read_store` one to read, wherever it is.
 """
 
 from tokenlake.storage.address import StoreAddress

@@ -77,7 +77,7 @@ class VerifyReport:
     dataset: str
     version: int
     deep: bool
-    listed: bool
+    listed: bool = True
     files: int
     bytes: int
     rows: int

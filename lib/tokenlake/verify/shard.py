@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from tokenlake.manifest import ShardEntry
 from tokenlake.reading.footer import Footer
 from tokenlake.reading.pages import Unfamiliar
+from tokenlake.reading.shardfile import ShardFile
 from tokenlake.schema import LogicalHasher
 from tokenlake.verify.fixed import FixedColumns
 from tokenlake.verify.report import Problem
@@ -57,7 +58,7 @@ def check_shard(
         on_decoded: called with the rows of row groups that were decoded; what it raises ends the check.
     """
     try:
-        file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
+        file = ShardFile(stream)
         wrong = _footer(file, entry, expected)
     except _DAMAGE as error:
         return ShardResult(0, 0, (Problem(entry.path, "footer", "a readable Parquet footer", str(error)),))

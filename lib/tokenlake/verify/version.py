@@ -14,6 +14,7 @@ from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreE
 from tokenlake.manifest import FileEntry, Manifest, ShardEntry, UnitRecord
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CLAIM, LEDGER, MANIFEST, RUNS, Layout, ledger_unit
+from tokenlake.verify.copies import is_mark, never_published
 from tokenlake.verify.crew import Stop, each
 from tokenlake.verify.ledger import ledger_problems, read_ledger
 from tokenlake.verify.meter import FileMeter, Meter
@@ -82,6 +83,8 @@ class _Verification:
     def run(self, workers: int, on_progress: Callable[[VerifyProgress], None] | None) -> VerifyReport:
         records, problems = read_ledger(self.store, self.layout, self.manifest)
         expected = self._expected(records or [])
+        if self._is_copy():
+            expected = {path: entry for path, entry in expected.items() if self._is_here(path)}
         problems += self._account() + self._claim()
         problems += parent_problems(self.store, self.manifest)
         if self.store.can_list:
@@ -114,6 +117,18 @@ class _Verification:
             if (bad := record.quarantine) is not None:
                 found[bad.path] = FileEntry(bytes=bad.bytes, sha256=bad.sha256)
         return found | self.manifest.other_files
+
+    def _is_copy(self) -> bool:
+        return not self._exists(CLAIM)
+
+    def _is_here(self, path: str) -> bool:
+        return not never_published(path) or self._exists(path)
+
+    def _exists(self, path: str) -> bool:
+        try:
+            return self.store.exists(self.layout.key(path))
+        except StoreError:
+            return True  # whatever it is, it is there, and is looked at
 
     def _account(self) -> list[Problem]:
         try:
@@ -159,6 +174,7 @@ class _Verification:
         listed = any(name.startswith(f"{LEDGER}/") for name in self.manifest.other_files)
         return (
             path in (MANIFEST, CLAIM)
+            or (is_mark(path) and self._is_copy())
             or path.startswith(f"{RUNS}/")
             or (not listed and ledger_unit(path) is not None)
         )

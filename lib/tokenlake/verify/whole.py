@@ -13,7 +13,7 @@ import io
 import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import BinaryIO, Final, final
+from typing import Any, BinaryIO, Final, cast, final
 
 from tokenlake.storage.base import ReadStore
 
@@ -60,20 +60,25 @@ def read_whole(
             yield Whole(found, None, None)
             return
         stream.seek(0)
-        spool = None if near or not keep else held.enter_context(tempfile.TemporaryFile())
-        sha256 = _hashed(stream, _NEAR if near else min(_FAR, max(size, 1)), spool, on_read)
-        kept: BinaryIO = stream if spool is None else spool  # type: ignore[assignment]
+        spool = None if near or not keep else cast("BinaryIO", held.enter_context(tempfile.TemporaryFile()))
+        sha256 = _hashed(stream, size, _NEAR if near else _FAR, spool, on_read)
+        kept = stream if spool is None else spool
         kept.seek(0)
         yield Whole(size, sha256, kept if keep else None)
 
 
-def _hashed(stream: BinaryIO, piece: int, spool: BinaryIO | None, on_read: Callable[[int], None]) -> str:
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(piece))
+def _hashed(
+    stream: BinaryIO, size: int, piece: int, spool: BinaryIO | None, on_read: Callable[[int], None]
+) -> str:
     # The buffer of the stream would only be filled to be copied from.
-    source = stream.raw if isinstance(stream, io.BufferedReader) else stream
-    while count := source.readinto(buffer):  # type: ignore[attr-defined]
+    source: Any = stream.raw if isinstance(stream, io.BufferedReader) else stream
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(piece, size + 1)))
+    done = 0
+    # A byte too many is enough: a file that grows while it is read is not read for ever.
+    while done <= size and (count := source.readinto(buffer)):
         digest.update(buffer[:count])
         if spool is not None:
             spool.write(buffer[:count])
+        done += count
         on_read(count)
     return digest.hexdigest()

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
+from tokenlake.reading.bombs import Bomb, check_unfolded
 from tokenlake.sources.arrow.layout import all_numbers, column_buffers, decoded_bytes
 from tokenlake.sources.arrow.messages import BATCH, Message
 from tokenlake.sources.arrow.slices import sliced_texts
-from tokenlake.sources.columnar.bombs import Bomb, check_unfolded
 from tokenlake.sources.columnar.records import as_text, check_names, pick, text_path
 from tokenlake.sources.columnar.unfolding import plain_type, sizes_unfolded, unfolded
 from tokenlake.sources.inputs import InputFile

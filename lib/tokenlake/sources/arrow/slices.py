@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.reading.bombs import Bomb
 from tokenlake.sources.arrays import Int64s
-from tokenlake.sources.columnar.bombs import Bomb
 
 _PIECE_BYTES: Final = 16 << 20
 _PIECE_ROWS: Final = 1 << 16

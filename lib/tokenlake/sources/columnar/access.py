@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pyarrow as pa
 
+from tokenlake.reading.bombs import Pread
 from tokenlake.sources.inputs import InputFile, damaged
 
-Pread = Callable[[int, int], bytes]
-"""(size, offset) -> bytes, fewer only at the end of the file."""
+__all__ = ["Pread", "reading"]
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.reading.bombs import UNFOLDED_BYTES, Bomb
 from tokenlake.sources.arrays import Int64s
-from tokenlake.sources.columnar.bombs import UNFOLDED_BYTES, Bomb
 
 _COMPUTE: Final[Any] = pc
 _STEP_BYTES: Final = 64 << 20

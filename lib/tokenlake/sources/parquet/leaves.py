@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.reading.pageheaders import chunk_start
 from tokenlake.sources.columnar.access import reading
 from tokenlake.sources.columnar.records import check_names, text_path
 from tokenlake.sources.columnar.unfolding import plain_type
-from tokenlake.sources.parquet.pages import chunk_start
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.want import Want
 

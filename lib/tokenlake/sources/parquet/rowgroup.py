@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokenlake.reading.bombs import check_unfolded
+from tokenlake.reading.pageheaders import Page, walk_pages
 from tokenlake.sources.columnar.access import reading
-from tokenlake.sources.columnar.bombs import check_unfolded
 from tokenlake.sources.columnar.windows import Windows
 from tokenlake.sources.inputbytes import InputBytes
 from tokenlake.sources.inputs import damaged
 from tokenlake.sources.parquet.footer import open_parquet
 from tokenlake.sources.parquet.leaves import Leaves
-from tokenlake.sources.parquet.pages import Page, walk_pages
 from tokenlake.sources.parquet.steps import MAX_PAGE_BYTES, RepeatedSteps, Steps
 
 _COMPUTE: Final[Any] = pc

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.sources.columnar.bombs import Bomb, check_unfolded
-from tokenlake.sources.parquet.pages import DELTA_BYTE_ARRAY, Page
+from tokenlake.reading.bombs import Bomb, check_unfolded
+from tokenlake.reading.pageheaders import DELTA_BYTE_ARRAY, Page
 
 STEP_BYTES: Final = 8 << 20  # aimed at
 STEP_ROWS: Final = 1 << 16

@@ -2,8 +2,8 @@
 
 A redirect is followed by the HTTP library as if its target had been asked for. Before it does, the target is looked at
 here: it must be HTTP, must not fall back from HTTPS, must not be an address of this machine or its network (a cloud's
-metadata service answers there with credentials) when the first one was not, and must lie in ``TOKENLAKE_ALLOWED_INPUTS``
-where that is set. To another host none of the headers go along that the storage options hold.
+metadata service answers there with credentials) when the first one was not, and must lie in
+``TOKENLAKE_ALLOWED_INPUTS`` where that is set. To another host none of the headers of the storage options go along.
 """
 
 from __future__ import annotations

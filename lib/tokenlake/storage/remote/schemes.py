@@ -18,7 +18,8 @@ VARIABLE: Final = "TOKENLAKE_ALLOWED_SCHEMES"
 USUAL: Final = ("s3", "gs", "http", "https", "hf", "file", "az", "abfs", "abfss", "adl")
 """What may be opened without being asked for; ``s3a`` and ``gcs`` are other names of the first two."""
 
-# Whatever the variable says: they go round the rules for local paths, open other addresses in turn, or keep copies that are read back unchecked.
+# Whatever the variable says: they go round the rules for local paths, open other addresses in turn, or keep copies
+# that are read back unchecked.
 _NEVER: Final = frozenset(
     {
         "local",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
+
+Pread = Callable[[int, int], bytes]
+"""(size, offset) -> bytes, fewer only at the end of the file."""
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
 _UNFOLDED_TIMES: Final = 100

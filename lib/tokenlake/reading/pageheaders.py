@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
-from tokenlake.sources.columnar.access import Pread
-from tokenlake.sources.parquet.thrift import read_struct
+from tokenlake.reading.bombs import Pread
+from tokenlake.reading.pagethrift import read_struct
 
 PLAIN_DICTIONARY: Final = 2
 DELTA_BYTE_ARRAY: Final = 7
@@ -49,11 +49,19 @@ def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
     Raises:
         ValueError: something is no page header, or the chunk ends too early.
     """
-    at = chunk_start(column)
-    end, left = at + column.total_compressed_size, column.num_values
+    return walk_chunk(pread, chunk_start(column), column.total_compressed_size, column.num_values)
+
+
+def walk_chunk(pread: Pread, at: int, size: int, values: int) -> Iterator[Page]:
+    """Yield the pages of a column chunk of `size` bytes from `at` on, until there are so many values.
+
+    Raises:
+        ValueError: something is no page header, or the chunk ends too early.
+    """
+    end, left = at + size, values
     while left > 0:
         if at >= end:
-            raise ValueError(f"its pages hold {left} values fewer than the {column.num_values} of the footer")
+            raise ValueError(f"its pages hold {left} values fewer than the {values} of the footer")
         header, size = _header(pread, at)
         stored = _count(header, 3)
         page = _page(header)

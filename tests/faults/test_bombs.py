@@ -1,0 +1,165 @@
+"""Files that unfold to far more than they are, in children whose memory is measured: inputs, and shards of a store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.faults.conftest import Cases
+from tests.store_support import build_store, copy_store
+
+_PEAK: Final = 2500  # MB; unbounded, the cases take 3 GB to 20 GB
+
+INPUTS: Final = {
+    "gzip": """
+        import gzip
+        with gzip.open(folder + "/in.jsonl.gz", "wb", 9) as file:
+            for _ in range(3000):
+                file.write(b'{"text":"' + b"a" * (1 << 20) + b'"}\\n')
+    """,
+    "zstd window of 2 GB": """
+        import struct
+        block = struct.pack("<I", (131072 << 3) | 2)[:3] + b"a"
+        head = bytes.fromhex("28b52ffd") + bytes([0, 21 << 3])
+        open(folder + "/in.jsonl.zst", "wb").write(head + block * 30000 + struct.pack("<I", 1)[:3])
+    """,
+    "zstd runs": """
+        import struct
+        block = struct.pack("<I", (131072 << 3) | 2)[:3] + b"a"
+        head = bytes.fromhex("28b52ffd") + bytes([0, 17 << 3])
+        open(folder + "/in.jsonl.zst", "wb").write(head + block * 80000 + struct.pack("<I", 1)[:3])
+    """,
+    "parquet dictionary": """
+        import pyarrow as pa, pyarrow.parquet as pq
+        texts = pa.array(["a" * (1 << 20)]).dictionary_encode().take(pa.array([0] * 20000))
+        pq.write_table(pa.table({"text": texts}), folder + "/in.parquet", compression="zstd")
+    """,
+    "arrow buffers": """
+        import pyarrow as pa
+        table = pa.table({"text": pa.array(["a" * (1 << 20)] * 1800)})
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(folder + "/in.arrow", table.schema, options=options) as writer:
+            writer.write_table(table)
+    """,
+    "arrow buffers that lie": """
+        import struct
+        import pyarrow as pa
+        table = pa.table({"text": pa.array(["abc" * 1000] * 100)})
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(folder + "/in.arrow", table.schema, options=options) as writer:
+            writer.write_table(table)
+        data = bytearray(open(folder + "/in.arrow", "rb").read())
+        at = data.find(struct.pack("<q", 300000))
+        data[at : at + 8] = struct.pack("<q", 1 << 34)
+        open(folder + "/in.arrow", "wb").write(data)
+    """,
+}
+
+READ_INPUT: Final = """
+    from pathlib import Path
+    from tests.sources_support import Source, one
+    from tokenlake.sources import read_range, split_file
+    (path,) = Path(folder).glob("in.*")
+    for part in split_file(one(path), 128 << 20):
+        for batch in read_range(part, Source(on_bad_record="quarantine")):
+            pass
+"""
+
+# Row groups of a billion values in some kilobytes, with a manifest that agrees to all of it.
+SHARDS: Final = {"dictionary": True, "zeros": False}
+
+WRITE_SHARD: Final = """
+    import hashlib
+    from dataclasses import replace
+    from pathlib import Path
+    import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+    from tokenlake.manifest import Manifest
+    version = Path(folder) / "small" / "v2"
+    manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())
+    shard = next(each for each in manifest.files if each.split == "train")
+    path = version / shard.path
+    length, step = manifest.seq_length, 1 << 15
+    plain = pq.read_table(path).slice(0, 1)
+    rows = plain.take(pa.array([0] * step)).combine_chunks()
+    at = rows.schema.get_field_index("input_ids")
+    field = rows.schema.field(at)
+    ids = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(step * length, np.int32)), type=field.type)
+    batch = rows.set_column(at, field, ids).to_batches()[0]
+    options = dict(compression="zstd", use_dictionary=sys.argv[2] == "True", write_page_checksum=True)
+    with pq.ParquetWriter(path, batch.schema, **options) as writer:
+        for _ in range((1 << 30) // (step * length)):
+            writer.write_batch(batch, row_group_size=1 << 40)
+    count, data = pq.read_metadata(path).num_rows, path.read_bytes()
+    assert pq.read_metadata(path).num_row_groups == 1
+    assert len(data) < 64 << 20, len(data)
+    sha256 = hashlib.sha256(data).hexdigest()
+    ours = replace(shard, bytes=len(data), sha256=sha256, rows=count, tokens=count, row_groups=(0,))
+    others = tuple(each for each in manifest.files if each.split != "train")
+    (version / "manifest.json").write_bytes(replace(manifest, files=tuple(
+        sorted((ours, *others), key=lambda each: each.path))).to_bytes())
+"""
+
+OPEN: Final = """
+    from tokenlake.reading import open_rows
+    from tokenlake.storage import open_store
+    from tokenlake.verify import verify
+    store = open_store(folder)
+    rows = open_rows(store, "small", 2, "train")
+"""
+READERS: Final = {
+    "through Arrow": "    rows.read(0)\n",
+    "packed rows": "    rows.packed(0, loss_mask=False)\n",
+    "verify --deep": "    report = verify(store, 'small', 2, deep=True)\n    assert report.ok, 'IntegrityError'\n",
+}
+
+
+def child(code: str, folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run code in a child; return its peak of memory in MB and how it ended."""
+    head = "import resource, sys\nfolder = sys.argv[1]\n"
+    tail = "\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, outcome)\n"
+    body = (
+        "outcome = 'read'\ntry:\n"
+        + textwrap.indent(textwrap.dedent(code), "    ")
+        + "\nexcept Exception as error:\n    outcome = f'{type(error).__name__}: {error}'\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", head + body + tail, str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-1500:]
+    peak, _, outcome = done.stdout.strip().partition(" ")
+    return int(peak), outcome
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs(name: str, tmp_path: Path, cases: Cases) -> None:
+    _, outcome = child(INPUTS[name], tmp_path)
+    assert outcome == "read"
+    peak, outcome = child(READ_INPUT, tmp_path)
+    refused = outcome.startswith("DamagedFileError")
+    cases.add(f"bomb: {name}", survived=refused and peak < _PEAK, note=f"{name}: {peak} MB, {outcome[:200]}")
+
+
+@pytest.mark.parametrize("form", SHARDS)
+def test_shards_of_a_store(form: str, tmp_path: Path, tokenizer_dir: Path, cases: Cases) -> None:
+    store = copy_store(build_store(_made(tmp_path / "made"), tokenizer_dir), tmp_path / "store")
+    _, outcome = child(WRITE_SHARD, store, str(SHARDS[form]))
+    assert outcome == "read"
+    for reader, code in READERS.items():
+        peak, outcome = child(OPEN + code, store)
+        refused = "IntegrityError" in outcome
+        note = f"{form}, {reader}: {peak} MB, {outcome[:200]}"
+        cases.add(f"bomb: shard {reader}", survived=refused and peak < _PEAK, note=note)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
