@@ -204,8 +204,16 @@ class TestPolicy:
 
     @pytest.mark.parametrize(
         "store",
-        ["s3://lake", "s3://lake/tokens2", "s3://other/tokens", "s3://lake/tokens/../x", "gs://lake/tokens"]
-        + ["file:///data/out/%2e%2e/x", "FILE:///data/out/%2e%2e/x", "~/x", "/data/out/../x"],
+        [
+            *(
+                "s3://lake",
+                "s3://lake/tokens2",
+                "s3://other/tokens",
+                "s3://lake/tokens/../x",
+                "gs://lake/tokens",
+            ),
+            *("file:///data/out/%2e%2e/x", "FILE:///data/out/%2e%2e/x", "~/x", "/data/out/../x"),
+        ],
     )
     def test_stores_outside_are_refused(
         self, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
