@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import io
 import json
@@ -32,7 +33,8 @@ from tests.remote_store_support import (
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
-from tokenlake.storage import LocalStore, Store, open_read_store
+from tokenlake.query.verified import VerifiedFiles
+from tokenlake.storage import Layout, LocalStore, Store, open_read_store
 from tokenlake.storage.remote.filesystems import close_filesystems
 from tokenlake.storage.remote.store import RemoteStore
 
@@ -295,6 +297,18 @@ class TestOpening:
         with pytest.raises(ConfigError, match="a size must be"):
             open_read_store("memory://a", cache=tmp_path, cache_bytes="many")
         close_filesystems()
+
+    def test_sql_copies_what_it_asks_about(self, tmp_path: Path) -> None:
+        data = b"a shard of no rows"
+        with serving("memory", {"plain/v1/data/a.parquet": data}) as served:
+            files = VerifiedFiles(served.open(), tmp_path)
+            hashes = {"data/a.parquet": hashlib.sha256(data).hexdigest()}
+            (path,) = files.paths(Layout("plain", 1), hashes).values()
+            assert path.is_relative_to(tmp_path)
+            assert path.read_bytes() == data
+            wrong = VerifiedFiles(served.open(), tmp_path / "b")
+            with pytest.raises(IntegrityError, match="changed after it was committed"):
+                wrong.paths(Layout("plain", 1), {"data/a.parquet": "0" * 64})
 
     def test_a_trainer_imports_nothing_of_the_build_side(self) -> None:
         code = """

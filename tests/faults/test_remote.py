@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from moto.s3 import models
 
 from tests.faults.conftest import Cases
 from tests.remote_builds_support import (
@@ -36,6 +37,7 @@ from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import TokenlakeError
 from tokenlake.storage import open_store
+from tokenlake.storage.remote import content, objectstore
 from tokenlake.verify import verify
 
 _READS: Final = ("get", "head", "list", "stat")
@@ -195,6 +197,12 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LAKE_SECRET", SECRET)
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "3")
+    # Shards are sent and copied in parts, the small files around them at once.
+    monkeypatch.setattr(content, "LARGE", 1000)
+    monkeypatch.setattr(content, "PIECE", 1000)
+    monkeypatch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
+    monkeypatch.setattr(objectstore, "LARGE", 1000)
+    monkeypatch.setattr(objectstore, "PIECE", 1000)
 
 
 def _ground(
