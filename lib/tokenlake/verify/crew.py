@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar, final
+from typing import Final, Generic, TypeVar, final
 
 from tokenlake.threads import start_thread
+
+_LOOK_SECONDS: Final = 0.5
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -80,7 +82,9 @@ class _Crew(Generic[Item, Made]):
 
     def wait(self) -> list[Made]:
         with self._changed:
-            self._changed.wait_for(lambda: self._error or len(self._made) == len(self._items))
+            # Woken now and then: a signal that another thread got wakes nobody.
+            while self._error is None and len(self._made) < len(self._items):
+                self._changed.wait(_LOOK_SECONDS)
             if self._error is not None:
                 raise self._error
             return [self._made[number] for number in range(len(self._items))]
