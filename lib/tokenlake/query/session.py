@@ -48,14 +48,18 @@ def query(
         sql: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
         on_verified: called with the size of each file found whole.
 
+    DuckDB may take a third of this machine's memory, or what the variable ``TOKENLAKE_SQL_MEMORY`` says (``8GB``); what
+    does not fit goes to the temporary folder, at most ten times as much.
+
     Raises:
-        ConfigError: the statement is wrong, or not one that only reads; the message is DuckDB's.
+        ConfigError: the statement is wrong, or not one that only reads, or needs more memory; the message is DuckDB's.
         IntegrityError: a file is not what its manifest says.
     """
     catalog = Catalog(store if isinstance(store, ReadStore) else open_store(store))
     known = relations(catalog)
     with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as spill:
-        connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": spill})
+        settings = {**_SETTINGS, "memory_limit": memory_limit(), "temp_directory": spill}
+        connection = duckdb.connect(":memory:", config=settings)
         try:
             _check_reads_only(connection, sql)
             wanted = mentioned(_words(sql), known)
