@@ -259,7 +259,7 @@ def test_without_flows_the_way_out_is_named(
         (["run", "x.yaml", "--engine", "ray"], 2, "not available in this release"),
         (["run", "x.yaml", "--engine", "spark"], 2, "spark"),
         (["sql", "delete from small"], 2, "may only read"),
-        (["ls", "--store", "s3://bucket"], 2, "not available in this release"),
+        (["ls", "--store", "abfs://bucket"], 2, "not available in this release"),
     ],
 )
 def test_deliberate_errors_are_a_few_lines(

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from tokenlake.config import DatasetConfig, PipelineConfig, TokenizerConfig, dump_yaml, load_config
 from tokenlake.config.availability import RULES
 from tokenlake.config.resolve import ResolvedBuild, ResolvedSource, identity, resolve, source_identity
 from tokenlake.config.section import Section
+from tokenlake.config.stores import store_overrides
 from tokenlake.errors import ConfigError, NotAvailableError
 
 
@@ -82,6 +84,40 @@ def test_the_store_is_the_configured_one_then_the_environments_then_artifacts() 
     assert resolve(config(save={"output_dir": "/mine"}), environ).store == "/mine"
     assert resolve(config(), environ).store == "/lake"
     assert resolve(config(), {}).store == "./artifacts"
+
+
+@pytest.mark.parametrize("url", ["s3://lake/tokens", "S3A://lake", "gs://lake/a/b", "gcs://lake"])
+def test_a_store_in_a_bucket_with_options_that_are_no_identity(url: str) -> None:
+    options = {"endpoint_url": "https://here", "key": {"env": "KEY"}, "secret": SecretStr("hunter22")}
+    found = resolve(config(save={"output_dir": url, "storage_options": options}))
+    assert found.store == url
+    assert found.store_options == {
+        "endpoint_url": "https://here",
+        "key": {"env": "KEY"},
+        "secret": "hunter22",
+    }
+    assert "hunter22" not in repr(found)
+    assert identity(found) == identity(resolve(config()))
+
+
+@pytest.mark.parametrize(
+    ("save", "message"),
+    [
+        ({"output_dir": "s3://hunter2@lake/a"}, "has a user name or password in it"),
+        ({"output_dir": "gs://lake/a?token=hunter2"}, "has a query in it"),
+        ({"output_dir": "/a", "storage_options": {"key": "hunter2"}}, "is local and takes none"),
+        ({"output_dir": "file:///a", "storage_options": {"key": "hunter2"}}, "is local and takes none"),
+    ],
+)
+def test_a_store_that_cannot_be(save: dict[str, Any], message: str) -> None:
+    found = refusal(ConfigError, save=save)
+    assert message in found
+    assert "hunter2" not in found
+
+
+def test_another_store_takes_no_options_of_a_bucket_to_a_folder() -> None:
+    assert store_overrides("s3://lake/b") == ['save.output_dir="s3://lake/b"']
+    assert store_overrides("/b") == ["save.storage_options=null", 'save.output_dir="/b"']
 
 
 def test_a_dataset_overrides_its_stage() -> None:

@@ -198,6 +198,49 @@ class TestPolicy:
         with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
             self.check("a.jsonl", f"{tmp_path}x", None, str(tmp_path))
 
+    @pytest.mark.parametrize("store", ["s3://lake/tokens", "s3a://lake/tokens/new", "file:///data/out/x"])
+    def test_stores_inside_are_allowed(self, store: str) -> None:
+        self.check("a.jsonl", store, None, "s3://lake/tokens:/data/out")
+
+    @pytest.mark.parametrize(
+        "store",
+        [
+            *(
+                "s3://lake",
+                "s3://lake/tokens2",
+                "s3://other/tokens",
+                "s3://lake/tokens/../x",
+                "gs://lake/tokens",
+            ),
+            *("file:///data/out/%2e%2e/x", "FILE:///data/out/%2e%2e/x", "~/x", "/data/out/../x"),
+        ],
+    )
+    def test_stores_outside_are_refused(
+        self, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        allowed = f"s3://lake/tokens:/data/out:{tmp_path}"
+        with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
+            self.check("a.jsonl", store, None, allowed)
+
+    def test_options_of_the_store_must_not_lead_elsewhere(self) -> None:
+        def check(**options: object) -> None:
+            save = {"output_dir": "s3://lake/tokens", "storage_options": options}
+            request = resolve_request({"name": "x", "save": save}, "a.jsonl", "gpt2")
+            check_paths(request, {"TOKENLAKE_ALLOWED_OUTPUTS": "s3://lake/tokens:https://s3.here"})
+
+        check(endpoint_url="https://s3.here", key={"env": "KEY"})
+        with pytest.raises(ConfigError, match=r"storage_options of the store: endpoint_url.*outside"):
+            check(endpoint_url="https://elsewhere")
+        with pytest.raises(ConfigError, match="config_kwargs is refused here"):
+            check(config_kwargs={"proxies": {}})
+
+    def test_literal_secrets_of_the_store_are_refused(self) -> None:
+        save = {"output_dir": "s3://lake", "storage_options": {"secret": "hunter22"}}
+        with pytest.raises(ConfigError, match="literal secret") as caught:
+            resolve_request({"name": "x", "save": save}, "a.jsonl", "gpt2")
+        assert "hunter22" not in str(caught.value)
+
     def test_an_empty_list_allows_nothing(self) -> None:
         with pytest.raises(ConfigError, match="nothing at all"):
             self.check("a.jsonl", "out", "", None)

@@ -745,7 +745,7 @@ def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
     assert first.manifest.account.documents == 300
     assert [entry.path for entry in first.manifest.inputs] == sorted(files)[1:]
     commit = repo.refs["main"]
-    (run,) = (tmp_path / "store").glob("set/v1/runs/*.json")
+    (run,) = (tmp_path / "store").glob("set/v1/runs/*Z-????????.json")
     assert json.loads(run.read_text())["hub_commits"] == {"s": {"org/name": commit}}
     everything = "".join(
         p.read_text() for p in (tmp_path / "store").rglob("*") if p.suffix in (".json", ".yaml", ".md")

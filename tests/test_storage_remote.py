@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import io
 import json
@@ -32,7 +33,7 @@ from tests.remote_store_support import (
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
-from tokenlake.query.verified import verified_paths
+from tokenlake.query.verified import VerifiedFiles
 from tokenlake.storage import Layout, LocalStore, Store, open_read_store
 from tokenlake.storage.remote.filesystems import close_filesystems
 from tokenlake.storage.remote.store import RemoteStore
@@ -297,10 +298,17 @@ class TestOpening:
             open_read_store("memory://a", cache=tmp_path, cache_bytes="many")
         close_filesystems()
 
-    def test_sql_is_for_local_stores(self) -> None:
-        with pytest.raises(StoreError, match="memory://a is not on this machine, and SQL reads local files"):
-            verified_paths(open_read_store("memory://a"), Layout("plain", 1), {})
-        close_filesystems()
+    def test_sql_copies_what_it_asks_about(self, tmp_path: Path) -> None:
+        data = b"a shard of no rows"
+        with serving("memory", {"plain/v1/data/a.parquet": data}) as served:
+            files = VerifiedFiles(served.open(), tmp_path)
+            hashes = {"data/a.parquet": hashlib.sha256(data).hexdigest()}
+            (path,) = files.paths(Layout("plain", 1), hashes).values()
+            assert path.is_relative_to(tmp_path)
+            assert path.read_bytes() == data
+            wrong = VerifiedFiles(served.open(), tmp_path / "b")
+            with pytest.raises(IntegrityError, match="changed after it was committed"):
+                wrong.paths(Layout("plain", 1), {"data/a.parquet": "0" * 64})
 
     def test_a_trainer_imports_nothing_of_the_build_side(self) -> None:
         code = """

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tokenlake.loader.mixture import Mixture
     from tokenlake.loader.opening import open
     from tokenlake.manifest import Manifest
+    from tokenlake.mending import RepairReport, repair
     from tokenlake.mixing.schedule import WeightScheduler
     from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
     from tokenlake.pipeline.context import PipelineContext
@@ -132,6 +133,8 @@ _HOME: Final = {
     "PipelineConfig": "tokenlake.config",
     "PreferenceRows": "tokenlake.transforms.preference",
     "PromptEngine": "tokenlake.transforms.prompt.engine",
+    "RepairReport": "tokenlake.mending",
+    "repair": "tokenlake.mending",
     "PushReport": "tokenlake.publish",
     "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
@@ -264,6 +267,7 @@ __all__ = [
     "PushReport",
     "RayConfig",
     "RenameFields",
+    "RepairReport",
     "Result",
     "SaveStageConfig",
     "SelectFields",
@@ -304,6 +308,7 @@ __all__ = [
     "pack_pre_tokenized",
     "pretokenize",
     "push_to_hub",
+    "repair",
     "save_dataset",
     "save_iterator",
     "tokenize_and_save",

@@ -15,6 +15,7 @@ So the ordinal N of strace's ``inject=CALL:...:when=N`` is the N-th call of that
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -61,8 +62,9 @@ def serve(request: dict[str, Any]) -> dict[str, Any]:
     said, ended = _read(source)
     os.close(source)
     if not ended:
-        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-            process.kill()
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
     status = os.waitpid(pid, 0)[1]
     return {"code": os.waitstatus_to_exitcode(status), "said": said, "ended": ended}
 

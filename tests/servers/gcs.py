@@ -213,7 +213,7 @@ def _related(body: bytes, boundary: str) -> tuple[dict[str, Any], bytes | None]:
 def _precondition(found: GcsObject | None, query: dict[str, str]) -> bool:
     """Whether ifGenerationMatch holds; 0 stands for no object."""
     wanted = query.get("ifGenerationMatch")
-    return wanted is None or int(wanted) == (found.generation if found else 0)
+    return wanted is None or wanted == str(found.generation if found else 0)
 
 
 class GcsServer(Server):

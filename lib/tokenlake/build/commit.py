@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from tokenlake.build.holding import publish_manifest, require_held
 from tokenlake.build.project import Project
-from tokenlake.build.second_look import require_digest
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.report.card import render_card
 from tokenlake.storage.base import Digest, Store
 from tokenlake.storage.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
+from tokenlake.storage.looking import require_digest
 
 
 def publish_preamble(store: Store, project: Project, layout: Layout) -> None:

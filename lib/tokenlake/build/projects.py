@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from tokenlake.build.events import Watcher, ignore
 from tokenlake.build.mixing.planning.plan import plan_mix
 from tokenlake.build.mixing.project import MixProject
-from tokenlake.build.planning.plan import make_plan
+from tokenlake.build.planning.plan import Only, make_plan
 from tokenlake.build.project import Project
 from tokenlake.build.textproject import TextProject
 from tokenlake.config import PipelineConfig, load_config
@@ -19,15 +19,18 @@ from tokenlake.config.steps import is_text_build
 Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 
 
-def plan_project(config: Configuration, on_event: Watcher = ignore) -> Project:
+def plan_project(config: Configuration, on_event: Watcher = ignore, *, only: Only | None = None) -> Project:
     """Plan what a configuration asks for: of text, or of datasets of the store.
 
     A configuration that mixes text is several builds; see :mod:`tokenlake.config.steps`.
+
+    Args:
+        only: the input files of text to plan with, as if no others were there; None: all.
 
     Raises:
         ConfigError, SourceError, TokenizerError: it cannot be planned.
     """
     whole = load_config(config)
     if is_text_build(whole):
-        return TextProject(make_plan(resolve(whole), on_event=on_event))
+        return TextProject(make_plan(resolve(whole), on_event=on_event, only=only))
     return MixProject(plan_mix(resolve_mix(whole), on_event))

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from tokenlake.build.project import PlannedUnit
-from tokenlake.build.second_look import looked_twice, require_digest
 from tokenlake.catalog import Catalog, read_record
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.manifest import QuarantineEntry, ShardEntry, UnitRecord
+from tokenlake.manifest import UnitRecord
 from tokenlake.storage.base import Digest, ReadStore, Store
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, quarantine_path, shard_path
+from tokenlake.storage.looking import require_digest
 
 #: Versions looked through for reusable units, newest first.
 _VERSIONS_BACK: Final = 20
@@ -29,7 +29,7 @@ def finished_records(
     wanted = {unit.index: unit.fingerprint for unit in units}
     for index in _units(catalog.store, layout):
         try:
-            record = looked_twice(lambda at=index: read_record(catalog.store, layout, at))
+            record = read_record(catalog.store, layout, index)
             if wanted.get(index) != record.fingerprint:
                 raise IntegrityError(f"{layout.ledger(index)}: not a unit of this build")
             _require_intact(catalog.writable, layout, record)
@@ -74,17 +74,15 @@ def adopt_record(
     def orphan() -> bool:
         return not store.exists(target.ledger(unit))
 
-    parts = tuple(_renamed(part, unit) for part in record.parts)
-    quarantine: QuarantineEntry | None = None
+    adopted = renamed_record(record, unit)
     try:
-        for old, new in zip(record.parts, parts, strict=True):
+        for old, new in zip(record.parts, adopted.parts, strict=True):
             store.link(source.key(old.path), target.key(new.path), old.sha256, replace_orphan=orphan)
-        if (held := record.quarantine) is not None:
-            quarantine = replace(held, path=quarantine_path(unit))
-            store.link(source.key(held.path), target.key(quarantine.path), held.sha256, replace_orphan=orphan)
+        if record.quarantine is not None and adopted.quarantine is not None:
+            old, new = record.quarantine, adopted.quarantine
+            store.link(source.key(old.path), target.key(new.path), old.sha256, replace_orphan=orphan)
     except (IntegrityError, NotFoundError):
         return None
-    adopted = replace(record, unit=unit, parts=parts, quarantine=quarantine)
     store.put_new(target.ledger(unit), adopted.to_bytes())
     return adopted
 
@@ -94,8 +92,14 @@ def _units(store: ReadStore, layout: Layout) -> list[int]:
     return sorted(index for index in found if index is not None)
 
 
-def _renamed(part: ShardEntry, unit: int) -> ShardEntry:
-    return replace(part, unit=unit, path=shard_path(part.split, unit, part.part))
+def renamed_record(record: UnitRecord, unit: int) -> UnitRecord:
+    """Return a record as it stands in another version, where the unit has another place."""
+    parts = tuple(
+        replace(part, unit=unit, path=shard_path(part.split, unit, part.part)) for part in record.parts
+    )
+    held = record.quarantine
+    quarantine = None if held is None else replace(held, path=quarantine_path(unit))
+    return replace(record, unit=unit, parts=parts, quarantine=quarantine)
 
 
 def _require_intact(store: Store, layout: Layout, record: UnitRecord) -> None:

@@ -1,4 +1,7 @@
-"""``runs/<run id>.json``: clocks, hosts and timings of one run; never part of identity."""
+"""``runs/<run id>.json``: clocks, hosts and timings of one run; never part of identity.
+
+``runs/<run id>-asked.json``, written when the run begins, is how it was asked; see :mod:`tokenlake.build.asked`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, final
 
+from tokenlake.build.asked import SUFFIX, Asked
 from tokenlake.build.produced import produced_by
 from tokenlake.errors import TokenlakeError
 from tokenlake.storage.base import Store
@@ -31,6 +35,10 @@ class RunLog:
         self._clock = time.monotonic()
         self._seconds: dict[int, float] = {}
         self.run_id = f"{self._begin:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+
+    def asked(self, asked: Asked) -> None:
+        """Keep how the run was asked, at once: a run that never ends has built units, too."""
+        self._store.put_new(self._layout.run(f"{self.run_id}{SUFFIX}"), asked.to_bytes())
 
     def resumed(self) -> None:
         """Note, at once, that a claim is worked on again."""

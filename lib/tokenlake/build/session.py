@@ -12,6 +12,7 @@ import threading
 import time
 from typing import Any, Literal, Self, final
 
+from tokenlake.build.asked import Asked
 from tokenlake.build.commit import commit_version, publish_preamble
 from tokenlake.build.events import (
     Committed,
@@ -37,6 +38,7 @@ from tokenlake.build.reuse import (
 from tokenlake.build.runlog import RunLog
 from tokenlake.build.textproject import TextProject
 from tokenlake.catalog import Catalog
+from tokenlake.config import load_config
 from tokenlake.errors import StoreError, TokenlakeError
 from tokenlake.manifest import Manifest, UnitRecord
 from tokenlake.storage import Layout, Store, open_store
@@ -90,11 +92,14 @@ class BuildSession:
         Raises:
             ConfigError, SourceError, TokenizerError: the build cannot be planned.
         """
-        project = plan_project(config, on_event) if plan is None else TextProject(plan)
+        whole = load_config(config) if plan is None else None
+        project = TextProject(plan) if plan is not None else plan_project(whole or config, on_event)
         store = open_store(project.store)
         claim = Catalog(store).claim(project.dataset, project.plan.fingerprint, {})
         session = cls(project, store, claim.version, claim.status, on_event)
         if claim.status != "committed":
+            if whole is not None:
+                session._log.asked(Asked.of(whole, project.plan.fingerprint))
             session._prepare()
         else:
             # Killed right after its commit, a run leaves a temporary name; a store that is only read keeps it.

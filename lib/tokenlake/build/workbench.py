@@ -15,11 +15,11 @@ from tokenlake.build.mixing.writing.opened import OpenedParents
 from tokenlake.build.mixing.writing.repack import RepackUnit
 from tokenlake.build.mixing.writing.unit import MixUnit
 from tokenlake.build.recipe import Recipe, open_recipe, special_mode
-from tokenlake.build.second_look import read_files
 from tokenlake.build.unit import Progress, Unit
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.manifest import UnitRecord
 from tokenlake.storage import Store, StoreAddress, open_store
+from tokenlake.storage.looking import read_files
 from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_encoder
 
 #: Documents and bytes that the gate's probe takes from the start of a source, and of one document:

@@ -19,6 +19,7 @@ from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.storage.base import ReadStore, Store
 from tokenlake.storage.keys import DATASET_NAME, check_dataset_name, check_tag_name
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
+from tokenlake.storage.looking import looked_twice, parsed
 
 _SHOWN: Final = 20  # versions that a message names
 _MEND: Final = "Run `tokenlake verify` for the whole picture, and restore the file."
@@ -149,7 +150,7 @@ class Catalog:
             raise
         if is_closing_note(data, Layout(dataset, version)):
             self._require_committed(dataset, version)
-        found = Manifest.from_bytes(data, key)
+        found = parsed(self.store, key, Manifest.from_bytes, data)
         _same_place(key, (dataset, version), (found.dataset, found.version))
         return found
 
@@ -162,10 +163,9 @@ class Catalog:
         """Return a claim and the bytes of its file, for who changes it; else as :meth:`read_claim`."""
         key = Layout(dataset, version).claim
         try:
-            data = self.store.read(key)
+            found, data = looked_twice(lambda: _claim_of(self.store.read(key), key))
         except NotFoundError:
             return None
-        found = Claim.from_bytes(data, key)
         _same_place(key, (dataset, version), (found.dataset, found.version))
         return found, data
 
@@ -289,6 +289,10 @@ def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest 
         NotFoundError: there is none.
         IntegrityError: it is damaged, another unit's, or not of this version.
     """
+    return looked_twice(lambda: _record_of(store, layout, unit, manifest))
+
+
+def _record_of(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None) -> UnitRecord:
     key = layout.ledger(unit)
     data = store.read(key)
     found = UnitRecord.from_bytes(data, key)
@@ -309,6 +313,10 @@ def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest 
             got=got,
         )
     return found
+
+
+def _claim_of(data: bytes, key: str) -> tuple[Claim, bytes]:
+    return Claim.from_bytes(data, key), data
 
 
 def _ledger_entries(manifest: Manifest) -> dict[str, FileEntry]:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from tokenlake.catalog import Catalog
 from tokenlake.catalog.references import Reference
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
-from tokenlake.cli.output import print_json, print_tables, stdout
+from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.report import numbers
@@ -114,3 +114,4 @@ def _print(report: VerifyReport) -> None:
     stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})", markup=False)
     if not report.ok:
         print_tables([Table.of(_COLUMNS, [asdict(problem) for problem in report.problems])])
+        note(f"`tokenlake repair {report.dataset}@v{report.version}` mends what can be mended")

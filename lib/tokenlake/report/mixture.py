@@ -124,10 +124,18 @@ def recipe(manifest: Manifest, record: MixtureRecord) -> str:
     return "\n".join([*lines, *_packing(pack)] if pack else lines) + "\n"
 
 
+_PACK: Final = (
+    *("seq_length", "eos_token_id", "pad_token_id", "strategy", "window_tokens", "store_segment_ids"),
+    *("num_packers", "max_segments"),
+)
+
+
 def _packing(pack: Mapping[str, Any]) -> list[str]:
     """Section `pack`, and the seed that it shuffles rows by."""
     seed = pack.get("shuffle_seed")
-    options = {key: value for key, value in pack.items() if value is not None and key != "shuffle_seed"}
+    # In an order of its own: the manifest's, once it was read, is another than when the card was first written.
+    names = [*(name for name in _PACK if name in pack), *sorted(pack.keys() - {*_PACK, "shuffle_seed"})]
+    options = {name: pack[name] for name in names if pack[name] is not None}
     return [
         *([] if seed is None else [f"seed: {seed}"]),
         "pack:",

@@ -5,9 +5,9 @@ Planning reads inputs (their hashes, their footers) and tokenizers; it writes no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import astuple, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tokenlake.build.events import Listed, Planning, Watcher, ignore
 from tokenlake.build.planning.excluded import load_excluded
@@ -33,6 +33,9 @@ from tokenlake.sources.splitting import split_files
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 from tokenlake.transforms.callables import sealed
 from tokenlake.transforms.configured import open_chain
+
+Only: TypeAlias = Collection[tuple[str, str]]
+"""(source, path) of the input files that are planned with, whatever others there are by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,11 @@ class Plan:
         return next(source for source in self.build.sources if source.name == name)
 
 
-def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
+def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | None = None) -> Plan:
     """Plan a build.
+
+    Args:
+        only: as if no other files were there; sources with a limit of rows keep what they find.
 
     Raises:
         ConfigError: `where` is no predicate, no EOS id, or an `exclude` file without the columns ``file`` and
@@ -91,7 +97,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore) -> Plan:
     excluded: dict[str, dict[int, list[int]]] = {}
     notes: list[str] = []
     for source in build.sources:
-        files, parts = _read_listing(build, source, on_event)
+        files, parts = _read_listing(build, source, on_event, only)
         tokenizer = tokenizers[source.name]
         settled, found = settle(
             source, files, tokenizer.files, tokenizer.eos_id if tokenizer.eos_id >= 0 else None
@@ -156,7 +162,7 @@ def _with_code(build: ResolvedBuild) -> ResolvedBuild:
 
 
 def _read_listing(
-    build: ResolvedBuild, source: ResolvedSource, on_event: Watcher
+    build: ResolvedBuild, source: ResolvedSource, on_event: Watcher, only: Only | None
 ) -> tuple[list[InputFile], list[list[FileRange]]]:
     """List a source's files, as far as `num_rows` needs them, and cut them into ranges."""
 
@@ -167,6 +173,8 @@ def _read_listing(
     with HashCache() as cache:
         if source.num_rows is None:
             files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
+            if only is not None:
+                files = [file for file in files if (file.source, file.path) in only]
             ranges = split_files(
                 files, build.unit_size, source.storage_options, threads=threads, on_progress=tell
             )

@@ -24,6 +24,25 @@ def looked_twice(read: Callable[[], _Found]) -> _Found:
         return read()
 
 
+def parsed(
+    store: ReadStore, key: str, parse: Callable[[bytes, str], _Found], data: bytes | None = None
+) -> _Found:
+    """Return what a small object that tells damage itself says.
+
+    Args:
+        parse: takes its bytes and its name for messages.
+        data: the bytes, where they were read already.
+
+    Raises:
+        NotFoundError: there is none.
+        IntegrityError: it is damaged, at the second look too.
+    """
+    try:
+        return parse(store.read(key) if data is None else data, key)
+    except IntegrityError:
+        return parse(store.read(key), key)
+
+
 def require_digest(store: ReadStore, key: str, expected: Digest) -> None:
     """Read an object and compare it with what it should be.
 

@@ -1,0 +1,123 @@
+"""``tokenlake repair``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from tokenlake.cli.options import AsJson, Name, Overrides, StoreUrl, Workers, store_url
+from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.progress import counting
+from tokenlake.errors import IntegrityError, TokenlakeError
+from tokenlake.mending import RepairProgress, RepairReport
+from tokenlake.mending import repair as mend
+from tokenlake.report import numbers
+from tokenlake.report.table import Table, label
+
+_COLUMNS = (label("version"), label("path"), label("damage"), label("mended"), label("how"))
+
+
+def repair(
+    name: Name,
+    /,
+    *,
+    config: Annotated[
+        str | None,
+        Parameter(
+            metavar="FILE",
+            show_default=False,
+            help="The configuration it was built with. Default: as its newest run was asked.",
+        ),
+    ] = None,
+    set_: Overrides = (),
+    dry_run: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Say what would be done, and write nothing.")
+    ] = False,
+    workers: Workers = None,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Mend what is damaged in a version, byte for byte.
+
+    Damaged files are copied from another version that holds them, or built again from the recorded inputs, compared
+    with the manifest and swapped in whole; other versions that share them are mended, too. Where an input has changed
+    the file stays as it is, and the input is named. Where a unit comes out with the same rows in other bytes, as with
+    another release of pyarrow, a new version is committed beside the damaged one.
+
+    Ends with 0 when all is well, with 1 when nothing could be mended, and with 3 when some damage remains.
+    """
+    with counting("repairing") as counter:
+
+        def told(progress: RepairProgress) -> None:
+            counter.set(progress.bytes, progress.bytes_total)
+
+        report = mend(
+            store_url(store),
+            name,
+            config=config,
+            overrides=set_,
+            dry_run=dry_run,
+            workers=workers,
+            on_progress=told,
+        )
+    if json:
+        print_json(report.to_json())
+    else:
+        _print(report)
+    return exit_code(report)
+
+
+def exit_code(report: RepairReport) -> int:
+    """Return what the command ends with."""
+    if report.ok:
+        return 0
+    return IntegrityError.exit_code if report.mended else TokenlakeError.exit_code
+
+
+def _print(report: RepairReport) -> None:
+    console = stdout()
+    console.print(f"{report.dataset} v{report.version}: {_summary(report)}", markup=False)
+    if report.files:
+        rows = [
+            {
+                "version": one.version,
+                "path": one.path,
+                "damage": one.damage,
+                "mended": one.how,
+                "how": one.note,
+            }
+            for one in report.files
+        ]
+        print_tables([Table.of(_COLUMNS, rows)])
+    left = [problem for problem in report.problems if problem.path not in {one.path for one in report.files}]
+    if left and not report.dry_run:
+        columns = (label("path"), label("problem"), label("expected"), label("got"))
+        print_tables([Table.of(columns, [asdict(problem) for problem in left])])
+    if report.well:
+        note(f"well elsewhere: {', '.join(report.well)}")
+    if report.unlisted:
+        note(
+            f"{numbers.plural(len(report.unlisted), 'file')} that no manifest names; `tokenlake gc` looks after those"
+        )
+    if report.new_version is not None:
+        note(
+            f"v{report.new_version} holds the same rows, all of them well; v{report.version} stays damaged. Tags and "
+            "trainers that name it have to be moved"
+        )
+
+
+def _summary(report: RepairReport) -> str:
+    if not report.files:
+        return (
+            "all well"
+            if report.ok
+            else f"{numbers.plural(len(report.problems), 'problem')} that no repair mends"
+        )
+    words = {True: "would be mended", False: "mended"}[report.dry_run]
+    lost = len(report.files) - report.mended
+    done = f"{numbers.plural(report.mended, 'file')} {words}"
+    return (
+        f"{done}, {lost} not" if lost else f"{done}, all well" if report.ok and not report.dry_run else done
+    )

@@ -1,0 +1,54 @@
+"""Repair of versions in buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.remote_builds_support import bucket
+from tests.repair_support import build, one_pool
+from tests.store_support import settings, write_inputs
+from tokenlake.build.pool import WorkerPool
+from tokenlake.mending import repair
+from tokenlake.storage import open_store
+from tokenlake.verify import verify
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKE_KEY", "testing")
+        patch.setenv("LAKE_SECRET", "testing")
+        with WorkerPool(1) as workers:
+            yield workers
+
+
+@pytest.fixture(autouse=True)
+def _one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
+    one_pool(monkeypatch, pool)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_a_version_in_a_bucket_comes_back(
+    tmp_path: Path, tokenizer_dir: Path, pool: WorkerPool, scheme: str
+) -> None:
+    write_inputs(tmp_path)
+    with bucket(scheme) as place:
+        address = place.address("store")
+        config = settings(tmp_path, tokenizer_dir)
+        build({**config, "save": {"output_dir": address.url, "storage_options": dict(address.options)}}, pool)
+        before = {key: data for key, data in place.everything("store").items() if "/runs/" not in key}
+        place.put(
+            "store", {f"small/v1/{path}": b"damaged" for path in ("data/train-00000-00.parquet", "README.md")}
+        )
+        report = repair(address, "small")  # whatever keys opened it, no run kept them
+        assert report.ok, report.files
+        assert {file.path: file.how for file in report.files} == {
+            "data/train-00000-00.parquet": "rebuilt",
+            "README.md": "rendered",
+        }
+        after = {key: data for key, data in place.everything("store").items() if "/runs/" not in key}
+        assert after == before
+        assert verify(open_store(address), "small", 1, deep=True).ok
