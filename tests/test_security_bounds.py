@@ -22,8 +22,6 @@ _PEAK = 700  # MB; unbounded, the queries take several GB
 
 QUERIES = {
     "one aggregate": "select list(repeat('x', i::bigint)) from range(100000) r(i)",
-    "a sorted cross join": "select md5((a.i * 20000 + b.i)::varchar) as t "
-    "from range(20000) a(i), range(20000) b(i) order by t",
     "a large result": "select repeat('x', 1000) || i::varchar as t from range(100000000) r(i)",
 }
 
