@@ -20,9 +20,10 @@ _PEAK_OF_SHARDS: Final = 1000  # MB; unbounded, 2 GB and more
 INPUTS: Final = {
     "gzip": """
         import gzip
-        member = gzip.compress(b'{"text":"' + b"a" * (1 << 20) + b'"}\\n')
+        line = b'{"text":"' + b"a" * (1 << 20) + b'"}\\n'
+        member = gzip.compress(line * 16)
         with open(folder + "/in.jsonl.gz", "wb") as file:
-            for _ in range(3000):
+            for _ in range(120):
                 file.write(member)
     """,
     "zstd window of 2 GB": """
