@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.manifest import Manifest
+from tokenlake.reading.shardfile import ShardFile
 from tokenlake.storage import Layout, Store
 from tokenlake.storage.layout import CONFIG, QUARANTINE, TOKENIZER
 
@@ -58,10 +59,7 @@ def version_batches(store: Store, manifest: Manifest, split: str) -> Iterator[pa
     for shard in manifest.files:
         if shard.split != split:
             continue
-        with (
-            store.open(layout.key(shard.path)) as stream,
-            pq.ParquetFile(stream, page_checksum_verification=True) as file,
-        ):
+        with store.open(layout.key(shard.path)) as stream, ShardFile(stream) as file:
             for group in range(file.num_row_groups):
                 yield from file.read_row_group(group, use_threads=False).to_batches()
 

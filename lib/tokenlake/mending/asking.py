@@ -16,6 +16,7 @@ from tokenlake.config.steps import first_steps, last_step, tokens_name
 from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
 from tokenlake.manifest import Manifest, Parent
+from tokenlake.mending.trust import check_record
 from tokenlake.storage import Layout, Store, StoreAddress
 
 _HUB = ("hf", "huggingface")
@@ -92,6 +93,7 @@ class Question:
                 f"{self.layout.dataset}@v{self.layout.version}: its configuration is needed to build anything again, "
                 f"and {why}{reason}; give it with --config FILE (in Python config=...)"
             )
+        check_record(asked.config, f"{self.layout.dataset}@v{self.layout.version}")
         found = rooted(asked.config, asked.directory)
         names = dict(zip(_tokenizers(found), _tokenizers(asked.config), strict=True))
         return load_config(found, self.overrides), names

@@ -15,6 +15,8 @@ from tokenlake.errors import ConfigError, MissingExtraError
 
 _SETTINGS: Final = {
     "threads": "1",
+    # of one batch of records; nothing is spilled to a disk
+    "memory_limit": "2GB",
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",

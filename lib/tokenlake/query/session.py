@@ -16,6 +16,7 @@ import pyarrow as pa
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.query.decoding import Decoders
+from tokenlake.query.memory import MEMORY_VARIABLE, memory_bytes
 from tokenlake.query.relations import Relation, mentioned, relations
 from tokenlake.query.verified import OnVerified, VerifiedFiles
 from tokenlake.query.views import create
@@ -28,6 +29,8 @@ _SETTINGS: Final = {
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
 }
+_SPILLED: Final = 10  # times the memory, on the disk
+_ROWS: Final = 1 << 14  # of a result that come at once
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
 
 
@@ -48,14 +51,23 @@ def query(
         sql: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
         on_verified: called with the size of each file found whole.
 
+    DuckDB may take a third of this machine's memory, or what the variable ``TOKENLAKE_SQL_MEMORY`` says (``8GB``); what
+    does not fit goes to the temporary folder, at most ten times as much.
+
     Raises:
-        ConfigError: the statement is wrong, or not one that only reads; the message is DuckDB's.
+        ConfigError: the statement is wrong, or not one that only reads, or needs more memory; the message is DuckDB's.
         IntegrityError: a file is not what its manifest says.
     """
     catalog = Catalog(store if isinstance(store, ReadStore) else open_store(store))
-    known = relations(catalog)
+    known, memory = relations(catalog), memory_bytes()
     with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as spill:
-        connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": spill})
+        settings = {
+            **_SETTINGS,
+            "memory_limit": f"{memory} bytes",
+            "temp_directory": spill,
+            "max_temp_directory_size": f"{_SPILLED * memory} bytes",
+        }
+        connection = duckdb.connect(":memory:", config=settings)
         try:
             _check_reads_only(connection, sql)
             wanted = mentioned(_words(sql), known)
@@ -63,11 +75,25 @@ def query(
             readable = create(connection, catalog, wanted, known, files)
             _add_decode(connection, Decoders(catalog))
             _lock(connection, readable)
-            return _plain_integers(connection.sql(sql).to_arrow_table())
+            return _plain_integers(_result(connection, sql, memory))
         except duckdb.Error as error:
             raise _explained(error, sql, known) from error
         finally:
             connection.close()
+
+
+def _result(connection: Any, sql: str, memory: int) -> pa.Table:
+    """Return what a query gives, which DuckDB does not count as memory of its own."""
+    with connection.sql(sql).to_arrow_reader(_ROWS) as reader:
+        batches, taken = list[pa.RecordBatch](), 0
+        for batch in reader:
+            taken += batch.nbytes
+            if taken > memory:
+                raise ConfigError(
+                    f"the result takes more than {memory} bytes of memory; select less of it, or set {MEMORY_VARIABLE}"
+                )
+            batches.append(batch)
+        return pa.Table.from_batches(batches, schema=reader.schema)
 
 
 def _plain_integers(result: pa.Table) -> pa.Table:
@@ -133,6 +159,11 @@ def _literal(text: str) -> str:
 def _explained(error: duckdb.Error, sql: str, known: dict[str, Relation]) -> Exception:
     """DuckDB's message, with a hint where a name lacks its quotes or does not exist."""
     message = str(error).strip()
+    if isinstance(error, duckdb.OutOfMemoryException):
+        what = message.partition("\n")[0]
+        return ConfigError(
+            f"the query needs more memory: {what}. Ask for less, or set {MEMORY_VARIABLE} (8GB)"
+        )
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return IntegrityError(f"DuckDB could not read the store's files: {message}")
     unquoted = [

@@ -8,8 +8,8 @@ the headers of its pages are looked at, which is what the decoder will believe; 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, Final, final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, Final, NoReturn, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,15 +59,38 @@ class ShardFile(pq.ParquetFile):
             ValueError: what it unfolds to cannot be what was written, or there is no such row group.
             pa.ArrowException, OSError: it is damaged.
         """
-        if not 0 <= i < self.num_row_groups:
-            raise ValueError(f"there is no row group {i}; it has {self.num_row_groups}")
-        if self._local is None:
-            check_unfolded(self.metadata.row_group(i).total_byte_size, 0)
-        else:
-            self._footer = self._footer or Footer.read(self._local)
-            _check(self._footer, i, self._local)
+        self._look_at([i])
         wanted = None if columns is None else list(columns)
         return super().read_row_group(i, wanted, use_threads, use_pandas_metadata)
+
+    def read_row_groups(
+        self,
+        row_groups: Iterable[int],
+        columns: Iterable[str] | None = None,
+        use_threads: bool = True,
+        use_pandas_metadata: bool = False,
+    ) -> pa.Table:
+        """Decode row groups together; as :meth:`read_row_group`."""
+        groups = list(row_groups)
+        self._look_at(groups)
+        wanted = None if columns is None else list(columns)
+        return super().read_row_groups(groups, wanted, use_threads, use_pandas_metadata)
+
+    def read(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: a shard is read by row groups."""
+        raise NotImplementedError("expected read_row_group or read_row_groups, which look at pages first")
+
+    iter_batches = read
+
+    def _look_at(self, groups: Sequence[int]) -> None:
+        for group in groups:
+            if not 0 <= group < self.num_row_groups:
+                raise ValueError(f"there is no row group {group}; it has {self.num_row_groups}")
+            if self._local is None:
+                check_unfolded(self.metadata.row_group(group).total_byte_size, 0)
+            else:
+                self._footer = self._footer or Footer.read(self._local)
+                _check(self._footer, group, self._local)
 
 
 @final

@@ -33,6 +33,7 @@ from tokenlake.storage.durable import (
     settle,
 )
 from tokenlake.storage.keys import TEMP_MARK, check_key, key_problem
+from tokenlake.storage.limits import check_size
 from tokenlake.storage.swapping import replace_file, swap_file
 from tokenlake.storage.writing import HashingFile
 
@@ -66,6 +67,7 @@ class LocalStore(Store):
 
     def read(self, key: str) -> bytes:
         with self.open(key) as stream, os_errors("read", key):
+            check_size(key, os.fstat(stream.fileno()).st_size)
             return stream.read()
 
     def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:

@@ -11,6 +11,7 @@ from typing import Final, final
 
 import numpy as np
 
+from tokenlake.reading.bombs import check_unfolded
 from tokenlake.reading.footer import Chunk, Footer
 from tokenlake.reading.pages import SeenLevels, Unfamiliar
 from tokenlake.reading.pages.page import page_headers, read_page
@@ -60,6 +61,8 @@ class FixedColumns:
             chunk, expected = self._footer.chunk(group, name), int(self._footer.rows[group]) * self._length
             if chunk.values != expected:
                 raise ValueError(f"{chunk.values} values of {name}; expected {expected}")
+            # A page is decompressed whole, and may say that it is 2 GB of zeros.
+            check_unfolded(_BITS[chunk.kind] * chunk.values // 8, chunk.size)
             self._hash(name, chunk, hasher)
         return int(self._footer.rows[group])
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, cast, final
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.storage.base import Digest, ObjectInfo, ReadStore
 from tokenlake.storage.keys import TEMP_MARK
+from tokenlake.storage.limits import check_size
 from tokenlake.storage.remote.asking import ask
 from tokenlake.storage.remote.connection import Connection
 from tokenlake.storage.remote.file import RemoteFile
@@ -54,7 +55,8 @@ class RemoteStore(ReadStore):
         return not self._root.is_http
 
     def read(self, key: str) -> bytes:
-        return read_whole(self._connection.objects(), self._at(key), self._connection.patience)
+        url, patience = self._at(key), self._connection.patience
+        return read_whole(self._connection.objects(), url, patience, lambda size: check_size(key, size))
 
     def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
         url = self._at(key)

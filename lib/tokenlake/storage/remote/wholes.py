@@ -23,9 +23,13 @@ _PIECE_BYTES: Final = 8 << 20
 _AT_ONCE: Final = 4  # pieces under way or waiting to be written: at most 32 MiB
 
 
-def read_whole(objects: Objects, url: Url, patience: Patience) -> bytes:
-    """Return an object's bytes, of whatever size; one request where nothing fails."""
-    target = _Memory()
+def read_whole(objects: Objects, url: Url, patience: Patience, check: Callable[[int], None]) -> bytes:
+    """Return an object's bytes; one request where nothing fails.
+
+    Args:
+        check: called with the number of bytes while they come; what it raises ends the request.
+    """
+    target = _Memory(check)
     on_loop(download(objects, url, None, target, patience))
     return bytes(target.data)
 
@@ -95,13 +99,14 @@ def _in_order(starts: range, begin: Callable[[int], Future[bytearray]], target: 
 
 @final
 class _Memory:
-    def __init__(self) -> None:
-        self.data = bytearray()
+    def __init__(self, check: Callable[[int], None]) -> None:
+        self.data, self._check = bytearray(), check
 
     def restart(self) -> None:
         self.data.clear()
 
     def write(self, data: Bytes) -> None:
+        self._check(len(self.data) + len(data))
         self.data += data
 
 

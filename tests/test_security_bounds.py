@@ -1,0 +1,96 @@
+"""What a hostile store or query cannot make us do: fill the memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers.http import HttpServer
+from tests.store_support import build_store, copy_store
+from tokenlake.catalog import Catalog
+from tokenlake.catalog.tags import stored_tag
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.query.memory import memory_bytes
+from tokenlake.storage import open_read_store, open_store
+from tokenlake.storage.remote.filesystems import close_filesystems
+
+_PEAK = 700  # MB; unbounded, the queries take several GB
+
+QUERIES = {
+    "one aggregate": "select list(repeat('x', i::bigint)) from range(100000) r(i)",
+    "a large result": "select repeat('x', 1000) || i::varchar as t from range(100000000) r(i)",
+}
+
+CHILD = """
+import resource, sys
+from tokenlake.errors import TokenlakeError
+from tokenlake.query import query
+try:
+    outcome = str(query(sys.argv[1], sys.argv[2]).num_rows)
+except TokenlakeError as error:
+    outcome = f"{type(error).__name__}: {error}"
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, outcome)
+"""
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_that_wants_all_memory_is_refused(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path), QUERIES[name]],
+        env={**os.environ, "TOKENLAKE_SQL_MEMORY": "64MB"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peak, _, outcome = done.stdout.partition(" ")
+    assert outcome.startswith("ConfigError"), outcome
+    assert "TOKENLAKE_SQL_MEMORY" in outcome
+    assert int(peak) < _PEAK
+
+
+def test_the_memory_of_queries_can_be_set() -> None:
+    assert memory_bytes({"TOKENLAKE_SQL_MEMORY": "8GB"}) == 8 << 30
+    assert 64 << 20 <= memory_bytes({}) < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for text in ("much", "1MB"):
+        with pytest.raises(ConfigError, match="TOKENLAKE_SQL_MEMORY"):
+            memory_bytes({"TOKENLAKE_SQL_MEMORY": text})
+
+
+def _swollen(path: Path, size: int) -> None:
+    """A file of many zeros that takes no room on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+def test_documents_of_any_size_are_not_read(tmp_path: Path, tokenizer_dir: Path) -> None:
+    folder = copy_store(build_store(tmp_path, tokenizer_dir), tmp_path / "copy")
+    store = open_store(folder)
+    catalog = Catalog(store)
+    record = next((folder / "small/v2/ledger").iterdir())
+    for path in (folder / "small/v2/manifest.json", folder / "small/v2/claim.json", record):
+        _swollen(path, 1 << 40)
+    _swollen(folder / "small/tags/prod.json", 1 << 40)
+    with pytest.raises(
+        IntegrityError, match=r"manifest.json: it has 1099511627776 bytes .* at most 1073741824"
+    ):
+        catalog.manifest("small", 2)
+    with pytest.raises(IntegrityError, match=r"claim.json: it has .* at most 16777216"):
+        catalog.read_claim("small", 2)
+    with pytest.raises(IntegrityError, match=r"prod.json: it has .* at most 16777216"):
+        stored_tag(store, "small", "prod")
+    with pytest.raises(IntegrityError, match=r"ledger/.*: it has .* at most 268435456"):
+        store.read(f"small/v2/ledger/{record.name}")
+
+
+def test_a_server_cannot_send_without_end() -> None:
+    with HttpServer({"small/v1/claim.json": bytes(20 << 20)}) as server:
+        with pytest.raises(IntegrityError, match=r"claim.json: it has .* expected at most 16777216"):
+            open_read_store(server.url).read("small/v1/claim.json")
+        assert len([line for line in server.log if "claim" in str(line)]) == 1, "it is not asked for again"
+    close_filesystems()
