@@ -27,6 +27,7 @@ from tokenlake.errors import ConfigError, SourceError, WorkerError
 from tokenlake.storage.remote.filesystems import close_filesystems
 
 SECRET = "Bearer opensesame-7d1f0c55"
+PLANTED = "planted-5b1c77e09a"
 
 
 @pytest.fixture(autouse=True)
@@ -202,26 +203,23 @@ class TestEngine:
 
 PREFECT = """
 import sys, uuid
-from prefect.testing.utilities import prefect_test_harness
 from tokenlake.errors import ConfigError
-
-with prefect_test_harness(server_startup_timeout=120):
-    from prefect.blocks.system import Secret
-    from flows.tokenization import tokenize
-    from tasks.blocks import load_blocks
-    from prefect import get_client
-    Secret(value=sys.argv[2]).save("lake-auth")
-    state = tokenize(config=sys.argv[1], workers=1, return_state=True)
-    print("state", state.name, state.message)
-    with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs():
-            print(run.parameters)
-        print(client.read_task_runs())
-        print(client.read_logs())
-    try:
-        load_blocks(["no-such-block"])
-    except ConfigError as error:
-        print("missing", error)
+from prefect.blocks.system import Secret
+from flows.tokenization import tokenize
+from tasks.blocks import load_blocks
+from prefect import get_client
+Secret(value=sys.argv[2]).save("lake-auth")
+state = tokenize(config=sys.argv[1], workers=1, return_state=True)
+print("state", state.name, state.message)
+with get_client(sync_client=True) as client:
+    for run in client.read_flow_runs():
+        print(run.parameters)
+    print(client.read_task_runs())
+    print(client.read_logs())
+try:
+    load_blocks(["no-such-block"])
+except ConfigError as error:
+    print("missing", error)
 """
 
 
@@ -232,7 +230,15 @@ def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
     wanted = config(server, tmp_path, tokenizer_dir, {"headers": {"Authorization": {"block": "lake-auth"}}})
     path = tmp_path / "set.yaml"
     path.write_text(json.dumps(wanted))
-    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "home"), "DO_NOT_TRACK": "1"}
+    environment = {
+        **os.environ,
+        "PREFECT_HOME": str(tmp_path / "home"),
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "DO_NOT_TRACK": "1",
+        "LAKE_PLANTED": PLANTED,
+        "TOKENLAKE_STORE_OPTIONS": json.dumps({"secret": PLANTED}),
+    }
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PREFECT), str(path), SECRET],
         capture_output=True,
@@ -244,8 +250,14 @@ def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
     assert "state Completed" in done.stdout, done.stdout + done.stderr
     assert "the Prefect server has no Secret block of this name" in done.stdout
     assert "opensesame" not in done.stdout + done.stderr
-    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
-    assert not [path for path in files if b"opensesame" in path.read_bytes()]
+    assert PLANTED not in done.stdout + done.stderr
+    # The database of the server, its write-ahead log with it, where the block lies encrypted.
+    home = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert [path for path in home if path.name == "prefect.db"]
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        assert PLANTED.encode() not in data, path
+        assert b"opensesame" not in data, path
 
 
 class TestAllowedInputs:

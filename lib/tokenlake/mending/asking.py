@@ -71,7 +71,8 @@ class Question:
         """
         loaded, names = self._loaded(store)
         whole = _step(loaded, self.layout.dataset, self.parents)
-        own = {} if is_local(self.store.url) else whole.save.storage_options
+        # Not those of a record: they could lead this machine's credentials to another server.
+        own = {} if self.config is None or is_local(self.store.url) else whole.save.storage_options
         options = self.store.options or own or None
         save = whole.save.model_copy(update={"output_dir": self.store.url, "storage_options": options})
         changes = {

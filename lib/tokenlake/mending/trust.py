@@ -14,7 +14,7 @@ from tokenlake.config.callables import is_callable_name
 from tokenlake.errors import ConfigError
 
 _STEPS = ("transforms", "format_callback")
-_REFERENCES = ({"env"}, {"block"})
+_REFERENCES = (["env"], ["block"])
 
 
 def check_record(config: Mapping[str, Any], where: str) -> None:
@@ -24,7 +24,7 @@ def check_record(config: Mapping[str, Any], where: str) -> None:
         config: as JSON, as it lies in ``runs/``.
         where: the version, for the message.
     """
-    # The options of the store itself were used to open it before anything was read.
+    # The options of the store that it has are not used: those are, that the user opened it with.
     asked = [what for key, value in config.items() if key != "save" for what in _delicate(value, key, "")]
     if asked:
         shown = "; ".join(list(dict.fromkeys(asked))[:5])
@@ -42,7 +42,7 @@ def _delicate(value: Any, key: str, path: str, steps: bool = False) -> Iterator[
         yield f"the function {value} ({path})"
     elif isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
-        if fields.keys() in _REFERENCES:
+        if list(fields) in _REFERENCES:
             kind, name = next(iter(fields.items()))
             yield f"the secret {{{kind}: {name}}} ({path})"
         for name, each in fields.items():

@@ -61,7 +61,7 @@ def query(
     catalog = Catalog(store if isinstance(store, ReadStore) else open_store(store))
     known, memory = relations(catalog), memory_bytes()
     with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as spill:
-        settings = {
+        settings: dict[str, str | bool | int | float | list[str]] = {
             **_SETTINGS,
             "memory_limit": f"{memory} bytes",
             "temp_directory": spill,
