@@ -44,7 +44,7 @@ def test_an_error_in_a_job_leaves_the_worker_in_place():
 
 
 def test_a_bug_in_a_job_comes_back_with_its_traceback():
-    with WorkerPool(1) as pool, pytest.raises(WorkerError, match=r"(?s)this is a bug.*KeyError: 'source'"):
+    with WorkerPool(1) as pool, pytest.raises(WorkerError, match=r"(?s)this is a bug.*KeyError: 'store'"):
         pool.run({"op": "unit"})
 
 

@@ -29,8 +29,9 @@ from tests.parquet_by_hand import (
 )
 from tests.sources_support import Source, faults, one, texts
 from tokenlake.errors import BadRecordError, DamagedFileError
+from tokenlake.reading import bombs
 from tokenlake.sources import read_range, read_rows, split_file
-from tokenlake.sources.columnar import bombs
+from tokenlake.sources.columnar import unfolding
 
 WORDS = [f"document {n} " * (n % 7 + 1) for n in range(90)]
 GOOD = pa.table({"id": range(90), "text": WORDS})
@@ -351,7 +352,8 @@ ALL = [(case, suffix) for cases, suffix in ((PARQUET, "parquet"), (ARROW, "arrow
 def test_every_kind_of_damage_gets_its_policy_and_place(
     case: Case, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bombs, "UNFOLDED_BYTES", 1 << 26)  # a sixteenth, to save the time of unfolding them
+    for module in (bombs, unfolding):  # a sixteenth, to save the time of unfolding them
+        monkeypatch.setattr(module, "UNFOLDED_BYTES", 1 << 26)
     path = tmp_path / f"in.{suffix}"
     case.write(path)
     if case.refused is None:

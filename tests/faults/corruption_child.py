@@ -178,7 +178,11 @@ def _bounded() -> int:
 
 
 def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    # Not ru_maxrss, which begins with what the process had that started this one.
+    peak = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return int(peak.split()[1]) << 10
 
 
 if __name__ == "__main__":

@@ -144,8 +144,12 @@ QUERY: Final = """
 
 def child(code: str, folder: Path, *arguments: str) -> tuple[int, str]:
     """Run code in a child; return its peak of memory in MB and how it ended."""
-    head = "import resource, sys\nfolder = sys.argv[1]\n"
-    tail = "\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, outcome)\n"
+    head = "import sys\nfolder = sys.argv[1]\n"
+    # Not ru_maxrss, which begins with what the process had that started this one.
+    tail = """
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(int(peak.split()[1]) >> 10, outcome)
+"""
     body = (
         "outcome = 'read'\ntry:\n"
         + textwrap.indent(textwrap.dedent(code), "    ")
