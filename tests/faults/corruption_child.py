@@ -114,6 +114,8 @@ def _judged(reader: Reader, place: Place, damage: Damage, expected: list[Any]) -
         named = {path for path, _ in found}
         looked_at = [key for key in damage.changes if re.fullmatch(reader.wanted, key)]
         missed = [key for key in looked_at if key not in named]
+        if error and all(key.endswith("/manifest.json") and damage.changes[key] is None for key in missed):
+            return "error", error  # without its manifest there is no such version, and that is said
         return ("error", error) if not missed and not error else ("silent", f"{damage.what}: {found} {error}")
     whole = expected[: len(found)] if error else expected
     if problem := different(found, whole):
