@@ -42,19 +42,19 @@ class S3Bucket:
     client: Any
 
     def address(self, prefix: str) -> StoreAddress:
-        return StoreAddress(f"s3://lake/{prefix}", self.server.options())
+        return StoreAddress(f"s3://builds/{prefix}", self.server.options())
 
     def everything(self, prefix: str) -> Files:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="lake", Prefix=f"{prefix}/")
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="builds", Prefix=f"{prefix}/")
         keys = [one["Key"] for page in pages for one in page.get("Contents", ())]
         return {
-            key.removeprefix(f"{prefix}/"): self.client.get_object(Bucket="lake", Key=key)["Body"].read()
+            key.removeprefix(f"{prefix}/"): self.client.get_object(Bucket="builds", Key=key)["Body"].read()
             for key in keys
         }
 
     def put(self, prefix: str, files: Mapping[str, bytes]) -> None:
         for key, data in files.items():
-            self.client.put_object(Bucket="lake", Key=f"{prefix}/{key}", Body=data)
+            self.client.put_object(Bucket="builds", Key=f"{prefix}/{key}", Body=data)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class GcsBucket:
     server: GcsServer
 
     def address(self, prefix: str) -> StoreAddress:
-        return StoreAddress(f"gs://lake/{prefix}", self.server.options())
+        return StoreAddress(f"gs://builds/{prefix}", self.server.options())
 
     def everything(self, prefix: str) -> Files:
         with self.server.lock:
@@ -74,7 +74,7 @@ class GcsBucket:
 
     def put(self, prefix: str, files: Mapping[str, bytes]) -> None:
         for key, data in files.items():
-            self.server.put("lake", f"{prefix}/{key}", data)
+            self.server.put("builds", f"{prefix}/{key}", data)
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def bucket(scheme: str) -> Iterator[Bucket]:
         if scheme == "s3":
             with S3Server() as server:
                 client = server.client()
-                client.create_bucket(Bucket="lake")
+                client.create_bucket(Bucket="builds")
                 yield S3Bucket(server, client)
         else:
             with GcsServer() as server:

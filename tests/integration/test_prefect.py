@@ -167,8 +167,12 @@ def test_a_verification_of_everything_fails_where_something_is_damaged(
     state = get(worker, f"flow_runs/{run}")["state"]
     assert state["type"] == "FAILED"
     assert "1 of 2 versions damaged: small@v2" in state["message"]
-    states = {task["name"]: task["state_type"] for task in tasks_of(worker, run)}
-    assert states == dict.fromkeys(["small v1", "small v2", "report"], "COMPLETED")
+    expected = dict.fromkeys(["small v1", "small v2", "report"], "COMPLETED")
+    # The server writes down what became of tasks a moment after the run's end.
+    until(
+        lambda: {task["name"]: task["state_type"] for task in tasks_of(worker, run)} == expected,
+        "all tasks are completed",
+    )
     [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["verification"]}})
     assert f"data/{shard.name}" in page["data"] and "sha256" in page["data"]
 
@@ -187,10 +191,10 @@ def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
     path = f"deployments/{deployment}/create_flow_run"
     run = post(worker, path, parameters={"config": config})["id"]
     ledger = tmp_path / "store" / "pile.slow.tokens" / "v1" / "ledger"
-    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2, "two units are finished")
+    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 1, "a unit is finished")
     builders = build_workers()
 
-    prefect(worker, "flow-run", "cancel", run)
+    cancel(worker, run)
     until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone", 10)
     until(lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED", "the run is cancelled")
     children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run]}})
@@ -242,7 +246,7 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
     builders = build_workers()
     assert builders
 
-    prefect(worker, "flow-run", "cancel", run)
+    cancel(worker, run)
     until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone", 10)
     until(lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED", "the run is cancelled")
     assert not (ledger.parent / "manifest.json").exists()
@@ -413,6 +417,11 @@ def build_workers(of: int | None = None) -> list[psutil.Process]:
     """Our worker processes below this process, or below ``of``."""
     found = psutil.Process(of).children(recursive=True)
     return [process for process in found if "tokenlake.build.worker" in process.cmdline()]
+
+
+def cancel(environment: dict[str, str], run: str) -> None:
+    """Ask for what `prefect flow-run cancel` asks for, without the seconds that the command takes to start."""
+    post(environment, f"flow_runs/{run}/set_state", state={"type": "CANCELLING"})
 
 
 def tasks_of(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
