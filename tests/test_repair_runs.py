@@ -53,9 +53,9 @@ def relative() -> dict[str, Any]:
             return {key: short(item) for key, item in value.items()}
         if isinstance(value, list):
             return [short(item) for item in value]
-        return value.removeprefix("/root/") if isinstance(value, str) else value
+        return value.removeprefix("/base/") if isinstance(value, str) else value
 
-    return short(settings(Path("/root"), Path("/root/tok")))
+    return short(settings(Path("/base"), Path("/base/tok")))
 
 
 @pytest.fixture
