@@ -78,7 +78,9 @@ class ShardFile(pq.ParquetFile):
 
     def read(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: a shard is read by row groups."""
-        raise NotImplementedError("expected read_row_group or read_row_groups, which look at pages first")
+        raise TypeError(
+            "a shard is not read whole: expected read_row_group or read_row_groups, which look at pages first"
+        )
 
     iter_batches = read
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar, final
 
 from tokenlake.storage.remote.asking import ask
-from tokenlake.storage.remote.content import Content
+from tokenlake.storage.remote.content import Content, content_of
 from tokenlake.storage.remote.objects import Found, Objects
 from tokenlake.storage.remote.retries import Patience
 from tokenlake.storage.remote.urls import Url
@@ -84,8 +84,8 @@ class Writes(ABC):
         """Return a token that no version of an object has that has this one."""
 
     async def put_in_parts(self, url: Url, data: bytes, over: str | None) -> None:
-        """Put something small in the way of a large object; for a trial."""
-        raise NotImplementedError
+        """Put something small in the way of a large object, in parts where there are any; for a trial."""
+        await self.put(url, content_of(data), over)
 
     async def uploads(self, url: Url) -> list[Upload]:
         """Return the unfinished uploads of objects whose path begins with that of `url`; none where none are kept."""
