@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -191,6 +193,15 @@ def test_a_damaged_tokenizer_is_not_used(store: Path, tmp_path: Path) -> None:
     opened = open_store(copy)
     with pytest.raises(IntegrityError, match=r"tokenizer\.json: the file was changed"):
         Decoder.of(opened, Catalog(opened).manifest("small", 2))
+
+
+def test_nothing_is_drawn_into_the_output_of_a_slow_query(store: Path) -> None:
+    # DuckDB takes a program without a file for a person who types.
+    code = "import sys; from tokenlake.query import query; print(query(*sys.argv[1:]).to_pylist())"
+    sql = "select current_setting('enable_progress_bar') as bar"
+    command = [sys.executable, "-c", code, str(store), sql]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[{'bar': False}]\n"
 
 
 def test_an_empty_store_can_be_asked(tmp_path: Path) -> None:

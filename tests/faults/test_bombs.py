@@ -148,7 +148,7 @@ def child(code: str, folder: Path, *arguments: str) -> tuple[int, str]:
     # Not ru_maxrss, which begins with what the process had that started this one.
     tail = """
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(int(peak.split()[1]) >> 10, outcome)
+print(int(peak.split()[1]) >> 10, " ".join(outcome.split()))
 """
     body = (
         "outcome = 'read'\ntry:\n"

@@ -42,6 +42,7 @@ class Engine:
         self._error: Any = duckdb.Error
         self._connection: Any = duckdb.connect(":memory:", config=dict(_SETTINGS))
         self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("SET enable_progress_bar = false")
         self._connection.execute("SET lock_configuration = true")
 
     def close(self) -> None:
