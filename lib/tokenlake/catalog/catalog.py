@@ -15,8 +15,8 @@ from tokenlake.catalog.states import VersionInfo, is_committed, state_of
 from tokenlake.catalog.tagged import check_tag, tagged_manifest
 from tokenlake.catalog.tags import Tag, TagChange, read_tag, read_tags, remove_tag, swap_tag
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.manifest import FileEntry, Manifest, UnitRecord
-from tokenlake.storage.base import ReadStore, Store
+from tokenlake.manifest import Manifest, UnitRecord
+from tokenlake.storage.base import Digest, ReadStore, Store
 from tokenlake.storage.keys import DATASET_NAME, check_dataset_name, check_tag_name
 from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, version_number
 from tokenlake.storage.looking import looked_twice, parsed
@@ -208,7 +208,6 @@ class Catalog:
                 ledger has none.
         """
         layout = Layout(dataset, version)
-        listed = {} if manifest is None else _ledger_entries(manifest)
         found: dict[int, UnitRecord] = {}
         for info in self.store.list(layout.key(LEDGER)):
             unit = ledger_unit(layout.path(info.key))
@@ -217,8 +216,8 @@ class Catalog:
                     f"{info.key}: not a ledger record's name; remove the file", file=info.key
                 )
             found[unit] = read_record(self.store, layout, unit, manifest)
-        for path in listed if found else ():
-            if ledger_unit(path) not in found:
+        for path in manifest.other_files if manifest is not None and found else ():
+            if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in found:
                 key = layout.key(path)
                 raise IntegrityError(f"{key} is missing; the manifest lists it. {_MEND}", file=key)
         return dict(sorted(found.items()))
@@ -301,26 +300,33 @@ def _record_of(store: ReadStore, layout: Layout, unit: int, manifest: Manifest |
             f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
             file=key,
         )
-    listed = {} if manifest is None else _ledger_entries(manifest)
-    entry, got = listed.get(layout.path(key)), hashlib.sha256(data).hexdigest()
-    if listed and (entry is None or entry.sha256 != got):
-        expected = "no such record" if entry is None else entry.sha256
+    if manifest is not None:
+        _require_listed(manifest, layout.path(key), data, key)
+    return found
+
+
+def _require_listed(manifest: Manifest, path: str, data: bytes, key: str) -> None:
+    entry, got = manifest.other_files.get(path), Digest(len(data), hashlib.sha256(data).hexdigest())
+    if entry is None and not lists_ledger(manifest):
+        return
+    if entry is None or (entry.bytes, entry.sha256) != (got.bytes, got.sha256):
+        expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
         raise IntegrityError(
-            f"{key}: its sha256 is {got}; the manifest lists {expected}. It is the record of another version; restore "
-            "the right one.",
+            f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the record "
+            "of another version; restore the right one.",
             file=key,
             expected=expected,
-            got=got,
+            got=got.sha256,
         )
-    return found
 
 
 def _claim_of(data: bytes, key: str) -> tuple[Claim, bytes]:
     return Claim.from_bytes(data, key), data
 
 
-def _ledger_entries(manifest: Manifest) -> dict[str, FileEntry]:
-    return {path: entry for path, entry in manifest.other_files.items() if path.startswith(f"{LEDGER}/")}
+def lists_ledger(manifest: Manifest) -> bool:
+    """Say whether a manifest lists ledger records; where it does, it lists all of them."""
+    return any(path.startswith(f"{LEDGER}/") for path in manifest.other_files)
 
 
 def _same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:

@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow.parquet as pq
 
 from tokenlake.reading.bombs import Pread
+from tokenlake.reading.pages.header import Unfamiliar, parse_header
 from tokenlake.reading.pagethrift import read_struct
 
+_PLAIN: Final = 0
 PLAIN_DICTIONARY: Final = 2
 DELTA_BYTE_ARRAY: Final = 7
 RLE_DICTIONARY: Final = 8
@@ -62,9 +64,7 @@ def walk_chunk(pread: Pread, at: int, size: int, values: int) -> Iterator[Page]:
     while left > 0:
         if at >= end:
             raise ValueError(f"its pages hold {left} values fewer than the {values} of the footer")
-        header, size = _header(pread, at)
-        stored = _count(header, 3)
-        page = _page(header)
+        page, size, stored = _page_at(pread, at)
         if stored < 0 or (page and (page.size < 0 or page.values < 0)):
             raise ValueError(f"the page header at byte {at} counts less than nothing")
         if page:
@@ -78,6 +78,16 @@ def chunk_start(column: pq.ColumnChunkMetaData) -> int:
     first: int = column.data_page_offset
     dictionary: int | None = column.dictionary_page_offset
     return dictionary if dictionary and dictionary < first else first
+
+
+def _page_at(pread: Pread, at: int) -> tuple[Page | None, int, int]:
+    """Return the page whose header is there, None for a kind that decoders pass over, and the sizes of both."""
+    try:  # as our writer writes it, which is found out three times as fast
+        ours = parse_header(pread(_HEADER_SIZES[0], at))
+        return Page(False, ours.size, ours.values, _PLAIN), ours.begin, ours.stored
+    except Unfamiliar:
+        header, size = _header(pread, at)
+        return _page(header), size, _count(header, 3)
 
 
 def _header(pread: Pread, at: int) -> tuple[dict[int, Any], int]:

@@ -28,6 +28,7 @@ _WIDTHS: Final = (
     0,
     0,
 )  # bytes of a value, by Parquet's number of its type; 0: as long as it is
+_AHEAD: Final = 4096
 _LEVELS: Final = 4  # bytes of the two levels of a value
 
 
@@ -84,6 +85,18 @@ class ShardFile(pq.ParquetFile):
 
     iter_batches = read
 
+    @property
+    def footer(self) -> Footer:
+        """What the footer says of places.
+
+        Raises:
+            ValueError: it is damaged, or the file is not of this machine.
+        """
+        if self._local is None:
+            raise ValueError("the places of a file that is not of this machine are not looked at")
+        self._footer = self._footer or Footer.read(self._local)
+        return self._footer
+
     def _look_at(self, groups: Sequence[int]) -> None:
         for group in groups:
             if not 0 <= group < self.num_row_groups:
@@ -91,8 +104,7 @@ class ShardFile(pq.ParquetFile):
             if self._local is None:
                 check_unfolded(self.metadata.row_group(group).total_byte_size, 0)
             else:
-                self._footer = self._footer or Footer.read(self._local)
-                _check(self._footer, group, self._local)
+                _check(self.footer, group, self._local)
 
 
 @final
@@ -107,6 +119,21 @@ class _Local:
         return os.pread(self._number, size, offset)
 
 
+@final
+class _Window:
+    """The bytes of a file, read a little further than is asked for: the small columns of a row group lie together."""
+
+    def __init__(self, file: _Local) -> None:
+        self._file, self._begin, self._held = file, 0, b""
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return `size` bytes, fewer only at the end of the file."""
+        at = offset - self._begin
+        if not 0 <= at <= len(self._held) - size:
+            self._begin, self._held, at = offset, self._file.read(offset, max(size, _AHEAD)), 0
+        return self._held[at : at + size]
+
+
 def _local(stream: BinaryIO) -> _Local | None:
     try:
         return _Local(stream.fileno())
@@ -117,10 +144,10 @@ def _local(stream: BinaryIO) -> _Local | None:
 def _check(footer: Footer, group: int, file: _Local) -> None:
     if group >= len(footer.facts):
         raise ValueError(f"there is no row group {group}")
-    stored = decoded = 0
+    stored, decoded, window = 0, 0, _Window(file)
     # Not Arrow's own account of the columns: of a damaged footer it ends the process.
     for kind, values, size, begin in footer.facts[group].tolist():
-        pages = walk_chunk(lambda size, at: file.read(at, size), begin, size, values)
+        pages = walk_chunk(window.read, begin, size, values)
         stored += size
         for page_bytes in _unfolded(pages, _WIDTHS[kind] if 0 <= kind < len(_WIDTHS) else 0):
             decoded += page_bytes

@@ -57,12 +57,15 @@ class LocalStore(Store):
         return str(self._root)
 
     def local_path(self, key: str) -> Path:
-        path = self._root / check_key(key)
-        real = os.path.realpath(path)
-        if real != str(path):
-            raise StoreError(
-                f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there.", key=key
-            )
+        path, above = self._root / check_key(key), str(self._root).rstrip(os.sep)
+        # The root was resolved; what is below it is looked at, which is faster than resolving all of it again.
+        for part in key.split("/"):
+            above = f"{above}{os.sep}{part}"
+            if _is_symlink(above):
+                real = os.path.realpath(path)
+                raise StoreError(
+                    f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there.", key=key
+                )
         return path
 
     def read(self, key: str) -> bytes:
@@ -322,6 +325,13 @@ def _read_back(
             return "replaced"
     except FileNotFoundError:
         return None
+
+
+def _is_symlink(path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        return False  # nothing is there, or nobody may look; whoever opens it says so
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

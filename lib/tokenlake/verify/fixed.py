@@ -30,16 +30,19 @@ class FixedColumns:
         footer: of it.
         names: of the columns; those that are laid out in a way that is not ours raise Unfamiliar.
         length: values of a row.
+        seen: levels of other shards with rows of this length.
     """
 
-    def __init__(self, source: StreamSource, footer: Footer, names: list[str], length: int) -> None:
+    def __init__(
+        self, source: StreamSource, footer: Footer, names: list[str], length: int, seen: SeenLevels
+    ) -> None:
         if any(
             name not in footer.lists or not np.isin(footer.lists[name][:, -1], list(_BITS)).all()
             for name in names
         ):
             raise Unfamiliar("a column is stored in another way")
         self._source, self._footer, self._names, self._length = source, footer, names, length
-        self._seen = SeenLevels(length)
+        self._seen = seen
 
     @property
     def row_bytes(self) -> int:

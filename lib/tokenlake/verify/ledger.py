@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
+from typing import final
 
 from tokenlake.account import Account
 from tokenlake.catalog import read_record
@@ -10,38 +12,52 @@ from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.manifest import Manifest, UnitRecord
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import LEDGER, MANIFEST, Layout, ledger_path, ledger_unit
+from tokenlake.verify.crew import Stop, each
 from tokenlake.verify.report import Problem
 
 
-def read_ledger(
-    store: ReadStore, layout: Layout, manifest: Manifest
-) -> tuple[list[UnitRecord] | None, list[Problem]]:
+@final
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The ledger of a version, as it was read.
+
+    Attributes:
+        records: that belong to the version and can be read; None where it cannot be known which ones there are.
+        whole: paths of files whose bytes are those that the manifest lists.
+        problems: what is wrong with others.
+    """
+
+    records: list[UnitRecord] | None
+    whole: frozenset[str] = frozenset()
+    problems: tuple[Problem, ...] = ()
+
+
+def read_ledger(store: ReadStore, layout: Layout, manifest: Manifest, *, threads: int, stop: Stop) -> Ledger:
     """Read every ledger record that belongs to the version and can be read.
 
-    Where the manifest lists ledger records, it lists all of them: damage to one is reported with its bytes, and one
-    that is not listed is no record of this version.
-
-    Returns:
-        The records, and what is wrong. None: which ones there are cannot be known.
+    Where the manifest lists ledger records, it lists all of them: one that is not listed is no record of this version,
+    and one that is not as it is listed is left to whoever compares bytes, and says so.
     """
     listed = sorted(path for path in manifest.other_files if path.startswith(f"{LEDGER}/"))
     if not listed and not store.can_list:
-        return None, []
+        return Ledger(None)
     try:
         paths = listed or [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
     except StoreError as error:
-        return None, [Problem(LEDGER, "unreadable", "a folder that can be listed", str(error))]
-    records: list[UnitRecord] = []
-    problems: list[Problem] = []
-    for path in paths:
+        problem = Problem(LEDGER, "unreadable", "a folder that can be listed", str(error))
+        return Ledger(None, problems=(problem,))
+
+    def read(path: str) -> UnitRecord | Problem | None:
         unit = ledger_unit(path)
         try:
-            if unit is not None:
-                records.append(read_record(store, layout, unit))
+            return None if unit is None else read_record(store, layout, unit, manifest)
         except (IntegrityError, StoreError) as error:
-            if path not in listed:
-                problems.append(Problem(path, "damaged", "a sealed ledger record", str(error)))
-    return records, problems
+            return None if listed else Problem(path, "damaged", "a sealed ledger record", str(error))
+
+    found = dict(zip(paths, each(paths, read, threads=threads, stop=stop), strict=True))
+    records = {path: record for path, record in found.items() if isinstance(record, UnitRecord)}
+    problems = tuple(problem for problem in found.values() if isinstance(problem, Problem))
+    return Ledger(list(records.values()), frozenset(records if listed else ()), problems)
 
 
 def ledger_problems(manifest: Manifest, records: list[UnitRecord], seen: Collection[str]) -> list[Problem]:
@@ -90,8 +106,8 @@ def _coverage(manifest: Manifest, records: list[UnitRecord], seen: Collection[st
 def _accounts(manifest: Manifest, records: list[UnitRecord]) -> list[Problem]:
     shares = [record.by_source() for record in records]
     found: list[Problem] = []
-    for source in sorted(manifest.accounts.keys() | {name for each in shares for name in each}):
-        expected = Account.total(each[source] for each in shares if source in each)
+    for source in sorted(manifest.accounts.keys() | {name for share in shares for name in share}):
+        expected = Account.total(share[source] for share in shares if source in share)
         found += _differ(f"account of {source}", expected, manifest.accounts.get(source))
     if manifest.mixture is not None:  # the rows of mixed units, which are of no one source
         whole = Account.total(record.account for record in records)

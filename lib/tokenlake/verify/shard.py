@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.manifest import ShardEntry
-from tokenlake.reading.footer import Footer
-from tokenlake.reading.pages import Unfamiliar
+from tokenlake.reading.pages import SeenLevels, Unfamiliar
 from tokenlake.reading.shardfile import ShardFile
 from tokenlake.schema import LogicalHasher
 from tokenlake.verify.fixed import FixedColumns
@@ -43,6 +42,7 @@ def check_shard(
     entry: ShardEntry,
     expected: Expected,
     file_ids: Int64s,
+    seen: SeenLevels,
     *,
     deep: bool,
     on_decoded: Callable[[int], None],
@@ -54,6 +54,7 @@ def check_shard(
         entry: what the manifest says of it.
         expected: what the manifest says of all rows.
         file_ids: ascending ids of the manifest's input table.
+        seen: levels of the version's other shards; any number of threads.
         deep: decode all pages (checksums verified), count, and compare the logical hash.
         on_decoded: called with the rows of row groups that were decoded; what it raises ends the check.
     """
@@ -68,8 +69,7 @@ def check_shard(
     if expected.seq_length and fixed:
         check = RowCheck(expected, file_ids)
         try:
-            source = StreamSource(stream)
-            apart = FixedColumns(source, Footer.read(source), fixed, expected.seq_length)
+            apart = FixedColumns(StreamSource(stream), file.footer, fixed, expected.seq_length, seen)
             return _Decoding(file, entry, check, on_decoded, apart, fixed).run()
         except Unfamiliar:
             pass  # written by another writer: all over again, through Arrow

@@ -12,6 +12,7 @@ import numpy as np
 from tokenlake.catalog import Catalog
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import FileEntry, Manifest, ShardEntry, UnitRecord
+from tokenlake.reading.pages import SeenLevels
 from tokenlake.storage.base import ReadStore
 from tokenlake.storage.layout import CLAIM, LEDGER, MANIFEST, RUNS, Layout, ledger_unit
 from tokenlake.verify.copies import is_mark, never_published
@@ -81,8 +82,10 @@ class _Verification:
     deep: bool
 
     def run(self, workers: int, on_progress: Callable[[VerifyProgress], None] | None) -> VerifyReport:
-        records, problems = read_ledger(self.store, self.layout, self.manifest)
-        expected = self._expected(records or [])
+        stop = Stop()
+        ledger = read_ledger(self.store, self.layout, self.manifest, threads=workers, stop=stop)
+        problems = list(ledger.problems)
+        expected = self._expected(ledger.records or [])
         if self._is_copy():
             expected = {path: entry for path, entry in expected.items() if self._is_here(path)}
         problems += self._account() + self._claim()
@@ -91,11 +94,14 @@ class _Verification:
             problems += self._listings(expected)
         shards = sum(entry.bytes for entry in self.manifest.files) * self.deep
         meter = Meter(len(expected), sum(entry.bytes for entry in expected.values()) + shards, on_progress)
-        results = self._read_all(expected, workers, meter)
+        for path in expected.keys() & ledger.whole:
+            _seen(expected[path], meter)
+        left = {path: entry for path, entry in expected.items() if path not in ledger.whole}
+        results = self._read_all(left, workers, meter, stop)
         for result in results:
             problems += result.problems
-        if records is not None:
-            problems += ledger_problems(self.manifest, records, {problem.path for problem in problems})
+        if ledger.records is not None:
+            problems += ledger_problems(self.manifest, ledger.records, {problem.path for problem in problems})
         return VerifyReport(
             dataset=self.layout.dataset,
             version=self.layout.version,
@@ -180,16 +186,16 @@ class _Verification:
         )
 
     def _read_all(
-        self, expected: dict[str, FileEntry | ShardEntry], threads: int, meter: Meter
+        self, expected: dict[str, FileEntry | ShardEntry], threads: int, meter: Meter, stop: Stop
     ) -> list[ShardResult]:
         ids = np.sort(np.array([entry.file_id for entry in self.manifest.inputs], dtype=np.int64))
-        stop, rows = Stop(), Expected.of(self.manifest)
+        rows, seen = Expected.of(self.manifest), SeenLevels(self.manifest.seq_length or 1)
 
         def read(path: str) -> ShardResult:
             entry = expected[path]
             work = entry.bytes * (2 if self.deep and isinstance(entry, ShardEntry) else 1)
             with meter.file(work) as count:
-                return self._read(_Reading(path, entry, rows, ids, count, stop))
+                return self._read(_Reading(path, entry, rows, ids, seen, count, stop))
 
         # The largest first would end sooner; in order of their names they lie together on a disk.
         return each(sorted(expected), read, threads=threads, stop=stop)
@@ -217,7 +223,13 @@ class _Verification:
             if shard is None or whole.stream is None:
                 return ShardResult(0, 0, ())
             return check_shard(
-                whole.stream, shard, reading.rows, reading.ids, deep=self.deep, on_decoded=reading.on_decoded
+                whole.stream,
+                shard,
+                reading.rows,
+                reading.ids,
+                reading.seen,
+                deep=self.deep,
+                on_decoded=reading.on_decoded,
             )
 
 
@@ -230,6 +242,7 @@ class _Reading:
     entry: FileEntry | ShardEntry
     rows: Expected
     ids: Int64s
+    seen: SeenLevels
     count: FileMeter
     stop: Stop
 
@@ -241,6 +254,11 @@ class _Reading:
         self.stop.check()
         if isinstance(self.entry, ShardEntry):
             self.count.decoded(self.entry.bytes * rows // max(1, self.entry.rows))
+
+
+def _seen(entry: FileEntry | ShardEntry, meter: Meter) -> None:
+    with meter.file(entry.bytes) as count:
+        count.read(entry.bytes)
 
 
 def _wrong(path: str, problem: str, expected: str, got: str) -> ShardResult:
