@@ -95,7 +95,7 @@ class _Verification:
         shards = sum(entry.bytes for entry in self.manifest.files) * self.deep
         meter = Meter(len(expected), sum(entry.bytes for entry in expected.values()) + shards, on_progress)
         for path in expected.keys() & ledger.whole:
-            _seen(expected[path], meter)
+            _count(expected[path], meter)
         left = {path: entry for path, entry in expected.items() if path not in ledger.whole}
         results = self._read_all(left, workers, meter, stop)
         for result in results:
@@ -256,7 +256,7 @@ class _Reading:
             self.count.decoded(self.entry.bytes * rows // max(1, self.entry.rows))
 
 
-def _seen(entry: FileEntry | ShardEntry, meter: Meter) -> None:
+def _count(entry: FileEntry | ShardEntry, meter: Meter) -> None:
     with meter.file(entry.bytes) as count:
         count.read(entry.bytes)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.repair_support import KINDS, build, damage, linked_copy, one_pool, tree
+from tests.repair_support import KINDS, build, damage, tree
 from tests.store_support import settings, write_inputs
 from tokenlake.build.pool import WorkerPool
 from tokenlake.catalog import Catalog
@@ -20,28 +19,12 @@ from tokenlake.storage import open_store
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1) as workers:
-        yield workers
-
-
-@pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool) -> Path:
     """``small`` v1, with a tag."""
     root = tmp_path_factory.mktemp("manifests")
     write_inputs(root)
     build(settings(root, tokenizer_dir), pool)
     return root
-
-
-@pytest.fixture
-def lake(built: Path, tmp_path: Path) -> Path:
-    return linked_copy(built / "store", tmp_path / "store")
-
-
-@pytest.fixture(autouse=True)
-def _one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
-    one_pool(monkeypatch, pool)
 
 
 def manifest_of(lake: Path) -> Path:

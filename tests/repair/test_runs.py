@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from tests.repair_support import build, damage, linked_copy, one_pool, repaired_until_killed, tree
+from tests.repair_support import build, damage, repaired_until_killed, tree
 from tests.store_support import settings, write_inputs
 from tokenlake.build.asked import Asked, newest_asked
 from tokenlake.build.pool import WorkerPool
@@ -26,12 +25,6 @@ from tokenlake.storage import Layout, open_store
 
 SHARD, OWN = "data/train-00001-00.parquet", "data/train-00000-00.parquet"
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1) as workers:
-        yield workers
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +49,6 @@ def relative() -> dict[str, Any]:
         return value.removeprefix("/base/") if isinstance(value, str) else value
 
     return short(settings(Path("/base"), Path("/base/tok")))
-
-
-@pytest.fixture
-def lake(built: Path, tmp_path: Path) -> Path:
-    return linked_copy(built / "store", tmp_path / "store")
-
-
-@pytest.fixture(autouse=True)
-def _one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
-    one_pool(monkeypatch, pool)
 
 
 # What is kept

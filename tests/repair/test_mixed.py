@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.mixed_store import settings
-from tests.repair_support import build, damage, files_of, linked_copy, one_pool, tree
+from tests.repair_support import build, damage, files_of, tree
 from tokenlake.build.pool import WorkerPool
 from tokenlake.config import load_config
 from tokenlake.config.steps import first_steps, last_step
 from tokenlake.mending import repair
 from tokenlake.storage import open_store
 from tokenlake.verify import verify
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1) as workers:
-        yield workers
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +32,6 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: W
     tokens = {"name": "pile.code.tokens", "datasets": newer, "save": chosen["save"]}
     build({**tokens, "default_tokenizer": chosen["default_tokenizer"]}, pool)
     return root
-
-
-@pytest.fixture
-def lake(built: Path, tmp_path: Path) -> Path:
-    return linked_copy(built / "store", tmp_path / "store")
-
-
-@pytest.fixture(autouse=True)
-def _one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
-    one_pool(monkeypatch, pool)
 
 
 @pytest.mark.parametrize("name", ["pile", "rows"])

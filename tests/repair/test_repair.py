@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.repair_support import KINDS, build, damage, files_of, linked_copy, one_pool, tree
+from tests.repair_support import KINDS, build, damage, files_of, linked_copy, tree
 from tests.store_support import settings, write_inputs
 from tokenlake.build.pool import WorkerPool
 from tokenlake.catalog import Catalog
@@ -23,12 +22,6 @@ OWN = "data/train-00000-00.parquet"  # of the unit that v2 built anew
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1) as workers:
-        yield workers
-
-
-@pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool) -> Path:
     """``small`` v1 and v2, which share a unit; v1 lacks a file that has been added to its inputs."""
     root = tmp_path_factory.mktemp("repair")
@@ -37,16 +30,6 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: W
     (root / "notes" / "sea.txt").write_text("The tide went out.\nThe tide came in.\n")
     build(settings(root, tokenizer_dir), pool)
     return root
-
-
-@pytest.fixture
-def lake(built: Path, tmp_path: Path) -> Path:
-    return linked_copy(built / "store", tmp_path / "store")
-
-
-@pytest.fixture(autouse=True)
-def _one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
-    one_pool(monkeypatch, pool)
 
 
 def all_well(store: Path, reference: str) -> bool:
