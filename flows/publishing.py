@@ -11,6 +11,7 @@ from pydantic import WithJsonSchema
 
 from flows.parameters import Text
 from tasks.ending import final_state
+from tasks.naming import push_run_name
 from tasks.policy import require_allowed_repository, require_allowed_store
 from tasks.publishing import check_reference, push_version
 from tokenlake.catalog import Catalog
@@ -24,7 +25,7 @@ Reference: TypeAlias = Annotated[
 ]
 
 
-@flow(name="push", persist_result=False)
+@flow(name="push", flow_run_name=push_run_name, persist_result=False)
 def push(
     name: str, repo: str, store: Text = "", revision: Text = "", token: Reference = None, strict: bool = True
 ) -> dict[str, Any] | State[Any]:

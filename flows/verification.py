@@ -9,6 +9,7 @@ from prefect.client.schemas.objects import State
 
 from flows.parameters import Count, Text, Texts
 from tasks.ending import final_state
+from tasks.naming import verify_run_name
 from tasks.policy import require_allowed_store
 from tasks.verifying import committed_versions, publish_findings, require_well, verify_version
 from tokenlake.build.runner import available_cpus
@@ -21,7 +22,7 @@ Verified: TypeAlias = dict[str, Any]
 """JSON-able: how many versions and bytes were read."""
 
 
-@flow(name="verify", persist_result=False)
+@flow(name="verify", flow_run_name=verify_run_name, persist_result=False)
 def verify(
     names: Texts = (), store: Text = "", deep: bool = True, workers: Count = 0
 ) -> Verified | State[Any]:

@@ -164,7 +164,9 @@ def test_a_verification_of_everything_fails_where_something_is_damaged(
     path = f"deployments/{deployment}/create_flow_run"
     run = post(worker, path, parameters={"store": str(store)})["id"]
     until(lambda: get(worker, f"flow_runs/{run}")["state_type"] in ("FAILED", "COMPLETED"), "it ends")
-    state = get(worker, f"flow_runs/{run}")["state"]
+    ended = get(worker, f"flow_runs/{run}")
+    state = ended["state"]
+    assert ended["name"] == "everything"
     assert state["type"] == "FAILED"
     assert "1 of 2 versions damaged: small@v2" in state["message"]
     expected = dict.fromkeys(["small v1", "small v2", "report"], "COMPLETED")
