@@ -165,6 +165,17 @@ def test_exit_codes_tell_whether_anything_was_mended(capsys: Output, lake: Path,
     assert main(["repair", "nothing", "--store", str(lake)]) == 2
 
 
+def test_a_configuration_that_is_none_is_told_before_anything_is_read(
+    capsys: Output, lake: Path, tmp_path: Path
+) -> None:
+    where = ["--store", str(lake), "--config", str(tmp_path / "small.yml")]
+    assert main(["repair", "small", *where]) == 2
+    assert "small.yml" in capsys.readouterr().err
+    (tmp_path / "small.yml").write_text("datasets: 7\n")
+    assert main(["repair", "small", *where]) == 2
+    assert "datasets" in capsys.readouterr().err
+
+
 def test_what_is_no_file_is_left_to_a_person(lake: Path, tmp_path: Path) -> None:
     shard, own = lake / "small/v1" / SHARD, lake / "small/v1" / OWN
     (tmp_path / "precious").write_text("not ours")

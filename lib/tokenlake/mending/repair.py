@@ -9,6 +9,7 @@ from tokenlake.build.projects import Configuration
 from tokenlake.build.runner import available_cpus
 from tokenlake.catalog import Catalog
 from tokenlake.catalog.references import Reference
+from tokenlake.config import load_config
 from tokenlake.mending.report import RepairProgress, RepairReport
 from tokenlake.mending.work import Repair
 from tokenlake.storage import Layout, Store, StoreAddress, open_store
@@ -43,10 +44,13 @@ def repair(
         on_progress: called from several threads, one call at a time.
 
     Raises:
+        ConfigError: ``config`` is no configuration.
         NotFoundError: there is no such committed version.
         IntegrityError: its manifest is damaged and cannot be made again.
         VersionConflictError: somebody else changed a damaged file meanwhile; run it again.
     """
+    if config is not None:
+        load_config(config, overrides)  # a wrong one is told at once, not when it is needed, or never
     place = store if isinstance(store, Store) else open_store(store)
     address = StoreAddress(store.url) if isinstance(store, Store) else StoreAddress.of(store)
     layout = named(Catalog(place), reference)
