@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -18,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.repair_support import build, damage, linked_copy, one_pool, tree
+from tests.repair import conftest as repairing
+from tests.repair_support import build, damage, tree
 from tests.store_support import settings, write_inputs
 from tokenlake.build.pool import WorkerPool
 from tokenlake.catalog import Catalog
@@ -42,10 +42,7 @@ pq.ParquetWriter = Writer
 SHARD, OWN = "data/train-00001-00.parquet", "data/train-00000-00.parquet"
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1) as workers:
-        yield workers
+pool, lake, _one_pool = repairing.pool, repairing.lake, repairing._one_pool
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +57,6 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path
         with WorkerPool(1) as other:
             build(settings(root, tokenizer_dir), other)
     return root
-
-
-@pytest.fixture
-def lake(built: Path, tmp_path: Path) -> Path:
-    return linked_copy(built / "store", tmp_path / "store")
-
-
-@pytest.fixture(autouse=True)
-def _one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
-    one_pool(monkeypatch, pool)
 
 
 def test_the_same_rows_in_other_bytes_become_a_new_version(built: Path, lake: Path) -> None:

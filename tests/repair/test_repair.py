@@ -108,7 +108,8 @@ def test_what_another_version_holds_well_is_copied_from_it(built: Path, lake: Pa
     shutil.copy(path, path.with_suffix(".own"))
     path.with_suffix(".own").replace(path)  # an inode of its own
     hurt(lake, 1, SHARD)
-    report = repair(lake, "small@v1", config={"datasets": []})  # no configuration is looked at
+    nowhere = {"name": "small", "datasets": [{"name": "notes", "data_files": str(lake / "none")}]}
+    report = repair(lake, "small@v1", config=nowhere)  # nothing is planned
     assert how(report) == {f"small@v1 {SHARD}": "copied"}
     assert report.well == (f"small@v2: {SHARD}",)
     assert path.samefile(lake / "small" / "v2" / SHARD)
