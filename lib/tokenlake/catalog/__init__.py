@@ -1,6 +1,6 @@
 """The catalog: store -> datasets -> versions and tags; manifests, ledgers and claims by name."""
 
-from tokenlake.catalog.catalog import Catalog, read_record
+from tokenlake.catalog.catalog import Catalog, lists_ledger, read_record
 from tokenlake.catalog.claims import Claim, ClaimResult, State, Status
 from tokenlake.catalog.states import VersionInfo
 from tokenlake.catalog.tags import Tag, TagChange
@@ -14,5 +14,6 @@ __all__ = [
     "Tag",
     "TagChange",
     "VersionInfo",
+    "lists_ledger",
     "read_record",
 ]

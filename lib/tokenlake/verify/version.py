@@ -9,12 +9,12 @@ from typing import final
 
 import numpy as np
 
-from tokenlake.catalog import Catalog
+from tokenlake.catalog import Catalog, lists_ledger
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import FileEntry, Manifest, ShardEntry, UnitRecord
 from tokenlake.reading.pages import SeenLevels
 from tokenlake.storage.base import ReadStore
-from tokenlake.storage.layout import CLAIM, LEDGER, MANIFEST, RUNS, Layout, ledger_unit
+from tokenlake.storage.layout import CLAIM, MANIFEST, RUNS, Layout, ledger_unit
 from tokenlake.verify.copies import is_mark, never_published
 from tokenlake.verify.crew import Stop, each
 from tokenlake.verify.ledger import ledger_problems, read_ledger
@@ -177,7 +177,7 @@ class _Verification:
 
     def _is_known(self, path: str) -> bool:
         # Sealed ledger records prove themselves where a manifest does not list them.
-        listed = any(name.startswith(f"{LEDGER}/") for name in self.manifest.other_files)
+        listed = lists_ledger(self.manifest)
         return (
             path in (MANIFEST, CLAIM)
             or (is_mark(path) and self._is_copy())
