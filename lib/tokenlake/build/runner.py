@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +56,7 @@ def build_dataset(
     workers: int | None = None,
     on_event: Watcher = ignore,
     retries: int = 2,
+    pool: WorkerPool | None = None,
 ) -> BuildResult:
     """Build a dataset version on this machine, and first the tokens of each source where text is to be mixed.
 
@@ -63,6 +65,7 @@ def build_dataset(
         workers: worker processes; default: the processors this process may use.
         on_event: told of everything that happens, from several threads.
         retries: how often a unit is tried again after an error worth a retry.
+        pool: running workers to use instead of `workers` new ones; it stays open.
 
     Returns:
         The committed version; when an equal one existed, that one.
@@ -74,7 +77,7 @@ def build_dataset(
     steps, versions = first_steps(whole), dict[str, int]()
     if steps:
         foreseen(whole)
-    with WorkerPool(workers or available_cpus()) as pool:
+    with nullcontext(pool) if pool else WorkerPool(workers or available_cpus()) as pool:
         for source, step in steps.items():
             on_event(Step(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
             versions[source] = _build(step, pool, on_event, retries).version

@@ -1,0 +1,1 @@
+"""Versions that an earlier release wrote, and what they were made of."""
