@@ -28,7 +28,7 @@ SLOW: Final = ("tokenize.engine=tokenizers", "source.unit_size=1MiB", "pack.seq_
 
 LAUNCH: Final = """
 import json, sys
-from flows.launch import launch
+from tokenlake.prefect.flows.launch import launch
 from tokenlake.errors import TokenlakeError
 
 def tell(event):

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -198,10 +197,7 @@ def test_store_overrides_the_configuration(capsys: Output, config: Path, tmp_pat
 
 
 def _flow_that(monkeypatch: pytest.MonkeyPatch, launch: object) -> None:
-    module = ModuleType("flows.launch")
-    vars(module)["launch"] = launch
-    monkeypatch.setitem(sys.modules, "flows", ModuleType("flows"))
-    monkeypatch.setitem(sys.modules, "flows.launch", module)
+    monkeypatch.setattr("tokenlake.cli.run.launch", launch)
 
 
 def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +228,17 @@ def test_a_cancelled_run_says_how_to_resume(
     assert last == "cancelled: what is finished is kept. To resume:  tokenlake run 'my config.yaml'"
 
 
-def test_without_flows_the_way_out_is_named(
+def test_without_prefect_the_way_out_is_named(
     capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "flows", None)
-    monkeypatch.setitem(sys.modules, "flows.launch", None)
+    def launch(config, **_):
+        raise ModuleNotFoundError("No module named 'prefect'", name="prefect.flows")
+
+    _flow_that(monkeypatch, launch)
     assert main(["run", str(config)]) == 1
     err = capsys.readouterr().err
-    assert "the wheel of tokenlake holds the library alone" in err
+    assert "needs prefect, which is not installed" in err
+    assert "pip install 'tokenlake[etl]'" in err
     assert "--no-prefect" in err
 
 

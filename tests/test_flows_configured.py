@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.configured import configured_api_url
 from tokenlake.errors import ConfigError
+from tokenlake.prefect.flows.configured import configured_api_url
 
 
 class Health(http.server.BaseHTTPRequestHandler):
@@ -114,7 +114,7 @@ def test_something_else_that_answers_is_an_error(api_url: str, monkeypatch: pyte
 
 
 def test_launching_does_not_import_prefect_before_a_server_is_on_its_way() -> None:
-    code = "import sys, flows.launch; sys.exit('prefect' in sys.modules or 'pydantic' in sys.modules)"
-    root = Path(__file__).resolve().parents[1]
-    env = {"PYTHONPATH": f"{root / 'lib'}:{root}"}
+    code = """import sys, tokenlake.prefect.flows.launch
+sys.exit('prefect' in sys.modules or 'pydantic' in sys.modules)"""
+    env = {"PYTHONPATH": str(Path(__file__).resolve().parents[1] / "lib")}
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0

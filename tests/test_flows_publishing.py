@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from tasks.policy import check_repository
-from tasks.publishing import check_reference, may_pass, token_of
 from tokenlake.config.references import scrub
 from tokenlake.errors import (
     ConfigError,
@@ -18,6 +16,8 @@ from tokenlake.errors import (
     StoreError,
     VersionConflictError,
 )
+from tokenlake.prefect.tasks.policy import check_repository
+from tokenlake.prefect.tasks.publishing import check_reference, may_pass, token_of
 
 
 @pytest.mark.parametrize(

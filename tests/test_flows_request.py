@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import request as request_module
-from tasks.grouping import group_name, group_units
-from tasks.policy import check_paths
-from tasks.progress import ProgressLog
-from tasks.request import requested_name, resolve_request
 from tokenlake.build.events import UnitProgress
 from tokenlake.config import TokenizerConfig
 from tokenlake.errors import ConfigError
+from tokenlake.prefect.tasks import request as request_module
+from tokenlake.prefect.tasks.grouping import group_name, group_units
+from tokenlake.prefect.tasks.policy import check_paths
+from tokenlake.prefect.tasks.progress import ProgressLog
+from tokenlake.prefect.tasks.request import requested_name, resolve_request
 
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.verifying import committed_versions, findings, require_well
 from tests.store_support import build_store
 from tokenlake.catalog import Catalog
 from tokenlake.errors import IntegrityError, NotFoundError
+from tokenlake.prefect.tasks.verifying import committed_versions, findings, require_well
 from tokenlake.storage import open_store
 from tokenlake.verify import Problem, VerifyReport, verify
 

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from flows.mixing import mix
-from tasks import request as request_module
-from tasks.policy import check_paths
-from tasks.request import (
+from tests.mixed_store import settings
+from tokenlake.build.events import Event, Planned, Step
+from tokenlake.config import load_config
+from tokenlake.config.resolve import resolve
+from tokenlake.config.steps import first_steps
+from tokenlake.errors import CancelledError, ConfigError
+from tokenlake.prefect.flows.mixing import mix
+from tokenlake.prefect.tasks import request as request_module
+from tokenlake.prefect.tasks.policy import check_paths
+from tokenlake.prefect.tasks.request import (
     DEFAULT_MIXTURE,
     DEPLOYMENTS,
     requested_name,
@@ -21,13 +27,7 @@ from tasks.request import (
     resolve_mixture,
     resolve_request,
 )
-from tasks.steps import LocalSteps
-from tests.mixed_store import settings
-from tokenlake.build.events import Event, Planned, Step
-from tokenlake.config import load_config
-from tokenlake.config.resolve import resolve
-from tokenlake.config.steps import first_steps
-from tokenlake.errors import CancelledError, ConfigError
+from tokenlake.prefect.tasks.steps import LocalSteps
 
 MIXED: dict[str, Any] = {
     "name": "pile",

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from tasks.engine import LocalEngine
-from tasks.policy import check_paths
-from tasks.request import resolve_request
 from tests.remote_support import documents, jsonl, listed
 from tests.servers.http import HttpServer
 from tokenlake.build.pool import WorkerPool
@@ -24,6 +21,9 @@ from tokenlake.config import load_config, references
 from tokenlake.config.references import HIDDEN, provide_blocks, remember, resolve_options, scrub
 from tokenlake.config.secret import referenced_blocks
 from tokenlake.errors import ConfigError, SourceError, WorkerError
+from tokenlake.prefect.tasks.engine import LocalEngine
+from tokenlake.prefect.tasks.policy import check_paths
+from tokenlake.prefect.tasks.request import resolve_request
 from tokenlake.storage.remote.filesystems import close_filesystems
 
 SECRET = "Bearer opensesame-7d1f0c55"
@@ -205,8 +205,8 @@ PREFECT = """
 import sys, uuid
 from tokenlake.errors import ConfigError
 from prefect.blocks.system import Secret
-from flows.tokenization import tokenize
-from tasks.blocks import load_blocks
+from tokenlake.prefect.flows.tokenization import tokenize
+from tokenlake.prefect.tasks.blocks import load_blocks
 from prefect import get_client
 Secret(value=sys.argv[2]).save("lake-auth")
 state = tokenize(config=sys.argv[1], workers=1, return_state=True)

@@ -12,16 +12,12 @@ from typing import Final
 
 import pytest
 
-import flows.mixing
-import flows.tokenization
-import tasks.commit
-import tasks.planning
-import tasks.reporting
-import tasks.shards
 import tokenlake
+from tokenlake.prefect.flows import mixing, tokenization
+from tokenlake.prefect.tasks import commit, planning, reporting, shards
 
 PACKAGE: Final = Path(tokenlake.__file__).parent
-HOUSE: Final = (PACKAGE, Path(flows.mixing.__file__).parent, Path(tasks.commit.__file__).parent)
+HOUSE: Final = (PACKAGE,)
 
 #: Modules that make code of bytes, or run programs. What may import one, and why.
 MODULES: Final = {
@@ -34,7 +30,7 @@ MODULES: Final = {
     "subprocess": (
         "tokenlake/build/pool.py",  # starts our own workers, by a fixed command
         "tokenlake/demo/__main__.py",  # runs this very command line
-        "flows/embedded.py",  # starts our own Prefect server, by a fixed command
+        "tokenlake/prefect/flows/embedded.py",  # starts our own Prefect server, by a fixed command
     ),
     "importlib": (
         "tokenlake/__init__.py",  # our own names, when they are first used
@@ -176,7 +172,7 @@ def test_prefect_keeps_no_results() -> None:
     from prefect import Flow, Task
     from prefect.cache_policies import NO_CACHE
 
-    modules = [flows.mixing, flows.tokenization, tasks.commit, tasks.planning, tasks.reporting, tasks.shards]
+    modules = [mixing, tokenization, commit, planning, reporting, shards]
     known = {id(value): value for module in modules for value in vars(module).values()}.values()
     found = [value for value in known if isinstance(value, Flow | Task)]
     assert len([value for value in found if isinstance(value, Flow)]) >= 2

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from flows.embedded import EmbeddedServer
 from tests.store_support import build_store, copy_store
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, TokenlakeError
+from tokenlake.prefect.flows.embedded import EmbeddedServer
 from tokenlake.query import query
 from tokenlake.sealed import seal
 from tokenlake.storage import open_store

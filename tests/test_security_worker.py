@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tasks.policy import check_paths
-from tasks.request import resolve_request
 from tests.remote_support import documents, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
+from tokenlake.prefect.tasks.policy import check_paths
+from tokenlake.prefect.tasks.request import resolve_request
 
 
 def check(environment: dict[str, str], output: str = "/data/out", **dataset: Any) -> None:

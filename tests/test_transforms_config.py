@@ -14,7 +14,6 @@ import jsonschema
 import pytest
 import yaml
 
-from tasks.policy import check_paths
 from tokenlake.config import DatasetConfig, PipelineConfig, dump_yaml, json_schema, load_config
 from tokenlake.config.callables import callable_name, callable_names
 from tokenlake.config.identity import source_identity
@@ -22,6 +21,7 @@ from tokenlake.config.resolve import resolve, resolve_dataset
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.resolved_texts import ResolvedTexts
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.prefect.tasks.policy import check_paths
 from tokenlake.rows import Rows
 from tokenlake.transforms.callables import BUILT_IN, Guarded, load_callable, open_callable, sealed
 from tokenlake.transforms.configured import open_chain

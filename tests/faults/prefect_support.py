@@ -22,7 +22,7 @@ RUN_SECONDS: Final = 180
 
 LAUNCH: Final = """
 import json, sys
-from flows.launch import launch
+from tokenlake.prefect.flows.launch import launch
 from tokenlake.errors import TokenlakeError
 try:
     result = launch(json.loads(sys.argv[1]), workers=2)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, Workers, with_store
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
+from tokenlake.prefect.flows.launch import launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
     from tokenlake.build.runner import BuildResult
 
 Engine = Literal["local", "ray", "dask"]
-
-
-class Builder(Protocol):
-    """Whatever builds: the flow, or the library alone."""
-
-    def __call__(
-        self, config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher
-    ) -> BuildResult: ...
 
 
 def run(
@@ -56,7 +49,7 @@ def run(
             option="engine",
             value=engine,
         )
-    builder = _flow() if prefect else _library
+    builder = _flow if prefect else _library
     # Imported here and not above: the flow's first act is to start a server, and every import delays it.
     progress_of = importlib.import_module("tokenlake.cli.progress").RunProgress
     try:
@@ -75,38 +68,18 @@ def _library(config: str, overrides: Sequence[str], workers: int | None, on_even
     return build(load_config(config, overrides), workers=workers, on_event=on_event)
 
 
-def _flow() -> Builder:
-    """Find ``flows.launch``. By name: the library never imports Prefect, and its wheel holds no flows."""
+def _flow(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
+    """The build as a flow."""
     try:
-        launch: Any = importlib.import_module("flows.launch").launch
+        return launch(config, overrides=overrides, workers=workers, on_event=on_event)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == "tokenlake":
             raise
-        raise MissingExtraError(
-            _NO_FLOWS if package in {"flows", "tasks"} else _no_module(package)
-        ) from error
-
-    def builder(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
-        try:
-            return launch(config, overrides=overrides, workers=workers, on_event=on_event)
-        except ModuleNotFoundError as error:
-            if error.name != "prefect":
-                raise
-            raise MissingExtraError(_no_module("prefect")) from error
-
-    return builder
+        raise MissingExtraError(_NO_MODULE.format(package=package)) from error
 
 
-_NO_FLOWS = """\
-the Prefect flows are not installed: the wheel of tokenlake holds the library alone
-
-  pip install -e '.[etl]'              in a checkout of the project, to have them
-  tokenlake run --no-prefect CONFIG    for the same build without Prefect"""
-
-
-def _no_module(package: str) -> str:
-    return f"""\
+_NO_MODULE: Final = """\
 running as a Prefect flow needs {package}, which is not installed
 
   pip install 'tokenlake[etl]'         to have it

@@ -14,10 +14,10 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled
 from prefect.tasks import Task
 
-from tasks.engine import LocalEngine
-from tasks.grouping import group_name
 from tokenlake.build.runner import worth_a_retry
 from tokenlake.errors import CancelledError
+from tokenlake.prefect.tasks.engine import LocalEngine
+from tokenlake.prefect.tasks.grouping import group_name
 
 #: Seconds before a second and a third try; short, because a cancelled run waits for them.
 RETRY_SECONDS: Final = [0.5, 2.0]

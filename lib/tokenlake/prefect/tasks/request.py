@@ -17,8 +17,9 @@ from tokenlake.demo import demo_settings
 from tokenlake.errors import ConfigError
 from tokenlake.sources.local.hashcache import default_path
 
-#: Where configurations that are known by name lie.
-DEPLOYMENTS: Final = Path(__file__).resolve().parents[1] / "deployments"
+#: Where configurations that are known by name lie: in the wheel, else in the checkout.
+_PACKAGED: Final = Path(__file__).resolve().parents[1] / "deployments"
+DEPLOYMENTS: Final = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[4] / "deployments"
 
 #: The configurations of runs that were asked for nothing: of `tokenize`, and of `mix`.
 DEFAULT: Final = "demo"
@@ -38,7 +39,7 @@ def resolve_request(
     overrides: Sequence[str] = (),
     report: Callable[[str], None] = _ignore,
 ) -> PipelineConfig:
-    """Return the configuration that a run's parameters describe; see :func:`flows.tokenization.tokenize`.
+    """Return the configuration that a run's parameters describe; see :func:`.flows.tokenization.tokenize`.
 
     Whatever comes in is stored by the server as it is, so secrets must be references.
 
@@ -63,7 +64,7 @@ def resolve_mixture(
     overrides: Sequence[str] = (),
     report: Callable[[str], None] = _ignore,
 ) -> PipelineConfig:
-    """The same for the parameters of :func:`flows.mixing.mix`."""
+    """The same for the parameters of :func:`tokenlake.prefect.flows.mixing.mix`."""
     source, data = _base(config or DEFAULT_MIXTURE)
     flat = _flat(data, tokenizer, output, name)
     sources = [*_sources(data, data_files), *_weights(weights)]

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, final
 
-from tasks.engine import LocalEngine
 from tokenlake.build.events import Step, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, available_cpus
 from tokenlake.config import PipelineConfig
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import CancelledError
+from tokenlake.prefect.tasks.engine import LocalEngine
 
 _CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
 

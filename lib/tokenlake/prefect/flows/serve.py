@@ -1,4 +1,4 @@
-"""The process of an embedded Prefect server; started by :mod:`flows.embedded`, not by people.
+"""The process of an embedded Prefect server; started by :mod:`tokenlake.prefect.flows.embedded`, not by people.
 
 It serves on a socket that its parent opened (so no port is ever raced for) and lives exactly as long as
 its standard input: the parent holds the other end, and the kernel closes it however the parent ends.

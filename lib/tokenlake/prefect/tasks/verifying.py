@@ -11,9 +11,9 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from tasks.shards import RETRY_SECONDS
 from tokenlake.catalog import Catalog
 from tokenlake.errors import IntegrityError
+from tokenlake.prefect.tasks.shards import RETRY_SECONDS
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number, to_markdown
 from tokenlake.storage import ReadStore

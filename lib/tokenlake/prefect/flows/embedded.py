@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 from typing import Final, final
 
-from flows.configured import is_healthy
 from tokenlake.errors import TokenlakeError
+from tokenlake.prefect.flows.configured import is_healthy
 
 #: Seconds for a server to come up; the first start on an empty home makes its database.
 STARTUP_SECONDS: Final = 120.0

@@ -9,8 +9,8 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from tasks.engine import LocalEngine
 from tokenlake.build.runner import BuildResult
+from tokenlake.prefect.tasks.engine import LocalEngine
 from tokenlake.report import numbers
 from tokenlake.report.account import account_table, remarks
 from tokenlake.report.dataset import fill, headline, splits_table

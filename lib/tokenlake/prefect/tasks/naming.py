@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect import runtime
 
-from tasks.request import DEFAULT, DEFAULT_MIXTURE, requested_name
+from tokenlake.prefect.tasks.request import DEFAULT, DEFAULT_MIXTURE, requested_name
 
 
 def flow_run_name() -> str:

@@ -1,4 +1,4 @@
-"""The part of a launched run that needs Prefect; :mod:`flows.launch` imports it once a server is on its way."""
+"""The part of a launched run that needs Prefect; :mod:`.launch` imports it once a server is on its way."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.embedded import EmbeddedServer
-from flows.mixing import mix
-from flows.tokenization import tokenize
-from tasks.engine import LocalEngine
-from tasks.handoff import prepared
-from tasks.request import resolve_request
-from tasks.steps import LocalSteps
 from tokenlake.build.events import Watcher, ignore
 from tokenlake.build.runner import BuildResult
 from tokenlake.config.steps import is_text_build
 from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.prefect.flows.embedded import EmbeddedServer
+from tokenlake.prefect.flows.mixing import mix
+from tokenlake.prefect.flows.tokenization import tokenize
+from tokenlake.prefect.tasks.engine import LocalEngine
+from tokenlake.prefect.tasks.handoff import prepared
+from tokenlake.prefect.tasks.request import resolve_request
+from tokenlake.prefect.tasks.steps import LocalSteps
 
 #: Seconds that the records of a finished run may take to reach the database.
 _DRAIN_SECONDS: Final = 3.0
@@ -38,7 +38,7 @@ def run_flow(
     workers: int | None,
     on_event: Watcher | None,
 ) -> BuildResult:
-    """Run the configuration's flow on ``server`` (None: the configured one); see :func:`flows.launch.launch`."""
+    """Run the configuration's flow on ``server`` (None: the configured one); see :func:`.launch.launch`."""
     request = resolve_request(config, overrides=overrides)
     start, run = (LocalEngine, tokenize) if is_text_build(request) else (LocalSteps, mix)
     with ExitStack() as stack:

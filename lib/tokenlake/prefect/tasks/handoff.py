@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from tasks.engine import LocalEngine
-from tasks.steps import LocalSteps
+from tokenlake.prefect.tasks.engine import LocalEngine
+from tokenlake.prefect.tasks.steps import LocalSteps
 
 _PREPARED: ContextVar[LocalEngine | LocalSteps | None] = ContextVar("tokenlake_engine", default=None)
 

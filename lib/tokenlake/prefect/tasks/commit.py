@@ -6,9 +6,9 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from tasks.engine import LocalEngine
-from tasks.reporting import Summary, summarize
-from tasks.shards import RETRY_SECONDS, is_worth_a_retry
+from tokenlake.prefect.tasks.engine import LocalEngine
+from tokenlake.prefect.tasks.reporting import Summary, summarize
+from tokenlake.prefect.tasks.shards import RETRY_SECONDS, is_worth_a_retry
 from tokenlake.report.mixture import sentence
 
 

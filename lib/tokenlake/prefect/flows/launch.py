@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from flows.configured import configured_api_url
-from flows.embedded import CLIENT_SETTINGS, EmbeddedServer
 from tokenlake.errors import CancelledError
+from tokenlake.prefect.flows.configured import configured_api_url
+from tokenlake.prefect.flows.embedded import CLIENT_SETTINGS, EmbeddedServer
 
 if TYPE_CHECKING:
     from tokenlake.build.events import Watcher
@@ -49,7 +49,9 @@ def launch(
     try:
         with _server() as server:
             with _no_collection():
-                from flows.running import run_flow  # takes a second, in which the server starts
+                from tokenlake.prefect.flows.running import (
+                    run_flow,  # takes a second, in which the server starts
+                )
             return run_flow(server, config, overrides, workers, on_event)
     except KeyboardInterrupt:
         raise CancelledError("cancelled; what is finished stays, and the same command resumes it") from None

@@ -11,10 +11,10 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.logging import get_run_logger
 from prefect.tasks import Task
 
-from tasks.blocks import load_blocks
-from tasks.shards import RETRY_SECONDS
 from tokenlake.config.references import provide_blocks, resolve_options
 from tokenlake.errors import ConfigError, NotFoundError, SourceError, StoreError, VersionConflictError
+from tokenlake.prefect.tasks.blocks import load_blocks
+from tokenlake.prefect.tasks.shards import RETRY_SECONDS
 from tokenlake.publish import HubTarget, PushReport, push
 from tokenlake.report import numbers
 from tokenlake.storage import ReadStore

@@ -15,8 +15,6 @@ from dataclasses import astuple
 from types import TracebackType
 from typing import Final, Self, final
 
-from tasks.grouping import group_name, group_units
-from tasks.progress import Log, ProgressLog
 from tokenlake.account import Account
 from tokenlake.build.events import Event, Planning, UnitProgress, UnitRetried, Watcher, ignore
 from tokenlake.build.pool import WorkerPool
@@ -27,6 +25,8 @@ from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.manifest import UnitRecord
+from tokenlake.prefect.tasks.grouping import group_name, group_units
+from tokenlake.prefect.tasks.progress import Log, ProgressLog
 from tokenlake.report.planning import planning_line
 
 #: Task runs of one flow run, at most: a few hundred are readable, and each costs some 20 kB.

@@ -8,8 +8,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from tasks.blocks import load_blocks
-from tasks.engine import LocalEngine
+from tokenlake.prefect.tasks.blocks import load_blocks
+from tokenlake.prefect.tasks.engine import LocalEngine
 from tokenlake.report import numbers
 
 
