@@ -106,11 +106,17 @@ def two_sources(folder: Path) -> dict[str, str]:
 class Launched:
     """A process that launches a run and prints its events as JSON lines."""
 
-    def __init__(self, environment: dict[str, str], config: Path | str, overrides: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str],
+        config: Path | str,
+        overrides: tuple[str, ...],
+        code: str = LAUNCH,
+    ) -> None:
         self.told: list[list[Any]] = []
         self.errors = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, str(config), *overrides],
+            [sys.executable, "-c", code, str(config), *overrides],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,7 +1,7 @@
-"""The Prefect server that the user's settings name, found without importing Prefect.
+"""The user's settings of Prefect: its environment and its profile, and never the folder that a run starts in.
 
-Prefect reads its settings from several places and takes a second to import; whether a server of our own
-must be started has to be known before.
+Prefect itself also reads `.env`, prefect.toml and pyproject.toml of the working directory. There may lie data
+of anybody, and one of the settings names a file that says what code to run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,7 +22,9 @@ _ANSWER_SECONDS: Final = 5.0
 
 
 def configured_api_url() -> str | None:
-    """The server that the environment, a ``prefect.toml`` or the active profile names.
+    """The server that the environment or the active profile names, found without importing Prefect.
+
+    Prefect takes a second to import; whether a server of our own must be started has to be known before.
 
     Raises:
         ConfigError: it is named but does not answer.
@@ -50,27 +53,40 @@ def _named_servers() -> Iterator[tuple[str, str]]:
         if os.environ[key]:
             yield key, os.environ[key]
         return
-    if url := _dotenv(Path(".env"), key):
-        yield ".env", url
-    if url := _lookup(_toml(Path("prefect.toml")), "api", "url"):
-        yield "prefect.toml", url
-    if url := _lookup(_toml(Path("pyproject.toml")), "tool", "prefect", "api", "url"):
-        yield "pyproject.toml", url
-    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    path = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    path = profiles_path()
     profiles = _toml(path)
     active = os.environ.get("PREFECT_PROFILE") or _lookup(profiles, "active")
     if active and (url := _lookup(profiles, "profiles", active, key)):
         yield f"profile {active!r} of {path}", url
 
 
-def _dotenv(path: Path, key: str) -> str | None:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, ValueError):
-        return None
-    values = [line.removeprefix("export ").partition("=") for line in lines]
-    return next((value.strip(" '\"") for name, _, value in values if name.strip() == key), None)
+def profiles_path() -> Path:
+    """The file of the user's profiles, where there is one."""
+    home = os.environ.get("PREFECT_HOME") or "~/.prefect"
+    path = os.environ.get("PREFECT_PROFILES_PATH") or Path(home, "profiles.toml")
+    return Path(path).expanduser().absolute()
+
+
+def import_prefect() -> None:
+    """Import Prefect, and have no file of the working directory configure it, now or later."""
+    here = Path.cwd()
+    # Its first import reads and applies the settings.
+    with TemporaryDirectory() as empty:
+        os.chdir(empty)
+        try:
+            from prefect.settings import base
+        finally:
+            os.chdir(here)
+    for model in _subclasses(base.PrefectBaseSettings):
+        model.model_config.update(env_file=None, toml_file=None)
+    # Its class for pyproject.toml has the name built in; the other one asks the model's configuration.
+    vars(base)["PyprojectTomlConfigSettingsSource"] = base.PrefectTomlConfigSettingsSource
+
+
+def _subclasses(model: type[Any]) -> Iterator[type[Any]]:
+    yield model
+    for derived in model.__subclasses__():
+        yield from _subclasses(derived)
 
 
 def _toml(path: Path) -> Mapping[str, Any]:

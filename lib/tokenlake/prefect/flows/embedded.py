@@ -8,6 +8,7 @@ when the first flow runs, and would be waited for.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -27,6 +28,13 @@ _STOP_SECONDS: Final = 8.0
 
 #: How often a server is started in one run, at most.
 _MOST_STARTS: Final = 4
+
+#: Seconds between two health checks, and for the answer to one.
+CHECK_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+
+#: Health checks in a row that nobody answers before a server is taken for frozen, and killed.
+_MOST_MISSED: Final = 3
 
 #: Settings of Prefect that its client and our own server share; what the user has set stays.
 CLIENT_SETTINGS: Final = {
@@ -57,19 +65,25 @@ _SERVER_SETTINGS: Final = {
 class EmbeddedServer:
     """A Prefect server on loopback that ends when this process does, however that happens.
 
-    A server that ends by itself once it was up is started again on the same socket: a run of hours must
-    not fail, or hang on its last events, because the machine was short of memory for a moment.
+    A server that dies, or no longer answers, is replaced on the same socket: a run of hours must not fail, or
+    hang on its last events, because the machine was short of memory for a moment. Other users of the machine
+    reach the socket, too; a password that is drawn for each run keeps them out.
 
     Attributes:
-        api_url: what ``PREFECT_API_URL`` must be to use it.
+        api_url: address of its API.
+        access: what the environment of a client needs to use it: address and password.
     """
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.api_url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
+        self._password = f"tokenlake:{secrets.token_urlsafe(32)}"
+        self.access = {"PREFECT_API_URL": self.api_url, "PREFECT_API_AUTH_STRING": self._password}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         self._starts_left = _MOST_STARTS
-        self._up = self._stopping = False
+        self._came_up = self._stopping = False
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
         self._process = self._start()
         self._watcher = threading.Thread(target=self._watch, name="server", daemon=True)
         self._watcher.start()
@@ -80,20 +94,22 @@ class EmbeddedServer:
         Raises:
             TokenlakeError: it ended instead, or did not answer in time; with the end of its output.
         """
-        try:
-            # Until the server is up the request waits in the socket's queue: no polling.
-            self._up = is_healthy(self.api_url, STARTUP_SECONDS)
-            reason = "answers, but is not healthy"
-        except OSError as cause:
-            reason = f"did not come up ({cause or type(cause).__name__})"
-        if not self._up:
-            self._end_all()
-            raise TokenlakeError(f"the embedded Prefect server {reason}; its output ends:\n{self._output()}")
+        self._settled.wait()
+        if not self._came_up:
+            self._end()
+            raise TokenlakeError(
+                f"the embedded Prefect server did not come up; its output ends:\n{self._output()}"
+            )
 
     def stop(self) -> None:
         """End the server politely, and after some seconds anyway."""
-        self._end_all()
+        self._end()
         self._log.close()
+
+    def kill(self) -> None:
+        """End the server at once; from any thread, or a signal's handler."""
+        self._stopping = True
+        self._process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._starts_left -= 1
@@ -103,47 +119,81 @@ class EmbeddedServer:
             stdout=self._log,
             stderr=self._log,
             pass_fds=[self._listening.fileno()],
-            env=_server_environment(),
+            env=_server_environment(self._password),
             # Ctrl-C reaches the parent alone, which still has states to report.
             start_new_session=True,
         )
 
     def _watch(self) -> None:
-        self._process.wait()
-        while self._up and not self._stopping and self._starts_left:
-            self._process = self._start()
-            if self._stopping:  # it was being stopped meanwhile, and the one before was ended instead
-                self._end(self._process)
-            self._process.wait()
+        """Ask for the server's health until the end; replace it when it dies or is silent."""
+        up, missed = False, 0
+        while True:
+            if self._has_ended(CHECK_SECONDS if up else 0.1):
+                if not self._start_again():
+                    break
+                up, missed = False, 0
+            elif self._answers():
+                up, missed, self._came_up = True, 0, True
+                self._settled.set()
+            else:
+                missed += 1
+                if missed >= (_MOST_MISSED if up else STARTUP_SECONDS / ANSWER_SECONDS):
+                    self._process.kill()
         # Whoever waits in its queue is sent away, and learns that there is no server.
         self._listening.close()
+        self._settled.set()
 
-    def _end_all(self) -> None:
-        self._stopping = True
-        self._end(self._process)
-        self._watcher.join()
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.terminate()
+    def _has_ended(self, seconds: float) -> bool:
         try:
-            process.wait(_STOP_SECONDS)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            return False
+        return True
+
+    def _answers(self) -> bool:
+        """Until a server is up, the request waits in the socket's queue: it is answered at once then."""
+        try:
+            return is_healthy(self.api_url, ANSWER_SECONDS)
+        except OSError:
+            return False
+
+    def _start_again(self) -> bool:
+        """Replace the server that ended, unless nobody needs it or it said itself that it cannot start."""
+        with self._lock:
+            refuses = self._process.returncode > 0 and not self._came_up
+            if self._stopping or refuses or not self._starts_left:
+                return False
+            _close_input(self._process)
+            self._process = self._start()
+            return True
+
+    def _end(self) -> None:
+        with self._lock:
+            self._stopping = True
+        _close_input(self._process)
+        self._process.terminate()
+        if not self._has_ended(_STOP_SECONDS):
+            self._process.kill()
+        self._watcher.join()
 
     def _output(self) -> str:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
 
 
-def _server_environment() -> dict[str, str]:
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _server_environment(password: str) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
-    # The server's own messages matter only when it fails.
     return {
         **_SERVER_SETTINGS,
         **CLIENT_SETTINGS,
         **inherited,
+        # The server's own messages matter only when it fails.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
+        # Not on the command line, which everybody on the machine can read.
+        "PREFECT_SERVER_API_AUTH_STRING": password,
     }

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tokenlake.errors import CancelledError
-from tokenlake.prefect.flows.configured import configured_api_url
+from tokenlake.prefect.flows.configured import configured_api_url, import_prefect, profiles_path
 from tokenlake.prefect.flows.embedded import CLIENT_SETTINGS, EmbeddedServer
 
 if TYPE_CHECKING:
     from tokenlake.build.events import Watcher
     from tokenlake.build.runner import BuildResult
 
-_API_URL: Final = "PREFECT_API_URL"
+_PROFILES: Final = "PREFECT_PROFILES_PATH"
+
+_CANCELLING: Final = "\ncancelling; Ctrl-C again ends at once\n"
+_ENDED: Final = "\nended; what is finished is kept, and the same command resumes it\n"
+_SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
 
 
 def launch(
@@ -44,40 +49,74 @@ def launch(
         CancelledError: Ctrl-C, or the run was cancelled on the server. It can be resumed.
         TokenlakeError: what the run failed with.
     """
-    for key, value in CLIENT_SETTINGS.items():
-        os.environ.setdefault(key, value)
+    settings = {key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ}
     try:
-        with _server() as server:
-            with _no_collection():
-                from tokenlake.prefect.flows.running import (
-                    run_flow,  # takes a second, in which the server starts
-                )
-            return run_flow(server, config, overrides, workers, on_event)
+        with _environment(settings | {_PROFILES: str(profiles_path())}), _server() as server:
+            with _no_collection():  # takes a second, in which the server starts
+                import_prefect()
+                from tokenlake.prefect.flows.running import run_flow
+            with _ended_by_a_second_interrupt(server):
+                return run_flow(server, config, overrides, workers, on_event)
     except KeyboardInterrupt:
         raise CancelledError("cancelled; what is finished stays, and the same command resumes it") from None
 
 
 @contextmanager
-def _server() -> Iterator[EmbeddedServer | None]:
+def _server() -> Generator[EmbeddedServer | None]:
     """A server of our own for as long as the context lasts; None where one is configured."""
     if configured_api_url() is not None:
         yield None
         return
-    before = os.environ.get(_API_URL)
     server = EmbeddedServer()
     try:
-        os.environ[_API_URL] = server.api_url
-        yield server
+        with _environment(server.access):
+            yield server
     finally:
-        # Back, so that a second run in this process does not take a stopped server for a configured one.
-        os.environ.pop(_API_URL)
-        if before is not None:
-            os.environ[_API_URL] = before
         server.stop()
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _environment(values: Mapping[str, str]) -> Generator[None]:
+    """Environment variables that are as before afterwards: a second run must not take this one's for the user's."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key, None)
+            if value is not None:
+                os.environ[key] = value
+
+
+@contextmanager
+def _ended_by_a_second_interrupt(server: EmbeddedServer | None) -> Generator[None]:
+    """The first Ctrl-C cancels, which a server that hangs can delay; the second one ends this process at once."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # whoever called has a handler of its own
+        return
+
+    def end(number: int, frame: object) -> NoReturn:
+        if server is not None:
+            server.kill()
+        os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
+        # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
+        os._exit(CancelledError.exit_code)
+
+    def cancel(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGINT, end)
+        os.write(2, _CANCELLING.encode())
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _no_collection() -> Generator[None]:
     """Imports make many objects and no garbage; looking for it meanwhile costs a tenth of the time."""
     enabled = gc.isenabled()
     gc.disable()

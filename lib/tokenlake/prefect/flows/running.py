@@ -45,7 +45,7 @@ def run_flow(
         engine = stack.enter_context(start(request, workers=workers, on_event=on_event or ignore))
         if server is not None:
             # For a process that had imported Prefect, and with it the settings, before.
-            stack.enter_context(temporary_settings({PREFECT_API_URL: server.api_url}))
+            stack.enter_context(temporary_settings(server.access))
             server.wait()
         stack.enter_context(prepared(engine))
         stored = dict(config) if isinstance(config, Mapping) else config

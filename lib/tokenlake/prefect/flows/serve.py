@@ -1,11 +1,13 @@
-"""The process of an embedded Prefect server; started by :mod:`tokenlake.prefect.flows.embedded`, not by people.
+"""The process of an embedded Prefect server; started by :mod:`.embedded`, not by people.
 
 It serves on a socket that its parent opened (so no port is ever raced for) and lives exactly as long as
 its standard input: the parent holds the other end, and the kernel closes it however the parent ends.
+On Linux the kernel also kills it then, should it be stopped or stuck.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import os
@@ -13,22 +15,31 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tokenlake.prefect.flows.configured import import_prefect
+
 #: Seconds that a polite stop may take before the process ends itself.
 _STOP_SECONDS: Final = 5.0
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
     """Serve on the file descriptor named by the only argument."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Imports make millions of objects and no garbage; collecting meanwhile costs a tenth of the start.
     gc.disable()
     # Here and not above: these take seconds, in which the parent may already have gone.
+    import_prefect()
     import uvicorn
+    from fastapi.middleware.cors import CORSMiddleware
+    from fastapi.middleware.trustedhost import TrustedHostMiddleware
     from prefect.server.api.server import create_app
     from prefect.settings import PREFECT_HOME
 
@@ -39,12 +50,16 @@ def main() -> None:
             gc.freeze()
             gc.enable()
 
-    config = uvicorn.Config(create_app(), log_level="error", lifespan="on", timeout_graceful_shutdown=2)
+    app = create_app()
+    # Prefect lets pages of every origin read its answers, and answers to every name: here no browser calls.
+    app.user_middleware = [one for one in app.user_middleware if one.cls is not CORSMiddleware]
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1"])
+    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
     Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def _alone(home: Path) -> Generator[None]:
     """Hold the home's lock: two servers that migrate one new database at a time both fail."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "tokenlake-server.lock").open("wb") as lock:

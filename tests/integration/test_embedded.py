@@ -1,0 +1,237 @@
+"""`tokenlake run` with a Prefect server of its own: from the wheel, in other people's folders, under attack."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import prefect_deployed as deployed
+from tests.prefect_deployed import LAUNCH, ROOT, SLOW, Launched, asked, until
+from tokenlake.catalog import Catalog
+from tokenlake.prefect.flows import embedded
+from tokenlake.prefect.flows.embedded import EmbeddedServer
+from tokenlake.storage import open_store
+
+pytestmark = pytest.mark.integration
+
+QUICK_CHECKS = """
+from tokenlake.prefect.flows import embedded
+embedded.CHECK_SECONDS, embedded.ANSWER_SECONDS = 1.0, 4.0
+"""
+
+data, environment = deployed.data, deployed.environment
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a user has who installed the wheel: a folder of packages, and no checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    [built] = folder.glob("*.whl")
+    zipfile.ZipFile(built).extractall(folder / "packages")
+    return folder / "packages"
+
+
+def tokenlake(environment: dict[str, str], wheel: Path, folder: Path, *arguments: str) -> str:
+    """Run the installed command in a folder; return what it printed."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            "from tokenlake.cli.app import main; raise SystemExit(main())",
+            *arguments,
+        ],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(wheel)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def make_hostile(folder: Path) -> Path:
+    """A folder with modules of its own, and with settings of Prefect that run code; return what the code makes."""
+    (folder / "flows").mkdir(parents=True)
+    (folder / "flows" / "__init__.py").write_text("raise SystemExit('another flows')")
+    (folder / "tasks.py").write_text("raise SystemExit('another tasks')")
+    ran = folder / "ran"
+    handler = {"()": "os.system", "command": f"touch {ran}"}
+    evil = {"version": 1, "handlers": {"evil": handler}, "root": {"handlers": ["evil"]}}
+    (folder / "logging.yml").write_text(json.dumps(evil))
+    (folder / ".env").write_text(
+        "PREFECT_LOGGING_SETTINGS_PATH=logging.yml\nPREFECT_API_URL=http://127.0.0.1:9/api\n"
+    )
+    (folder / "prefect.toml").write_text('[api]\nkey = "x"\nurl = "http://127.0.0.1:9/api"\n')
+    (folder / "pyproject.toml").write_text('[tool.prefect.logging]\nconfig_path = "logging.yml"\n')
+    return ran
+
+
+def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
+    environment: dict[str, str], wheel: Path, tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "theirs"
+    ran = make_hostile(folder)
+    (folder / "in.jsonl").write_text('{"text": "flows to the sea"}\n' * 50)
+    config = asked(Path("in.jsonl"), tokenizer_dir, Path("store")) | {"pack": {"enabled": False}}
+    (folder / "small.yaml").write_text(json.dumps(config))
+    environment = environment | {"PREFECT_HOME": str(tmp_path / "home")}
+    told = json.loads(tokenlake(environment, wheel, folder, "run", "small.yaml", "--json"))
+    assert (told["status"], told["version"]) == ("built", 1)
+    assert Catalog(open_store(str(folder / "store"))).manifest("small", 1).account.documents == 50
+    assert not ran.exists()
+    with sqlite3.connect(tmp_path / "home" / "prefect.db") as database:
+        assert database.execute("select name, state_type from flow_run").fetchall() == [
+            ("small", "COMPLETED")
+        ]
+        names = {
+            name for (name,) in database.execute("select name from task_run where state_type = 'COMPLETED'")
+        }
+    assert names == {"plan", "unit 00000", "commit", "report"}
+
+
+def test_the_wheel_knows_configurations_by_name(
+    environment: dict[str, str], wheel: Path, tmp_path: Path
+) -> None:
+    code = """from tokenlake.prefect.tasks.request import resolve_request
+print(resolve_request('llama2-2048', '/in').name)"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(wheel)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "llama2-2048"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server that was killed before its first answer; health checks come quickly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.delenv("PREFECT_API_URL", raising=False)
+        patch.setattr(embedded, "CHECK_SECONDS", 1.0)
+        patch.setattr(embedded, "ANSWER_SECONDS", 5.0)
+        server = EmbeddedServer()
+        [first] = serving()
+        first.kill()
+        try:
+            server.wait()
+            yield server
+        finally:
+            server.stop()
+            assert not serving()
+
+
+def serving(of: int | None = None) -> list[psutil.Process]:
+    """The embedded servers below this process, or below ``of``."""
+    children = psutil.Process(of).children(recursive=True)
+    return [child for child in children if any(part.endswith("serve.py") for part in child.cmdline())]
+
+
+def ask(url: str, **headers: str) -> tuple[int, dict[str, str]]:
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, dict(answer.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers)
+
+
+def authorization(password: str) -> str:
+    return f"Basic {base64.b64encode(password.encode()).decode()}"
+
+
+def test_only_the_run_itself_may_use_its_server(server: EmbeddedServer) -> None:
+    url = f"{server.api_url}/collections/views/aggregate-worker-metadata"
+    password = authorization(server.access["PREFECT_API_AUTH_STRING"])
+    assert ask(url)[0] == 401
+    assert ask(url, Authorization=authorization("tokenlake:guessed"))[0] == 401
+    assert ask(url, Authorization=password)[0] == 200
+    for host in ("evil.org", f"evil.org:{server.api_url.split(':')[2][:-4]}", "localhost", ""):
+        assert ask(url, Authorization=password, Host=host)[0] == 400, host
+    _, headers = ask(url, Authorization=password, Origin="http://evil.org")
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+def test_the_password_is_on_no_command_line_and_in_no_file(server: EmbeddedServer) -> None:
+    password = server.access["PREFECT_API_AUTH_STRING"]
+    [process] = serving()
+    assert password not in " ".join(process.cmdline())
+    for path in Path(os.environ["PREFECT_HOME"]).rglob("*"):
+        assert not path.is_file() or password.encode() not in path.read_bytes(), path
+
+
+def test_a_frozen_server_is_replaced(server: EmbeddedServer) -> None:
+    [frozen] = serving()
+    frozen.send_signal(signal.SIGSTOP)
+    until(lambda: not frozen.is_running(), "the frozen one is killed", 60)
+    until(lambda: ask(f"{server.api_url}/health")[0] == 200, "another one answers")
+    assert serving() != [frozen]
+
+
+def stopped(run: Launched) -> psutil.Process:
+    """The server of a run that is under way, frozen."""
+    run.read_until("UnitFinished", 2)
+    [process] = serving(run.process.pid)
+    process.send_signal(signal.SIGSTOP)
+    return process
+
+
+def slow(environment: dict[str, str], data: Path, tokenizer_dir: Path, folder: Path) -> Launched:
+    config = folder / "slow.yaml"
+    config.write_text(json.dumps(asked(data, tokenizer_dir, folder / "store")))
+    return Launched(environment | {"PREFECT_HOME": str(folder / "home")}, config, SLOW, QUICK_CHECKS + LAUNCH)
+
+
+def tree(run: Launched) -> list[psutil.Process]:
+    return psutil.Process(run.process.pid).children(recursive=True)
+
+
+def test_a_run_survives_a_server_that_freezes(
+    environment: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    with slow(environment, data, tokenizer_dir, tmp_path) as run:
+        frozen = stopped(run)
+        assert run.wait() == 0, run.errors
+    assert run.told[-1][0] == "result"
+    assert not frozen.is_running()
+
+
+@pytest.mark.parametrize("ends", ["a second Ctrl-C", "kill -9"])
+def test_nothing_outlives_a_run_whose_server_froze(
+    environment: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path, ends: str
+) -> None:
+    with slow(environment, data, tokenizer_dir, tmp_path) as run:
+        below = [stopped(run), *tree(run)]
+        if ends == "kill -9":
+            run.process.kill()
+        else:
+            run.process.send_signal(signal.SIGINT)
+            assert run.process.stderr is not None
+            while "Ctrl-C again" not in run.process.stderr.readline():
+                assert run.process.poll() is None
+            run.process.send_signal(signal.SIGINT)
+        run.process.communicate(timeout=20)
+        assert run.process.returncode == (-9 if ends == "kill -9" else 130)
+        _, left = psutil.wait_procs(below, 20)
+        assert not left
