@@ -87,17 +87,21 @@ def test_an_empty_variable_turns_the_profile_off(
     assert configured_api_url() is None
 
 
-@pytest.mark.parametrize(("file", "table"), [("prefect.toml", "api"), ("pyproject.toml", "tool.prefect.api")])
-def test_a_file_in_the_working_directory_names_it(home: Path, api_url: str, file: str, table: str) -> None:
-    profiles(home, "http://127.0.0.1:1/api")
-    (home / file).write_text(f'[{table}]\nurl = "{api_url}"\n')
-    assert configured_api_url() == api_url
-
-
-def test_a_dotenv_file_names_it(home: Path, api_url: str) -> None:
-    profiles(home, "http://127.0.0.1:1/api")
-    (home / ".env").write_text(f'OTHER=1\nexport PREFECT_API_URL="{api_url}"\n')
-    assert configured_api_url() == api_url
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (".env", 'export PREFECT_API_URL="{url}"'),
+        ("prefect.toml", '[api]\nurl = "{url}"'),
+        ("pyproject.toml", '[tool.prefect.api]\nurl = "{url}"'),
+    ],
+)
+def test_a_file_in_the_working_directory_does_not(
+    tmp_path: Path, api_url: str, file: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "data")
+    Path(file).write_text(text.format(url=api_url))
+    assert configured_api_url() is None
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/api", "http://nowhere.invalid/api"])

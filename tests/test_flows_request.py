@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prefect.utilities.names import generate_slug
 
 from tokenlake.build.events import UnitProgress
 from tokenlake.config import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.prefect.tasks import request as request_module
 from tokenlake.prefect.tasks.grouping import group_name, group_units
+from tokenlake.prefect.tasks.naming import given_name
 from tokenlake.prefect.tasks.policy import check_paths
 from tokenlake.prefect.tasks.progress import ProgressLog
 from tokenlake.prefect.tasks.request import requested_name, resolve_request
@@ -244,3 +246,9 @@ class TestPolicy:
     def test_an_empty_list_allows_nothing(self) -> None:
         with pytest.raises(ConfigError, match="nothing at all"):
             self.check("a.jsonl", "out", "", None)
+
+
+def test_a_name_that_somebody_gave_is_told_from_one_that_prefect_made_up() -> None:
+    assert not [name for name in (generate_slug(2) for _ in range(2000)) if given_name(name)]
+    for name in ("nightly", "my-run", "llama2-2048", "books of June"):
+        assert given_name(name) == name

@@ -24,14 +24,13 @@ MODULES: Final = {
     **dict.fromkeys(
         ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"), ()
     ),
-    **dict.fromkeys(
-        ("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc", "ctypes"), ()
-    ),
+    **dict.fromkeys(("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc"), ()),
     "subprocess": (
         "tokenlake/build/pool.py",  # starts our own workers, by a fixed command
         "tokenlake/demo/__main__.py",  # runs this very command line
         "tokenlake/prefect/flows/embedded.py",  # starts our own Prefect server, by a fixed command
     ),
+    "ctypes": ("tokenlake/prefect/flows/serve.py",),  # asks the kernel to end the server with its parent
     "importlib": (
         "tokenlake/__init__.py",  # our own names, when they are first used
         "tokenlake/config/__init__.py",

@@ -14,15 +14,22 @@ import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import psutil
 import pytest
+from prefect import flow, get_client
+from prefect.settings import temporary_settings
+from prefect.states import Completed
 
 from tests import prefect_deployed as deployed
 from tests.prefect_deployed import LAUNCH, ROOT, SLOW, Launched, asked, until
 from tokenlake.catalog import Catalog
 from tokenlake.prefect.flows import embedded
 from tokenlake.prefect.flows.embedded import EmbeddedServer
+from tokenlake.prefect.flows.running import forget_old_runs
+from tokenlake.prefect.flows.tokenization import tokenize
 from tokenlake.storage import open_store
 
 pytestmark = pytest.mark.integration
@@ -179,6 +186,25 @@ def test_the_password_is_on_no_command_line_and_in_no_file(server: EmbeddedServe
     assert password not in " ".join(process.cmdline())
     for path in Path(os.environ["PREFECT_HOME"]).rglob("*"):
         assert not path.is_file() or password.encode() not in path.read_bytes(), path
+
+
+def test_old_runs_are_forgotten_and_other_flows_are_not(server: EmbeddedServer) -> None:
+    mine: dict[str, object] = {"config": "", "workers": 0, "overrides": []}
+
+    @flow(name="tokenize")
+    def theirs(text: str) -> None: ...
+
+    def ended(flow: Any, parameters: dict[str, Any]) -> UUID:
+        run = client.create_flow_run(flow, parameters=parameters)
+        client.set_flow_run_state(run.id, Completed(), force=True)
+        return run.id
+
+    with temporary_settings({**server.access}), get_client(sync_client=True) as client:
+        other = ended(theirs, {"text": "flows"})
+        ours = [ended(tokenize, mine) for _ in range(4)]
+        waiting = client.create_flow_run(tokenize, parameters=mine).id
+        forget_old_runs(client, kept=2)
+        assert {run.id for run in client.read_flow_runs()} == {other, waiting, *ours[2:]}
 
 
 def test_a_frozen_server_is_replaced(server: EmbeddedServer) -> None:

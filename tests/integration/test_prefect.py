@@ -38,6 +38,7 @@ def test_a_deployment_runs_to_a_committed_version(
     shown = prefect(
         worker,
         *("deployment", "run", "tokenize/llama2-2048", "--watch"),
+        *("--flow-run-name", "nightly"),
         *("--param", f"data_files={data}"),
         *("--param", f"tokenizer={tokenizer_dir}"),
         *("--param", f"output={tmp_path}"),
@@ -46,7 +47,7 @@ def test_a_deployment_runs_to_a_committed_version(
     manifest = Catalog(open_store(str(tmp_path))).manifest("llama2-2048", 1)
     assert manifest.seq_length == 2048
     run = post(worker, "flow_runs/filter", sort="START_TIME_DESC")[0]
-    assert run["name"] == "llama2-2048"
+    assert run["name"] == "nightly"
     names = {task["name"] for task in tasks_of(worker, run["id"])}
     assert names == {"plan", "unit 00000", "commit", "report"}
     [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["tokens-llama2-2048"]}})
@@ -176,3 +177,19 @@ def test_a_bad_record_ends_the_run_at_once(
     recorded = post(server, "flow_runs/filter", sort="START_TIME_DESC")[0]
     assert recorded["state_type"] == "FAILED"
     assert "bad.jsonl:2" in recorded["state"]["message"]
+
+
+def test_a_mistake_is_logged_in_a_sentence(
+    server: dict[str, str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "mistake.yaml"
+    config.write_text(json.dumps(asked(tmp_path / "absent.jsonl", tokenizer_dir, tmp_path)))
+    with launched(server, config) as run:
+        assert run.wait() == 2
+    recorded = post(server, "flow_runs/filter", sort="START_TIME_DESC")[0]
+    assert (recorded["name"], recorded["state_type"]) == ("mistake", "FAILED")
+    asked_for = {"flow_run_id": {"any_": [recorded["id"]]}}
+    until(lambda: len(post(server, "logs/filter", logs=asked_for)) >= 3, "the logs are there")
+    told = [line["message"] for line in post(server, "logs/filter", logs=asked_for)]
+    assert [message for message in told if "absent.jsonl" in message]
+    assert [message for message in told if "Traceback" in message or len(message.splitlines()) > 3] == []

@@ -74,13 +74,13 @@ def import_prefect() -> None:
     with TemporaryDirectory() as empty:
         os.chdir(empty)
         try:
-            from prefect.settings import base
+            from prefect.settings import base, sources
         finally:
             os.chdir(here)
     for model in _subclasses(base.PrefectBaseSettings):
         model.model_config.update(env_file=None, toml_file=None)
     # Its class for pyproject.toml has the name built in; the other one asks the model's configuration.
-    vars(base)["PyprojectTomlConfigSettingsSource"] = base.PrefectTomlConfigSettingsSource
+    base.PyprojectTomlConfigSettingsSource = sources.PrefectTomlConfigSettingsSource  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
 
 
 def _subclasses(model: type[Any]) -> Iterator[type[Any]]:

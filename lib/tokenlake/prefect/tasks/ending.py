@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -51,8 +52,19 @@ def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
     return Failed(data=error, message=message)
 
 
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """A logging filter: an error that was raised on purpose says all in its message."""
+    if record.exc_info and isinstance(record.exc_info[1], TokenlakeError):
+        record.exc_info = None
+    return True
+
+
+# What Prefect itself says when a task raises.
+logging.getLogger("prefect.task_runs").addFilter(_without_traceback)
+
+
 @contextmanager
-def cancellable(engine: Cancellable) -> Iterator[None]:
+def cancellable(engine: Cancellable) -> Generator[None]:
     """Cancel ``engine`` when the flow run is cancelled on the server.
 
     A worker ends a deployment's run by signal; a run started by a command has no such guard and

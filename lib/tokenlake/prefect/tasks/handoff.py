@@ -6,7 +6,7 @@ call that is made with it; every other run finds none and starts its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -17,7 +17,7 @@ _PREPARED: ContextVar[LocalEngine | LocalSteps | None] = ContextVar("tokenlake_e
 
 
 @contextmanager
-def prepared(engine: LocalEngine | LocalSteps) -> Iterator[None]:
+def prepared(engine: LocalEngine | LocalSteps) -> Generator[None]:
     """Flows called inside use ``engine``."""
     token = _PREPARED.set(engine)
     try:

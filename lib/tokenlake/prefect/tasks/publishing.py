@@ -55,13 +55,9 @@ def may_pass(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     )
 
 
-def _name(parameters: dict[str, Any]) -> str:
-    return f"{parameters['dataset']} v{parameters['version']} to {parameters['repo']}"
-
-
 @task(
     name="push-version",
-    task_run_name=_name,
+    task_run_name="{dataset} v{version} to {repo}",
     retries=len(RETRY_SECONDS),
     retry_delay_seconds=RETRY_SECONDS,
     retry_jitter_factor=0.5,

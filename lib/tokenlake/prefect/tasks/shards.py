@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -38,7 +38,7 @@ def _name(parameters: dict[str, Any]) -> str:
 
 @task(
     name="build-units",
-    task_run_name=_name,
+    task_run_name=cast("Any", _name),  # typed by Prefect as if it took nothing,
     retries=len(RETRY_SECONDS),
     retry_delay_seconds=RETRY_SECONDS,
     retry_jitter_factor=0.5,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
@@ -55,13 +55,9 @@ def committed_versions(catalog: Catalog, names: Sequence[str]) -> list[tuple[str
     return list(dict.fromkeys(found))
 
 
-def _name(parameters: dict[str, Any]) -> str:
-    return f"{parameters['dataset']} v{parameters['version']}"
-
-
 @task(
     name="verify-version",
-    task_run_name=_name,
+    task_run_name="{dataset} v{version}",
     retries=len(RETRY_SECONDS),
     retry_delay_seconds=RETRY_SECONDS,
     retry_jitter_factor=0.5,
