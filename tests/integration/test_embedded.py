@@ -184,7 +184,9 @@ def test_the_password_is_on_no_command_line_and_in_no_file(server: EmbeddedServe
     password = server.access["PREFECT_API_AUTH_STRING"]
     [process] = serving()
     assert password not in " ".join(process.cmdline())
-    for path in Path(os.environ["PREFECT_HOME"]).rglob("*"):
+    database = Path(os.environ["PREFECT_HOME"]) / "prefect.db"
+    assert database.stat().st_mode & 0o077 == 0
+    for path in database.parent.rglob("*"):
         assert not path.is_file() or password.encode() not in path.read_bytes(), path
 
 

@@ -32,6 +32,7 @@ def main() -> None:
     """Serve on the file descriptor named by the only argument."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.umask(0o077)  # the database holds Secret blocks, and their key
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Imports make millions of objects and no garbage; collecting meanwhile costs a tenth of the start.
     gc.disable()
