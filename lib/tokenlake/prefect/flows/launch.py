@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -92,8 +93,9 @@ def _environment(values: Mapping[str, str]) -> Generator[None]:
 @contextmanager
 def _ended_by_a_second_interrupt(server: EmbeddedServer | None) -> Generator[None]:
     """The first Ctrl-C cancels, which a server that hangs can delay; the second one ends this process at once."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # whoever called has a handler of its own
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # whoever called sees to it
         return
 
     def end(number: int, frame: object) -> NoReturn:
