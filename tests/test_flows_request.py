@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,9 +27,10 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """Stands in for the making of the demo's corpus and tokenizer; lists the folders it was asked for."""
     asked: list[Path] = []
 
-    def settings(folder: Path, report: object, *, parts: bool) -> dict[str, object]:
+    def settings(folder: Path, report: object, *, trained: bool) -> dict[str, object]:
         asked.append(folder)
-        return {"datasets": [{"name": "code", "data_files": "corpus"}], "default_tokenizer": "trained"}
+        tokenizer = {"default_tokenizer": "trained"} if trained else {}
+        return {"datasets": [{"name": "code", "data_files": "corpus"}], **tokenizer}
 
     monkeypatch.setattr(request_module, "demo_settings", settings)
     yield asked
@@ -77,16 +79,30 @@ class TestRequest:
         assert config.name == name
         assert config.pack.enabled
 
-    def test_without_data_it_is_the_demo_s(self, demo: list[Path], tmp_path: Path) -> None:
-        config = resolve_request("llama2-2048")
-        assert config.datasets[0].data_files == "corpus"
-        assert config.default_tokenizer == "meta-llama/Llama-2-7b-hf"
-        assert len(demo) == 1
+    @pytest.mark.parametrize("config", ["llama2-2048", {"name": "mine"}, "demo.yaml"])
+    def test_only_the_demo_brings_data(
+        self, demo: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Any
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "demo.yaml").write_text("pack: {enabled: true, seq_length: 64}")
+        with pytest.raises(ConfigError, match=r"names no data to read; give --param data_files="):
+            resolve_request(config)
+        assert demo == []
 
-    def test_nothing_at_all_is_the_demo(self, demo: list[Path]) -> None:
-        config = resolve_request(None)
-        assert config.name == "demo"
-        assert config.default_tokenizer == "trained"
+    @pytest.mark.parametrize("config", [None, "", "demo"])
+    def test_nothing_at_all_is_the_demo(self, demo: list[Path], config: str | None) -> None:
+        found = resolve_request(config)
+        assert found.name == "demo"
+        assert found.default_tokenizer == "trained"
+        assert found.datasets[0].data_files == "corpus"
+
+    @pytest.mark.parametrize(
+        "given", [{"tokenizer": "gpt2"}, {"overrides": ["tokenize.default_tokenizer=gpt2"]}], ids=str
+    )
+    def test_the_demo_trains_no_tokenizer_where_one_is_given(self, demo: list[Path], given: Any) -> None:
+        found = resolve_request("demo", **given)
+        assert "gpt2" in (found.default_tokenizer, found.tokenize.default_tokenizer)
+        assert "trained" not in (found.default_tokenizer, found.tokenize.default_tokenizer)
 
     def test_data_in_overrides_is_data(self, demo: list[Path]) -> None:
         config = resolve_request("llama2-2048", overrides=["datasets=[{data_files: a.jsonl}]"])
