@@ -42,7 +42,9 @@ MIXED: dict[str, Any] = {
 class TestRequest:
     @pytest.mark.parametrize("config", [None, DEFAULT_MIXTURE])
     def test_without_data_there_is_nothing_to_mix(self, config: str | None) -> None:
-        with pytest.raises(ConfigError, match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": "):
+        with pytest.raises(
+            ConfigError, match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": "
+        ):
             resolve_mixture(config)
 
     def test_files_become_the_sources_of_a_configuration_without_data(self) -> None:

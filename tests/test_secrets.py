@@ -317,17 +317,6 @@ class TestAllowedInputs:
         with pytest.raises(ConfigError, match=outside):
             self.check(files)
 
-    def test_options_must_not_lead_elsewhere(self) -> None:
-        self.check("s3://lake/raw", storage_options={"anon": True, "key": {"env": "KEY"}})
-        for options in (
-            {"endpoint_url": "http://evil.org"},
-            {"client_kwargs": {"endpoint_url": "http://evil.org"}},
-        ):
-            with pytest.raises(ConfigError, match=r"endpoint_url.* is outside what this worker allows"):
-                self.check("s3://lake/raw", storage_options=options)
-        with pytest.raises(ConfigError, match="config_kwargs is refused here"):
-            self.check("s3://lake/raw", storage_options={"config_kwargs": {"proxies": {"http": "evil.org"}}})
-
     def test_datasets_of_the_hub(self) -> None:
         self.check("our-org/set", type="hf")
         with pytest.raises(ConfigError, match="is outside what this worker allows"):

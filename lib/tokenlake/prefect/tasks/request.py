@@ -15,6 +15,7 @@ from tokenlake.config.stores import store_overrides
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings
 from tokenlake.errors import ConfigError
+from tokenlake.prefect.tasks.policy import contents_untold, require_allowed_config
 from tokenlake.sources.local.hashcache import default_path
 
 #: Where configurations that are known by name lie: in the wheel, else in the checkout.
@@ -121,10 +122,13 @@ def _load(
     keys = [override.partition("=")[0].strip() for override in flat]
     if not data.get("datasets") and not any(key.partition(".")[0] == "datasets" for key in keys):
         if source != str(DEPLOYMENTS / f"{DEFAULT}.yaml"):
-            raise _no_data(Path(source).stem if source else str(data.get("name")), mixes=bool(data.get("mix")))
+            raise _no_data(
+                Path(source).stem if source else str(data.get("name")), mixes=bool(data.get("mix"))
+            )
         flat = [*_demo(report, trained=not any("default_tokenizer" in key for key in keys)), *flat]
     if source is not None:
-        return load_config(source, flat)
+        with contents_untold(source):
+            return load_config(source, flat)
     # As overrides, because those refuse literal secrets and mappings from Python code do not.
     spelled = [f"{key}={json.dumps(value)}" for key, value in data.items()]
     return load_config({}, [*spelled, *flat])
@@ -145,7 +149,10 @@ def _base(config: str | Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any
     if isinstance(config, Mapping):
         return None, config
     path = _find(config)
-    data = parse_yaml(config_text(path), str(path)).data
+    require_allowed_config(path, DEPLOYMENTS)
+    text = config_text(path)
+    with contents_untold(str(path)):
+        data = parse_yaml(text, str(path)).data
     return str(path), data if isinstance(data, Mapping) else {}
 
 
@@ -204,7 +211,9 @@ def _weights(weights: Mapping[str, float] | None) -> list[str]:
 def _demo(report: Callable[[str], None], *, trained: bool) -> list[str]:
     """The demo's corpus, and its tokenizer where it is wanted; both are made where they are missing."""
     settings = demo_settings(default_path().parent / "demo", report, trained=trained)
-    return [f"{key}={json.dumps(settings[key])}" for key in ("datasets", "default_tokenizer") if key in settings]
+    return [
+        f"{key}={json.dumps(settings[key])}" for key in ("datasets", "default_tokenizer") if key in settings
+    ]
 
 
 def _tokenizer_key(data: Mapping[str, Any]) -> str:
