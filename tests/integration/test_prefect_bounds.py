@@ -34,7 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> dict[str, str]:
+def environment(
+    tmp_path_factory: pytest.TempPathFactory, folder: Path, tokenizer_dir: Path
+) -> dict[str, str]:
     """Of a worker whose owner bounds it, and has a secret."""
     (folder / "configs").mkdir()
     (folder / "shadow").write_text(SHADOW)
@@ -42,6 +44,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> dict[
     return deployed.environment_of(tmp_path_factory) | {
         "TOKENLAKE_ALLOWED_INPUTS": "s3://lake/raw",
         "TOKENLAKE_ALLOWED_OUTPUTS": f"s3://lake/tokens:{folder}/out",
+        "TOKENLAKE_ALLOWED_TOKENIZERS": str(tokenizer_dir),
         "TOKENLAKE_ALLOWED_VARIABLES": "LAKE_*",
         "TOKENLAKE_ALLOWED_BLOCKS": "*",
         "TOKENLAKE_ALLOWED_CONFIGS": f"{folder}/configs",
@@ -73,9 +76,13 @@ def ended(worker: dict[str, str], **parameters: Any) -> str:
 
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_no_request_reaches_another_host(
-    worker: dict[str, str], elsewhere: HttpServer, folder: Path, side: str
+    worker: dict[str, str], elsewhere: HttpServer, folder: Path, tokenizer_dir: Path, side: str
 ) -> None:
-    dataset: dict[str, Any] = {"name": "s", "data_files": "s3://lake/raw/a.jsonl", "tokenizer": "gpt2"}
+    dataset: dict[str, Any] = {
+        "name": "s",
+        "data_files": "s3://lake/raw/a.jsonl",
+        "tokenizer": str(tokenizer_dir),
+    }
     config: dict[str, Any] = {"name": "x", "datasets": [dataset], "save": {"output_dir": str(folder / "out")}}
     if side == "input":
         dataset["storage_options"] = ELSEWHERE
