@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,23 @@ class TestRequest:
         with pytest.raises(ConfigError, match="literal secret") as caught:
             resolve_request(config, files, overrides=overrides)
         assert "hf_secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("word", ["anon", "cloud", "google_default"])
+    def test_where_gcsfs_finds_a_token_is_no_secret(self, word: str, tmp_path: Path) -> None:
+        options = {"storage_options": {"token": word}}
+        asked = {
+            "datasets": [{"data_files": "gs://a", **options}],
+            "save": {"output_dir": "gs://b", **options},
+        }
+        path = write(tmp_path, *(f"{key}: {json.dumps(value)}" for key, value in asked.items()))
+        for config in (asked, path):
+            found = resolve_request(config, name="x").model_dump(mode="json")
+            assert (
+                found["datasets"][0]["storage_options"] == found["save"]["storage_options"] == {"token": word}
+            )
+        for key in ("secret", "hf_token"):
+            with pytest.raises(ConfigError, match="literal secret"):
+                resolve_request(asked, overrides=[f"save.storage_options={{{key}: {word}}}"])
 
     def test_a_reference_to_a_secret_is_taken(self) -> None:
         config = resolve_request({"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl")

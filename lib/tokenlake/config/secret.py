@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tokenlake.config.explain import problem
-from tokenlake.config.references import CREDENTIAL, HIDDEN, remember
+from tokenlake.config.references import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
 from tokenlake.config.section import Section
 from tokenlake.config.values import Text, VariableName
 
@@ -132,7 +132,9 @@ def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
     )
 
 
-def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue:
+def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue | str:
+    if key == "token" and isinstance(value, str) and value in TOKEN_WORDS:
+        return value
     try:
         return _secret(value, None, info)
     except PydanticCustomError as error:
