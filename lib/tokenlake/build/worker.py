@@ -82,7 +82,9 @@ def _answer(workbench: Workbench, job: dict[str, Any], answers: BinaryIO) -> Non
     except TokenlakeError as error:
         outcome = {"error": _hidden(to_json(error))}
     except BaseException:
-        wrong = WorkerError(scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}"))
+        wrong = WorkerError(
+            scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
+        )
         outcome = {"error": _hidden(to_json(wrong))}
     _send(answers, outcome | {"rss": _resident()})
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, printable, stdout
+from tokenlake.cli.output import note, print_json, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import ConfigError
 from tokenlake.publish import HubTarget, PushReport
@@ -93,7 +93,7 @@ def push(
     if json:
         print_json(report.to_json())
     else:
-        stdout().print(printable(_told(report)), markup=False)
+        stdout().print(_told(report))
     return 0
 
 
