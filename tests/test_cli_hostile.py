@@ -110,7 +110,10 @@ def shown(
 
 SQL = f'''select '{EVIL}' as "{EVIL}", * from evil limit 3'''
 WELL = {
-    "inspect": ["inspect CONFIGDATA", "inspect CONFIGDATA --yaml", "inspect CONFIGDATA --tokenizer EVIL", "inspect CONFIGDATA --json"],
+    "inspect": [
+        *("inspect CONFIGDATA", "inspect CONFIGDATA --yaml", "inspect CONFIGDATA --json"),
+        "inspect CONFIGDATA --tokenizer EVIL",
+    ],
     "plan": ["plan CONFIG", "plan CONFIG --json"],
     "run": ["run CONFIG --no-prefect", "run CONFIG --no-prefect --json"],
     "schema": ["schema"],

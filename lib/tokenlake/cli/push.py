@@ -52,7 +52,11 @@ def push(
     ] = False,
     dry_run: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Look, search, and say what a push would do."),
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Look, search, and say what a push would do; needs no token.",
+        ),
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
@@ -121,7 +125,8 @@ def _told(report: PushReport) -> str:
         case "would tag":
             return f"{what} is at {there} already; a push would only set the tag {report.tag}"
         case "would push":
-            new = ", which it would create" if report.created else ""
+            unseen = ", which nobody without a token can see"
+            new = unseen if report.created is None else ", which it would create" if report.created else ""
             return f"{what} would go to {there}{new}, as {report.tag}: {size}; nothing was sent"
         case "pushed":
             return f"{what} is at {there}, as {report.tag}: {size}"
