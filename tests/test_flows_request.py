@@ -18,7 +18,7 @@ from tokenlake.prefect.tasks import request as request_module
 from tokenlake.prefect.tasks.grouping import group_name, group_units
 from tokenlake.prefect.tasks.policy import check_paths
 from tokenlake.prefect.tasks.progress import ProgressLog
-from tokenlake.prefect.tasks.request import requested_name, resolve_request
+from tokenlake.prefect.tasks.request import DEPLOYMENTS, requested_name, resolve_request
 
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
 
@@ -90,7 +90,7 @@ class TestRequest:
             resolve_request(config)
         assert demo == []
 
-    @pytest.mark.parametrize("config", [None, "", "demo"])
+    @pytest.mark.parametrize("config", [None, "", "demo", str(DEPLOYMENTS / "demo.yaml")])
     def test_nothing_at_all_is_the_demo(self, demo: list[Path], config: str | None) -> None:
         found = resolve_request(config)
         assert found.name == "demo"

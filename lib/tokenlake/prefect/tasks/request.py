@@ -121,7 +121,7 @@ def _load(
 ) -> PipelineConfig:
     keys = [override.partition("=")[0].strip() for override in flat]
     if not data.get("datasets") and not any(key.partition(".")[0] == "datasets" for key in keys):
-        if source != str(DEPLOYMENTS / f"{DEFAULT}.yaml"):
+        if source is None or Path(source).resolve() != DEPLOYMENTS / f"{DEFAULT}.yaml":
             raise _no_data(
                 Path(source).stem if source else str(data.get("name")), mixes=bool(data.get("mix"))
             )
