@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from pydantic import WithJsonSchema
 
 from tokenlake.catalog import Catalog
-from tokenlake.config.resolve import default_store
+from tokenlake.config.stores import default_store
 from tokenlake.errors import TokenlakeError
 from tokenlake.prefect.flows.parameters import Text
 from tokenlake.prefect.tasks.ending import final_state

@@ -37,14 +37,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
-from prefect import runtime
+from prefect.runtime import deployment
 
 from tokenlake.config import PipelineConfig
 from tokenlake.config.callables import callable_names
@@ -98,7 +98,7 @@ def require_allowed(config: PipelineConfig) -> None:
     Raises:
         ConfigError: one lies outside what the worker's environment allows.
     """
-    if runtime.deployment.id is not None:
+    if deployment.id is not None:
         check_paths(config, os.environ)
 
 
@@ -108,7 +108,7 @@ def require_allowed_store(store: str) -> None:
     Raises:
         ConfigError: it lies outside what the worker's environment allows.
     """
-    if runtime.deployment.id is not None:
+    if deployment.id is not None:
         _check_store(store, {}, entries_of(os.environ.get(OUTPUTS)))
 
 
@@ -118,7 +118,7 @@ def require_allowed_repository(repo: str) -> None:
     Raises:
         ConfigError: it lies outside what the worker's environment allows.
     """
-    if runtime.deployment.id is not None:
+    if deployment.id is not None:
         check_repository(repo, os.environ)
 
 
@@ -128,7 +128,7 @@ def require_allowed_reference(reference: Mapping[str, str]) -> None:
     Raises:
         ConfigError: it is none that the worker's environment allows.
     """
-    if runtime.deployment.id is not None and reference:
+    if deployment.id is not None and reference:
         (kind, name), *_ = reference.items()
         _check_reference(EnvSecret(env=name) if kind == "env" else BlockSecret(block=name), os.environ)
 
@@ -139,7 +139,7 @@ def require_secret(name: str, value: str) -> None:
     Raises:
         ConfigError: it is an address, or the path of a file of this machine.
     """
-    if runtime.deployment.id is not None and ("://" in value or os.path.isfile(value)):  # noqa: PTH113 - no OSError
+    if deployment.id is not None and ("://" in value or os.path.isfile(value)):  # noqa: PTH113 - no OSError
         raise ConfigError(f"{{block: {name}}} holds an address or the path of a file, expected a secret")
 
 
@@ -149,7 +149,7 @@ def require_allowed_config(path: Path, deployments: Path) -> None:
     Raises:
         ConfigError: it lies neither in `deployments` nor in what the worker's environment allows.
     """
-    if runtime.deployment.id is not None:
+    if deployment.id is not None:
         check_config(path, deployments, os.environ)
 
 
@@ -160,7 +160,7 @@ def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) 
 
 
 @contextmanager
-def contents_untold(path: str) -> Iterator[None]:
+def contents_untold(path: str) -> Generator[None]:
     """Say where a file is wrong and not what it holds, because whoever starts a deployment's run reads the message.
 
     Problems of the overrides, which came with the run, are told whole.
@@ -171,7 +171,7 @@ def contents_untold(path: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if runtime.deployment.id is None:
+        if deployment.id is None:
             raise
         raise ConfigError(_without_contents(path, error)) from None
 
