@@ -60,6 +60,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A home of its own and no server yet."""
+    return environment_of(tmp_path_factory)
+
+
+def environment_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same for a fixture that adds to it."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT", "TOKENLAKE"))}
     return kept | {
         "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),

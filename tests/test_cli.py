@@ -147,6 +147,11 @@ def test_long_results_are_cut_on_screen_only(capsys: Output) -> None:
     assert len(_json(capsys, "sql", "select * from range(1000)")) == 1000
 
 
+def test_letters_beyond_ascii_before_a_name(capsys: Output) -> None:
+    assert main(["sql", "select 'größer' as ü, count(*) > 0 as n from small", "--csv"]) == 0
+    assert capsys.readouterr().out == "ü,n\ngrößer,True\n"
+
+
 def test_data_cannot_drive_the_terminal(capsys: Output) -> None:
     assert main(["sql", "select chr(27) || '[2J' || chr(155) || chr(8238) || 'é' as t"]) == 0
     assert capsys.readouterr().out == "t\n\\x1b[2J\\x9b\\u202eé\n"

@@ -14,7 +14,7 @@ from tokenlake.build.planning.plan import make_plan
 from tokenlake.config.resolve import resolve
 from tokenlake.demo import __main__ as tour
 from tokenlake.demo import corpus as corpora
-from tokenlake.demo import demo_config, ensure_corpus, ensure_tokenizer
+from tokenlake.demo import demo_config, demo_settings, ensure_corpus, ensure_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,12 @@ def test_the_tokenizer_is_trained_on_both_sources(root: Path) -> None:
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     assert len(vocabulary) == 1024
     assert {"Ġself", "Ġthe"} <= vocabulary.keys()
+
+
+def test_no_tokenizer_is_trained_where_none_is_wanted(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus").symlink_to(root / "corpus")
+    assert "default_tokenizer" not in demo_settings(tmp_path, trained=False)
+    assert not (tmp_path / "tokenizer").exists()
 
 
 def test_the_configuration_plans(root: Path) -> None:

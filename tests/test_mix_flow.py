@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tokenlake.config.resolve import resolve
 from tokenlake.config.steps import first_steps
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.prefect.flows.mixing import mix
-from tokenlake.prefect.tasks import request as request_module
 from tokenlake.prefect.tasks.policy import check_paths
 from tokenlake.prefect.tasks.request import (
     DEFAULT_MIXTURE,
@@ -41,27 +39,13 @@ MIXED: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Stands in for the making of the demo's corpus; lists whether its parts were asked for."""
-    asked: list[bool] = []
-
-    def settings(folder: Path, report: object, *, parts: bool) -> dict[str, object]:
-        asked.append(parts)
-        datasets = [{"name": name, "data_files": "corpus"} for name in ("code", "text", "manuals")]
-        return {"datasets": datasets, "default_tokenizer": "trained"}
-
-    monkeypatch.setattr(request_module, "demo_settings", settings)
-    yield asked
-
-
 class TestRequest:
-    def test_nothing_at_all_mixes_the_demo(self, demo: list[bool]) -> None:
-        config = resolve_mixture(None)
-        assert (config.name, config.mixes, config.pack.seq_length) == (DEFAULT_MIXTURE, True, 2048)
-        assert config.default_tokenizer == "trained"
-        assert demo == [True]
-        require_mixture(config)
+    @pytest.mark.parametrize("config", [None, DEFAULT_MIXTURE])
+    def test_without_data_there_is_nothing_to_mix(self, config: str | None) -> None:
+        with pytest.raises(
+            ConfigError, match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": "
+        ):
+            resolve_mixture(config)
 
     def test_files_become_the_sources_of_a_configuration_without_data(self) -> None:
         weights = {"b": 0.5, "a": 0.5}
@@ -123,8 +107,9 @@ def test_every_parameter_explains_itself_in_the_form() -> None:
     assert all(field["description"].endswith((".", "`")) for field in fields.values())
 
 
-def test_the_deployed_mixture_is_one_of_three_sources_packed_by_best_fit(demo: list[bool]) -> None:
-    config = resolve_mixture("pretrain-2048")
+def test_the_deployed_mixture_is_one_of_three_sources_packed_by_best_fit() -> None:
+    files = {"code": "c.jsonl", "text": "t.jsonl", "manuals": "m.jsonl"}
+    config = resolve_mixture("pretrain-2048", files, tokenizer="gpt2")
     assert (DEPLOYMENTS / "pretrain-2048.yaml").is_file()
     assert sorted(config.mix.weights or {}) == sorted(str(dataset.name) for dataset in config.datasets)
     assert config.pack.strategy == "best_fit"

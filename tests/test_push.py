@@ -21,6 +21,7 @@ from tests.hub_support import writable_hub
 from tests.servers.hub import TOKEN, Fault, HubServer, Repo
 from tests.store_support import build_store, copy_store
 from tokenlake.catalog import Catalog
+from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, StoreError, VersionConflictError
 from tokenlake.publish import PushProgress, PushReport, push_to_hub, staging
 from tokenlake.publish import repository as repositories
@@ -130,6 +131,33 @@ def test_a_repository_born_public_gets_nothing(store: Path, server: HubServer) -
     with pytest.raises(ConfigError, match=f"{REPO} is public: everybody would see small v1"):
         go(store)
     assert tree(server.repos[REPO]) == {} and not server.lfs
+
+
+@pytest.mark.parametrize("there", ["nothing", "private", "public"])
+def test_a_dry_run_needs_no_token(
+    store: Path,
+    server: HubServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    there: str,
+) -> None:
+    if there == "public":
+        go(store, public=True)
+    elif there == "private":
+        go(store)
+    monkeypatch.delenv("HF_TOKEN")
+    before = len(server.seen)
+    arguments = ["push", "small@v1", "--repo", REPO, "--store", str(store), "--dry-run", "--public"]
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    if there == "public":
+        assert "already, as v1; nothing was sent" in told
+    else:
+        # Whoever is not logged in cannot tell a private repository from none.
+        assert ", which nobody without a token can see, as v1: " in told and "nothing was sent" in told
+    assert {seen.method for seen in server.seen[before:]} == {"GET"}
+    with pytest.raises(ConfigError, match="needs a token with write access"):
+        go(store)
 
 
 def test_a_dry_run_changes_nothing(store: Path, server: HubServer) -> None:

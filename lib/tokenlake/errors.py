@@ -36,25 +36,48 @@ from __future__ import annotations
 
 import re
 from typing import Any, ClassVar, Final, cast
+from urllib.parse import unquote
+
+SIGNED: Final = re.compile(
+    r"^x-(amz|goog)-|^sig(nature)?$|signature|token|secret|passw|credential|policy"
+    r"|(^|[_-])key($|[_-])|apikey|key-?id$|^auth|^se$|^sv$|^hdnea$|^hmac$",
+    re.IGNORECASE,
+)
+"""Names in a query that stand for a signature or a key: of S3, GCS, Azure, CloudFront, and the usual others."""
 
 # One slash is enough: a path library may have eaten the other.
 _PASSWORD: Final = re.compile(
     r"(\b[a-z][a-z0-9+.-]*:/{1,2})[^\s/'\"<>@]*:[^\s/'\"<>@]*@|(\bhttps?:/{1,2})[^\s/'\"<>@]+@", re.IGNORECASE
 )
-_SIGNATURE: Final = re.compile(
-    r"(\b[a-z][a-z0-9+.-]*:/{1,2}[^\s'\"<>?]*\?)[^\s'\"<>?]*(?:sig|token|secret|passw|credential|key|auth)\w*=[^\s'\"<>]*",
-    re.IGNORECASE,
-)
+# Not only behind a scheme: servers repeat the path and the query of a request.
+_QUERY: Final = re.compile(r"\?[^\s?=\"<>]+=[^\s\"<>]*|(?<=[^\s?\"<>])\?[^\s?=\"<>]{8,}")
+_NAME: Final = re.compile(r"([^?&;=]+)=")
+# What ends the sentence around a URL; within a query it is a part of the query.
+_AROUND: Final = "'),.;:!]}`"
 
 
-def _without_credentials(value: Any) -> Any:
+def without_credentials(text: str, *, every_query: bool = False) -> str:
+    """Return `text` without passwords in URLs, and without queries that hold a signature, however they are quoted.
+
+    Args:
+        every_query: without any query: in the message of another library it may be a secret under any name.
+    """
+    if "@" in text:
+        text = _PASSWORD.sub(lambda found: f"{found[1] or found[2]}...@", text)
+    return _QUERY.sub(lambda found: _shortened(found[0], every_query), text) if "?" in text else text
+
+
+def _shortened(query: str, always: bool) -> str:
+    inner = query.rstrip(_AROUND)
+    if always or any(SIGNED.search(unquote(name)) for name in _NAME.findall(inner)):
+        return f"?...{query[len(inner) :]}"
+    return query
+
+
+def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_credentials(each) for each in cast("list[Any]", value)]
-    if not isinstance(value, str) or ":/" not in value:
-        return value
-    if "@" in value:
-        value = _PASSWORD.sub(lambda found: f"{found[1] or found[2]}...@", value)
-    return _SIGNATURE.sub(r"\1...", value) if "?" in value else value
+        return [_cleaned(each) for each in cast("list[Any]", value)]
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 class TokenlakeError(Exception):
@@ -68,8 +91,8 @@ class TokenlakeError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(_without_credentials(message))
-        self.details: dict[str, Any] = {name: _without_credentials(value) for name, value in details.items()}
+        super().__init__(_cleaned(message))
+        self.details: dict[str, Any] = {name: _cleaned(value) for name, value in details.items()}
 
     @property
     def field_path(self) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from urllib.parse import unquote
 
 _METHODS = ("do_GET", "do_HEAD", "do_PUT", "do_POST", "do_DELETE")
 
@@ -101,12 +102,17 @@ class _Listener(ThreadingHTTPServer):
 
 
 class Server:
-    """A server in a thread. `handler` answers; `log` and `faults` are for tests."""
+    """A server in a thread. `handler` answers; `log` and `faults` are for tests.
+
+    Attributes:
+        repeats: an answer that refuses says what was asked for, unquoted.
+    """
 
     handler: type[Handler]
 
     def __init__(self) -> None:
         self.log: list[Request] = []
+        self.repeats = False
         self.faults: deque[Fault] = deque()
         self.lock = threading.RLock()
         handler = type(
@@ -179,7 +185,8 @@ class Handler(BaseHTTPRequestHandler):
         elif fault is not None and not int(self.headers.get("Content-Length", 0)):
             body = fault.damaged(body)
         try:
-            self.send_response(status)
+            repeated = status >= 400 and self.owner.repeats
+            self.send_response(status, unquote(self.path) if repeated else None)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()

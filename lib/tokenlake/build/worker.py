@@ -26,7 +26,7 @@ from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.mixing.job import MixJob, RepackJob
 from tokenlake.build.whereabouts import listen
 from tokenlake.build.workbench import Workbench
-from tokenlake.config.references import hide, provide_blocks
+from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
 
@@ -82,7 +82,9 @@ def _answer(workbench: Workbench, job: dict[str, Any], answers: BinaryIO) -> Non
     except TokenlakeError as error:
         outcome = {"error": _hidden(to_json(error))}
     except BaseException:
-        wrong = WorkerError(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
+        wrong = WorkerError(
+            scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
+        )
         outcome = {"error": _hidden(to_json(wrong))}
     _send(answers, outcome | {"rss": _resident()})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import os
 import shutil
@@ -18,6 +19,7 @@ try:
     from cyclopts import App, CycloptsError, Group
 
     from tokenlake.cli.help import PlainColumns
+    from tokenlake.cli.output import printable
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"error: the command line needs {missing.name}, which is not installed\n\n"
@@ -97,7 +99,7 @@ def _explain(command: App) -> None:
 def _fail(message: str, code: int, hint: str | None = None) -> int:
     """Print ``error: message`` with an indented hint to stderr and return ``code``."""
     bold, plain = ("\x1b[1;31m", "\x1b[0m") if _coloured() else ("", "")
-    lines = f"error: {message}".splitlines()
+    lines = printable(f"error: {message}").splitlines()
     if hint:
         lines += ["", *(f"  {line}" for line in hint.splitlines())]
     shown = "\n".join(_wrapped(line) for line in lines)
@@ -157,7 +159,9 @@ def _reader_left() -> int:
 
 
 def _bug() -> int:
-    traceback.print_exc()
+    # Not above: `--help` needs no configurations.
+    scrub = importlib.import_module("tokenlake.config.references").scrub
+    sys.stderr.write(printable(scrub(traceback.format_exc())))
     return _fail(
         f"this is a bug in tokenlake {__version__}, not something you did",
         1,

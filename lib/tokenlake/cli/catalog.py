@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from rich.text import Text
 
 from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
@@ -98,7 +99,8 @@ def show(
         return 0
     tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
     tagged = f", tagged {', '.join(tags)}" if tags else ""
-    stdout().print(f"[bold]{manifest.dataset} v{manifest.version}[/]  {manifest.kind}, committed{tagged}\n")
+    heading = (f"{manifest.dataset} v{manifest.version}", "bold")
+    stdout().print(Text.assemble(heading, f"  {manifest.kind}, committed{tagged}\n"))
     print_tables(_sections(manifest, files))
     if not files:
         note(f"\n{numbers.plural(len(manifest.files), 'shard')}: --files lists them")

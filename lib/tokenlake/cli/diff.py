@@ -61,12 +61,12 @@ def _print(found: Difference, files: bool) -> None:
     names = _headings(found)
     console = stdout()
     if found.equal:
-        console.print(f"{found.a} and {found.b} are equal", markup=False)
+        console.print(f"{found.a} and {found.b} are equal")
     else:
         parts = ", ".join(_PARTS.get(part, part) for part in found.parts)
-        console.print(f"{found.a} and {found.b} differ in: {parts}", markup=False)
+        console.print(f"{found.a} and {found.b} differ in: {parts}")
     if names == ("A", "B"):
-        console.print(f"A is {found.a}, B is {found.b}", markup=False)
+        console.print(f"A is {found.a}, B is {found.b}")
     console.print()
     print_tables(_tables(found, names, files))
     unlike = sum(pair.kinship != "same_bytes" or pair.renamed for pair in found.files)

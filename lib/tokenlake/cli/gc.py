@@ -57,7 +57,7 @@ def _print(report: GcReport) -> None:
         stdout().print()
     files, size = numbers.plural(len(report.removed), "file"), numbers.size(report.bytes)
     verb = "would be removed" if report.dry_run else "removed"
-    stdout().print(f"{files}, {size} {verb}" if rows else "nothing to remove", markup=False)
+    stdout().print(f"{files}, {size} {verb}" if rows else "nothing to remove")
     _notes(report.kept)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenlake.cli.options import AsJson
-from tokenlake.cli.output import note, print_json, print_table, printable, stdout
+from tokenlake.cli.output import Data, note, print_json, print_table, printable, stdout
 from tokenlake.discovery import DatasetIntrospector, Feature, Group, Inspection, TextStatistics
 from tokenlake.discovery.kinds import NAMES
 from tokenlake.report import numbers
@@ -80,7 +80,7 @@ def inspect(
     if json:
         print_json(found.to_json())
     elif (not sys.stdout.isatty()) if yaml is None else yaml:
-        sys.stdout.write(found.proposal)
+        Data().write(found.proposal)
     else:
         _print_page(found, stdout())
         return 0

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rich.text import Text
+
 from tokenlake.build.address import store_address
 from tokenlake.build.mixing.planning.forecast import MixForecast
 from tokenlake.build.mixing.planning.plan import MixPlan, plan_mix
@@ -52,7 +54,7 @@ def plan_steps(config: PipelineConfig, json: bool) -> int:
     if json:
         print_json(_as_json(asked, tokens, mixed))
         return 0
-    stdout().print(f"[bold]{asked.name}[/] into {near(asked.store)}\n")
+    stdout().print(Text.assemble((asked.name, "bold"), f" into {near(asked.store)}\n"))
     tables = [_tokens_table(tokens)] if tokens else []
     print_tables(tables + (_waiting(asked, tokens) if mixed is None else _mixed(asked, mixed)))
     for line in _notes(tokens, mixed):

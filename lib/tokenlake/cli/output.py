@@ -6,15 +6,33 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from tokenlake.report.table import Table
 
 _UNBOUNDED = 1_000_000
+
+
+@final
+class _Terminal(Console):
+    """Whatever is printed comes by here: what is not rich's own is made visible, wherever it came from."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+@final
+class Data:
+    """Standard output for what is data as it stands, CSV or YAML: files and pipes get it so, a terminal printable."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def stdout() -> Console:
@@ -30,13 +48,16 @@ def stderr() -> Console:
 def _console(stderr: bool) -> Console:
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     # highlight: rich would colour every number and path it believes to see
-    return Console(stderr=stderr, highlight=False, emoji=False, width=None if terminal else _UNBOUNDED)
+    return _Terminal(
+        stderr=stderr, highlight=False, emoji=False, markup=False, width=None if terminal else _UNBOUNDED
+    )
 
 
 def print_json(value: object) -> None:
     """Print ``value`` as indented JSON on stdout; what JSON lacks (dates, decimals) becomes text."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, default=str)
-    sys.stdout.write("\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    # JSON itself escapes only what lies below the space.
+    sys.stdout.write(text.translate(_IN_JSON) + "\n")
 
 
 def print_tables(tables: Iterable[Table]) -> None:
@@ -100,3 +121,4 @@ def _visible() -> dict[int, str]:
 
 
 _VISIBLE: Any = _visible()
+_IN_JSON: Any = {code: f"\\u{code:04x}" for code in _VISIBLE if code > 0x20}

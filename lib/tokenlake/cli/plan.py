@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.text import Text
+
 from tokenlake.build.planning.estimate import estimate
 from tokenlake.build.planning.plan import make_plan
 from tokenlake.cli.mixtureplan import plan_steps
@@ -34,7 +36,7 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     if json:
         print_json(plan_as_json(made, expected))
         return 0
-    stdout().print(f"[bold]{made.build.name}[/] into {near(made.build.store)}\n")
+    stdout().print(Text.assemble((made.build.name, "bold"), f" into {near(made.build.store)}\n"))
     print_tables(plan_tables(made, expected))
     for line in made.notes:
         note(f"note: {line}")

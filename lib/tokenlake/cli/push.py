@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, printable, stdout
+from tokenlake.cli.output import note, print_json, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import ConfigError
 from tokenlake.publish import HubTarget, PushReport
@@ -52,7 +52,11 @@ def push(
     ] = False,
     dry_run: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Look, search, and say what a push would do."),
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Look, search, and say what a push would do; needs no token.",
+        ),
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
@@ -93,7 +97,7 @@ def push(
     if json:
         print_json(report.to_json())
     else:
-        stdout().print(printable(_told(report)), markup=False)
+        stdout().print(_told(report))
     return 0
 
 
@@ -121,7 +125,8 @@ def _told(report: PushReport) -> str:
         case "would tag":
             return f"{what} is at {there} already; a push would only set the tag {report.tag}"
         case "would push":
-            new = ", which it would create" if report.created else ""
+            unseen = ", which nobody without a token can see"
+            new = unseen if report.created is None else ", which it would create" if report.created else ""
             return f"{what} would go to {there}{new}, as {report.tag}: {size}; nothing was sent"
         case "pushed":
             return f"{what} is at {there}, as {report.tag}: {size}"

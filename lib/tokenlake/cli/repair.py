@@ -78,7 +78,7 @@ def exit_code(report: RepairReport) -> int:
 
 def _print(report: RepairReport) -> None:
     console = stdout()
-    console.print(f"{report.dataset} v{report.version}: {_summary(report)}", markup=False)
+    console.print(f"{report.dataset} v{report.version}: {_summary(report)}")
     if report.files:
         rows = [
             {

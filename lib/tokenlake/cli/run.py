@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, Workers, with_store
+from tokenlake.cli.output import printable
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
 from tokenlake.prefect.flows.launch import launch
 
@@ -88,5 +89,5 @@ running as a Prefect flow needs {package}, which is not installed
 
 def _cancelled() -> int:
     command = shlex.join(["tokenlake", *sys.argv[1:]])
-    sys.stderr.write(f"cancelled: what is finished is kept. To resume:  {command}\n")
+    sys.stderr.write(printable(f"cancelled: what is finished is kept. To resume:  {command}\n"))
     return CancelledError.exit_code

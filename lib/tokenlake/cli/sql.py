@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json as jsonlib
-import sys
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from cyclopts import Parameter
 
 from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, print_tables
+from tokenlake.cli.output import Data, note, print_json, print_tables
 from tokenlake.cli.progress import counting
 from tokenlake.query import Relation, query, relations
 from tokenlake.report.numbers import plural
@@ -80,7 +79,7 @@ def _as_written(name: str) -> str:
 
 
 def _print_csv(result: pa.Table) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer = csv.writer(Data(), lineterminator="\n")
     writer.writerow(result.column_names)
     for batch in result.to_batches():
         for row in batch.to_pylist():

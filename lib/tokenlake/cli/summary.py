@@ -85,7 +85,8 @@ def _steps(tallies: Sequence[Tally]) -> Table:
 def _print(result: BuildResult, tallies: Sequence[Tally]) -> None:
     manifest, tally = result.manifest, tallies[-1]
     console = stdout()
-    console.print(f"[bold]{result.dataset} v{result.version}[/] {_outcome(result)}\n")
+    name = (f"{result.dataset} v{result.version}", "bold")
+    console.print(Text.assemble(name, f" {_outcome(result)}\n"))
     headline = dataset.headline(manifest)
     print_tables([facts([*headline.rows, ("work", _work(result, tally)), ("path", near(result.path))])])
     console.print()

@@ -41,7 +41,7 @@ def tag(
     else:
         dataset, version = catalog.resolve(name)
         change = catalog.set_tag(dataset, tag, version)
-        print_json(_as_json(change)) if json else stdout().print(_told(change), markup=False)
+        print_json(_as_json(change)) if json else stdout().print(_told(change))
     return 0
 
 
@@ -68,7 +68,7 @@ def _remove(catalog: Catalog, name: str, tag: str | None, json: bool) -> None:
         print_json({"dataset": name, "tag": tag, "removed_from": version})
     else:
         was = "its file was damaged" if version is None else f"was v{version}"
-        stdout().print(f"{name}@{tag} is removed ({was})", markup=False)
+        stdout().print(f"{name}@{tag} is removed ({was})")
 
 
 def _as_json(change: TagChange) -> dict[str, Any]:

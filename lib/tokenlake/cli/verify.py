@@ -72,7 +72,7 @@ def verify(
     if json:
         print_json(_json(reports, single=len(names) == 1))
     elif not reports:
-        stdout().print("no committed version", markup=False)
+        stdout().print("no committed version")
     return 0 if _ok(reports) else IntegrityError.exit_code
 
 
@@ -111,7 +111,7 @@ def _print(report: VerifyReport) -> None:
     if not report.listed:
         checked += "; unlisted files and tags were not looked for"
     found = "all well" if report.ok else numbers.plural(len(report.problems), "problem")
-    stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})", markup=False)
+    stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})")
     if not report.ok:
         print_tables([Table.of(_COLUMNS, [asdict(problem) for problem in report.problems])])
         note(f"`tokenlake repair {report.dataset}@v{report.version}` mends what can be mended")

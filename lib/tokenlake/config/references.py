@@ -9,12 +9,16 @@ Whatever was resolved here is remembered, so that :func:`scrub` can take it out 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from html import escape
 from typing import Any, Final, cast
+from urllib.parse import parse_qsl, unquote, unquote_plus
 
-from tokenlake.errors import ConfigError
+from tokenlake.errors import SIGNED, ConfigError, without_credentials
 
 HIDDEN: Final = "**********"
 """What stands in a message where a secret was."""
@@ -25,10 +29,12 @@ CREDENTIAL: Final = re.compile(
     r"|^(hf_|api_|access_|auth_|use_auth_|session_|refresh_|sas_|bearer_)?token$",
     re.IGNORECASE,
 )
+TOKEN_WORDS: Final = frozenset({"anon", "cloud", "google_default"})
+"""Values of the option `token` that say where gcsfs finds one, and are none."""
+
 _SHORTEST: Final = 4  # a shorter value would take ordinary words out of messages
-# The query of a URL may be its signature, and what stands before an @ its password.
-_QUERY: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s'\"<>?]+)\?[^\s'\"<>)]*", re.IGNORECASE)
-_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/'\"<>@:]*):[^\s/'\"<>@]*@", re.IGNORECASE)
+# Of the parts of a signed query those that are in every one.
+_PLAIN: Final = re.compile(r"algorithm|date|expires|signedheaders", re.IGNORECASE)
 
 _BLOCKS: dict[str, str] = {}
 _KNOWN: set[str] = set()
@@ -57,8 +63,11 @@ def resolve_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Have :func:`scrub` hide these from now on."""
-    _KNOWN.update(secret for secret in secrets if len(secret) >= _SHORTEST)
+    """Have :func:`scrub` hide these from now on; of the query of a signed URL its parts, too."""
+    for secret in secrets:
+        signed = parse_qsl(secret.lstrip("?&")) if "&" in secret else []
+        found = [text for name, text in signed if SIGNED.search(name) and not _PLAIN.search(name)]
+        _KNOWN.update(text for text in (secret, *found) if len(text) >= _SHORTEST)
 
 
 def known_secrets() -> frozenset[str]:
@@ -67,15 +76,41 @@ def known_secrets() -> frozenset[str]:
 
 
 def hide(message: str) -> str:
-    """Return `message` without the secrets that are known here."""
+    """Return `message` without the secrets that are known here, however a library has quoted them."""
     for secret in sorted(_KNOWN, key=len, reverse=True):
-        message = message.replace(secret, HIDDEN)
+        message = _spellings(secret).sub(HIDDEN, message)
     return message
 
 
 def scrub(message: str) -> str:
     """Return the message of another library without known secrets, queries of URLs and passwords in URLs."""
-    return _PASSWORD.sub(rf"\1:{HIDDEN}@", _QUERY.sub(r"\1?...", hide(message)))
+    return without_credentials(hide(message), every_query=True)
+
+
+@cache
+def _spellings(secret: str) -> re.Pattern[str]:
+    """A secret in a URL, JSON, HTML or Python: as it is, or its text with each character quoted or not."""
+    plain = unquote(secret)
+    texts = {secret, plain, unquote(plain), unquote_plus(secret)}
+    return re.compile(
+        "|".join("".join(map(_spelling, text)) for text in sorted(texts, key=len, reverse=True) if text)
+    )
+
+
+@cache
+def _spelling(character: str) -> str:
+    if character.isascii() and character.isalnum():
+        return character
+    encoded = "".join(f"%(?:25)*(?i:{byte:02x})" for byte in character.encode("utf-8", "surrogatepass"))
+    written = {
+        character,
+        escape(character),
+        f"\\{character}",
+        json.dumps(character)[1:-1],
+        f"\\u{ord(character):04x}",
+    }
+    also = {" ": ["\\+"], "+": [" "]}.get(character, [])
+    return f"(?:{'|'.join([*map(re.escape, sorted(written, key=len, reverse=True)), encoded, *also])})"
 
 
 def _resolved(value: Any) -> Any:
@@ -122,5 +157,5 @@ def _credentials(value: Any, *, secret: bool = False) -> Iterator[str]:
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
             yield from _credentials(item, secret=secret)
-    elif secret and isinstance(value, str):
+    elif secret and isinstance(value, str) and value not in TOKEN_WORDS:
         yield value

@@ -8,7 +8,7 @@ A YAML file says where a secret is, not what it is::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, cast
 
 from pydantic import (
@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tokenlake.config.explain import problem
-from tokenlake.config.references import CREDENTIAL, HIDDEN, remember
+from tokenlake.config.references import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
 from tokenlake.config.section import Section
 from tokenlake.config.values import Text, VariableName
 
@@ -132,7 +132,9 @@ def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
     )
 
 
-def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue:
+def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue | str:
+    if key == "token" and isinstance(value, str) and value in TOKEN_WORDS:
+        return value
     try:
         return _secret(value, None, info)
     except PydanticCustomError as error:
@@ -176,18 +178,25 @@ def literal_secrets(value: object, path: str = "") -> list[str]:
     return [found for key, item in items for found in literal_secrets(item, f"{path}.{key}".lstrip("."))]
 
 
-def referenced_blocks(value: object) -> list[str]:
-    """Return the names of all Prefect blocks that a configuration refers to, each once."""
-    if isinstance(value, BlockSecret):
-        return [value.block]
+def references(value: object) -> Iterator[EnvSecret | BlockSecret]:
+    """Yield every reference to a secret that a configuration, or a part of it, holds."""
     items: Iterable[Any] = ()
-    if isinstance(value, Section):
+    if isinstance(value, EnvSecret | BlockSecret):
+        yield value
+    elif isinstance(value, Section):
         items = (item for _, item in value)
     elif isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).values()
+        items = cast("Mapping[str, Any]", value).values()
     elif isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-    return list(dict.fromkeys(name for item in items for name in referenced_blocks(item)))
+    for item in items:
+        yield from references(item)
+
+
+def referenced_blocks(value: object) -> list[str]:
+    """Return the names of all Prefect blocks that a configuration refers to, each once."""
+    found = [reference.block for reference in references(value) if isinstance(reference, BlockSecret)]
+    return list(dict.fromkeys(found))
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:

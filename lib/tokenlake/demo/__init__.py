@@ -68,35 +68,28 @@ def demo_config(directory: str | os.PathLike[str], report: Report = _quiet) -> P
 
 
 def demo_settings(
-    directory: str | os.PathLike[str], report: Report = _quiet, *, parts: bool = False
+    directory: str | os.PathLike[str], report: Report = _quiet, *, trained: bool = True
 ) -> dict[str, Any]:
     """Return what :func:`demo_config` loads, as a person would write it in YAML.
 
     Args:
-        parts: name prose as the two sources that it is, `text` (docstrings) and `manuals`, for a mixture of three.
+        trained: with a tokenizer of its own, which takes some seconds to train.
     """
     root = Path(directory).resolve()
     corpus = ensure_corpus(root, report)
-    tokenizer = ensure_tokenizer(root, corpus, report)
+    tokenizer = {"default_tokenizer": str(ensure_tokenizer(root, corpus, report))} if trained else {}
     return {
         "name": "demo",
         "datasets": [
             {"name": "code", "data_files": str(corpus["code"] / "**" / "*.py"), "type": "txt"},
-            *(_parts(corpus["prose"]) if parts else [{"name": "prose", "data_files": str(corpus["prose"])}]),
+            {"name": "prose", "data_files": str(corpus["prose"])},
         ],
-        "default_tokenizer": str(tokenizer),
+        **tokenizer,
         # small units: the demo is small, and there should be something to watch and to resume
         "source": {"unit_size": "2MiB", "splits": {"train": 0.98, "validation": 0.02}},
         "pack": {"enabled": True, "seq_length": 1024},
         "save": {"output_dir": str(root / "artifacts")},
     }
-
-
-def _parts(prose: Path) -> list[dict[str, str]]:
-    return [
-        {"name": "text", "data_files": str(prose / "docstrings.parquet")},
-        {"name": "manuals", "data_files": str(prose / "manuals.jsonl.zst")},
-    ]
 
 
 def _sample(corpus: Mapping[str, Path]) -> Iterator[str]:

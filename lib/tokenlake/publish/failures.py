@@ -99,5 +99,5 @@ def _said(error: BaseException) -> str:
     if not found and cause is not None and isinstance(error, RuntimeError):
         return _said(cause)
     text = str(found or error).strip() or type(error).__name__
-    first = " ".join(text.split())
-    return scrub(first if len(first) <= 300 else f"{first[:300]}...")
+    first = scrub(" ".join(text.split()))
+    return first if len(first) <= 300 else f"{first[:300]}..."

@@ -51,7 +51,7 @@ class PushReport:
         outcome: ``pushed``; ``tagged``: all was there but the tag; ``unchanged``: all was there; after a dry run
             ``would push`` or ``would tag``.
         commit: of the repository; None after a dry run that would make one.
-        created: whether the repository is new.
+        created: whether the repository is new; None after a dry run without a token that found none.
         private: whether only those with access see it.
         files, bytes: of the version as it is published.
         deleted: files of the version that was on the branch, which this one does not have.
@@ -68,7 +68,7 @@ class PushReport:
     branch: str
     tag: str
     commit: str | None
-    created: bool
+    created: bool | None
     private: bool
     files: int
     bytes: int
@@ -101,7 +101,7 @@ def push(
     Args:
         public: create the repository as a public one, or push to one that is public.
         message: of the commit; None: ``small v3``.
-        dry_run: look at everything, and change nothing.
+        dry_run: look at everything, and change nothing; needs no token.
         scanned_rows: rows of each shard to decode and search for secrets, 0 for none.
         strict: refuse the push for findings in rows, too.
         environment: variables whose values must not be in what is published, where their names are telling.
@@ -118,7 +118,7 @@ def push(
     work = _Push(
         store,
         Published.read(store, dataset, version),
-        HubRepository(target),
+        HubRepository(target, look=dry_run),
         public,
         message,
         on_progress or (lambda progress: None),
@@ -130,7 +130,9 @@ def push(
         rows, findings = work.scan(Detector(environment), scanned_rows, strict=strict)
     if dry_run:
         private = not public if before is None else before.private
-        return work.report(decision, _WOULD[decision.todo], before is None, private, rows, findings)
+        # A private repository is not seen without a token.
+        created = before is None if work.hub.with_token or before else None
+        return work.report(decision, _WOULD[decision.todo], created, private, rows, findings)
     if state is None:
         state = work.create()
         # Somebody may have been faster, or new repositories of the organization are public.
@@ -232,7 +234,7 @@ class _Push:
         self,
         decision: Decision,
         outcome: Outcome,
-        created: bool,
+        created: bool | None,
         private: bool,
         rows: int,
         findings: list[Finding],

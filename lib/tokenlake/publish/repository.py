@@ -84,14 +84,21 @@ class HubState:
 
 @final
 class HubRepository:
-    """One repository; asks for nothing until it is told to."""
+    """One repository; asks for nothing until it is told to.
 
-    def __init__(self, target: HubTarget) -> None:
+    Attributes:
+        with_token: whether it is seen as somebody's, and not as everybody sees it.
+    """
+
+    def __init__(self, target: HubTarget, *, look: bool = False) -> None:
         """Prepare the clients.
+
+        Args:
+            look: change nothing, which needs no token.
 
         Raises:
             MissingExtraError: `huggingface_hub` is not installed.
-            ConfigError: there is no token at all.
+            ConfigError: there is no token, and one is needed.
         """
         try:
             from huggingface_hub import HfApi, get_token
@@ -100,15 +107,16 @@ class HubRepository:
                 "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
             ) from error
         token = target.token or get_token()
-        if not token:
+        self.with_token = bool(token)
+        if not token and not look:
             raise ConfigError(
                 "pushing to the Hub needs a token with write access, and there is none: log in with `hf auth login`, "
                 "set HF_TOKEN, or name the variable that holds it: --token-env NAME"
             )
-        remember([token])
+        remember([token or ""])
         self.target = target
-        self._client = HubClient({"token": token})
-        self._api: Any = HfApi(endpoint=self._client.endpoint, token=token, library_name="tokenlake")
+        self._client = HubClient({"token": token or False})
+        self._api: Any = HfApi(endpoint=self._client.endpoint, token=token or False, library_name="tokenlake")
 
     @property
     def url(self) -> str:

@@ -110,9 +110,9 @@ def _plain_integers(result: pa.Table) -> pa.Table:
 
 def _words(sql: str) -> list[str]:
     """Identifiers and string literals of a statement, unquoted: more than the tables it names, never fewer."""
-    tokens = duckdb.tokenize(sql)
-    ends = [offset for offset, _ in tokens[1:]] + [len(sql)]
-    words = [sql[offset:end].strip() for (offset, _), end in zip(tokens, ends, strict=True)]
+    tokens, raw = duckdb.tokenize(sql), sql.encode()  # its offsets are of bytes
+    ends = [offset for offset, _ in tokens[1:]] + [len(raw)]
+    words = [raw[offset:end].decode().strip() for (offset, _), end in zip(tokens, ends, strict=True)]
     return [_unquoted(word) for word in words if word]
 
 

@@ -38,7 +38,7 @@ def mix(
 
     Args:
         config: Name of a file in `deployments/` such as `pretrain-2048`, path of a YAML file, or the configuration itself. Empty: `pretrain-2048`.
-        data_files: What to read instead of the configuration's data, by source: `{"code": "code/*.parquet", "web": ["a.jsonl", "b.jsonl"]}`. Empty here and there: a small demo corpus, made on the spot.
+        data_files: What to read instead of the configuration's data, by source: `{"code": "code/*.parquet", "web": ["a.jsonl", "b.jsonl"]}`. Needed where the configuration names none.
         weights: Share of each source, by its name; they sum to 1. Empty: the configuration's.
         tokenizer: Hub id, folder or tokenizer.json of what is text still. Empty: the configuration's.
         output: Store to write to, which holds the tokens of the sources too. Empty: the configuration's, else `TOKENLAKE_STORE`, else `./artifacts`.

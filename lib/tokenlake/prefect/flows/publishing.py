@@ -15,7 +15,11 @@ from tokenlake.errors import TokenlakeError
 from tokenlake.prefect.flows.parameters import Text
 from tokenlake.prefect.tasks.ending import final_state
 from tokenlake.prefect.tasks.naming import push_run_name
-from tokenlake.prefect.tasks.policy import require_allowed_repository, require_allowed_store
+from tokenlake.prefect.tasks.policy import (
+    require_allowed_reference,
+    require_allowed_repository,
+    require_allowed_store,
+)
 from tokenlake.prefect.tasks.publishing import check_reference, push_version
 from tokenlake.storage import open_store
 
@@ -44,6 +48,7 @@ def push(
         require_allowed_store(address)
         require_allowed_repository(repo)
         reference = check_reference(token)
+        require_allowed_reference(reference)
         opened = open_store(address)
         dataset, version = Catalog(opened).resolve(name)
         return push_version(opened, dataset, version, repo, revision or "main", reference, strict).to_json()

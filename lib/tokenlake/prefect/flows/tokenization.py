@@ -36,7 +36,7 @@ def tokenize(
 
     Args:
         config: Name of a file in `deployments/` such as `llama2-2048`, path of a YAML file, or the configuration itself. Empty: `demo`.
-        data_files: What to read instead of the configuration's data: a path, a glob, a folder, or a list of these. Empty here and there: a small demo corpus, made on the spot.
+        data_files: What to read instead of the configuration's data: a path, a glob, a folder, or a list of these. Only `demo` has some of its own.
         tokenizer: Hub id, folder or tokenizer.json. Empty: the configuration's.
         output: Store to write to. Empty: the configuration's, else `TOKENLAKE_STORE`, else `./artifacts`.
         name: Name of the dataset in the store. Empty: the configuration's, else its file's.

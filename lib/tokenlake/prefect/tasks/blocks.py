@@ -14,13 +14,14 @@ from prefect.blocks.system import Secret
 
 from tokenlake.config.references import scrub
 from tokenlake.errors import ConfigError
+from tokenlake.prefect.tasks.policy import require_secret
 
 
 def load_blocks(names: Iterable[str]) -> dict[str, str]:
     """Return the values of blocks by name.
 
     Raises:
-        ConfigError: there is no such block, or it holds no text.
+        ConfigError: there is no such block, or it holds no text; for a deployment's run also if that is no secret.
     """
     return {name: _load(name) for name in names}
 
@@ -40,4 +41,5 @@ def _load(name: str) -> str:
         raise ConfigError(
             f"storage_options: {{block: {name}}} holds {type(value).__name__}, expected a text", block=name
         )
+    require_secret(name, value)
     return value

@@ -15,6 +15,7 @@ from tokenlake.config.stores import store_overrides
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings
 from tokenlake.errors import ConfigError
+from tokenlake.prefect.tasks.policy import contents_untold, require_allowed_config
 from tokenlake.sources.local.hashcache import default_path
 
 #: Where configurations that are known by name lie: in the wheel, else in the checkout.
@@ -118,13 +119,29 @@ def _flat(data: Mapping[str, Any], tokenizer: str | None, output: str | None, na
 def _load(
     source: str | None, data: Mapping[str, Any], flat: list[str], report: Callable[[str], None]
 ) -> PipelineConfig:
-    if not data.get("datasets") and not any(_is_about_data(override) for override in flat):
-        flat = [*_demo(data, report), *flat]
+    keys = [override.partition("=")[0].strip() for override in flat]
+    if not data.get("datasets") and not any(key.partition(".")[0] == "datasets" for key in keys):
+        if source is None or Path(source).resolve() != DEPLOYMENTS / f"{DEFAULT}.yaml":
+            raise _no_data(
+                Path(source).stem if source else str(data.get("name")), mixes=bool(data.get("mix"))
+            )
+        flat = [*_demo(report, trained=not any("default_tokenizer" in key for key in keys)), *flat]
     if source is not None:
-        return load_config(source, flat)
+        with contents_untold(source):
+            return load_config(source, flat)
     # As overrides, because those refuse literal secrets and mappings from Python code do not.
-    given = [f"{key}={json.dumps(value)}" for key, value in data.items()]
-    return load_config({}, [*given, *flat])
+    spelled = [f"{key}={json.dumps(value)}" for key, value in data.items()]
+    return load_config({}, [*spelled, *flat])
+
+
+def _no_data(name: str, *, mixes: bool) -> ConfigError:
+    files = '\'{"NAME": "/data/*.jsonl", ...}\'' if mixes else "'/data/*.jsonl.zst'"
+    return ConfigError(
+        f"{name} names no data to read; give --param data_files={files} to a deployment's run, or "
+        "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` reads a "
+        "corpus of its own",
+        expected="data_files",
+    )
 
 
 def _base(config: str | Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
@@ -132,11 +149,10 @@ def _base(config: str | Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any
     if isinstance(config, Mapping):
         return None, config
     path = _find(config)
-    try:
-        text = config_text(path)
-    except ConfigError:
-        return str(path), {}  # the loader says it again
-    data = parse_yaml(text, str(path)).data
+    require_allowed_config(path, DEPLOYMENTS)
+    text = config_text(path)
+    with contents_untold(str(path)):
+        data = parse_yaml(text, str(path)).data
     return str(path), data if isinstance(data, Mapping) else {}
 
 
@@ -192,15 +208,12 @@ def _weights(weights: Mapping[str, float] | None) -> list[str]:
     return ["mix.weight_schedule=null", f"mix.weights={json.dumps(dict(weights))}"]
 
 
-def _is_about_data(override: str) -> bool:
-    return override.partition("=")[0].strip().partition(".")[0] == "datasets"
-
-
-def _demo(data: Mapping[str, Any], report: Callable[[str], None]) -> list[str]:
-    """The demo's corpus, and its tokenizer unless there is one; both are made where they are missing."""
-    settings = demo_settings(default_path().parent / "demo", report, parts=bool(data.get("mix")))
-    missing = [key for key in ("datasets", "default_tokenizer") if not data.get(key)]
-    return [f"{key}={json.dumps(settings[key])}" for key in missing]
+def _demo(report: Callable[[str], None], *, trained: bool) -> list[str]:
+    """The demo's corpus, and its tokenizer where it is wanted; both are made where they are missing."""
+    settings = demo_settings(default_path().parent / "demo", report, trained=trained)
+    return [
+        f"{key}={json.dumps(settings[key])}" for key in ("datasets", "default_tokenizer") if key in settings
+    ]
 
 
 def _tokenizer_key(data: Mapping[str, Any]) -> str:

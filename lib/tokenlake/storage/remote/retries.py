@@ -155,8 +155,9 @@ def verdict(error: BaseException) -> Verdict:
 def told(error: BaseException) -> str:
     """Return a failure as one line for a message of ours, without secrets."""
     deepest = next((cause for cause in _chain(error) if _of_status(cause)), error)
-    text = " ".join(str(deepest).split())[:500]
-    return scrub(f"{type(deepest).__name__}: {text}" if text else type(deepest).__name__)
+    # Scrubbed before it is cut: a part of a secret would not be known for one.
+    text = scrub(" ".join(str(deepest).split()))[:500]
+    return f"{type(deepest).__name__}: {text}" if text else type(deepest).__name__
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

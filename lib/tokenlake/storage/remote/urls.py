@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from tokenlake.errors import ConfigError
+from tokenlake.errors import SIGNED, ConfigError
 from tokenlake.storage.remote.schemes import check_scheme
 
 _ALIASES: Final = {"s3a": "s3", "gcs": "gs"}
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
-# Names in a query that stand for a signature or a key: of S3, GCS, Azure, CloudFront, and the usual others.
-_SIGNATURE: Final = re.compile(
-    r"^x-(amz|goog)-|^sig(nature)?$|signature|token|secret|passw|credential|policy"
-    r"|(^|[_-])key($|[_-])|apikey|key-?id$|^auth|^se$|^sv$|^hdnea$|^hmac$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +91,7 @@ def _refuse_password(url: Url, host: str, option: str) -> None:
 def _refuse_signature(url: Url, option: str) -> None:
     query = urlsplit(str(url)).query if url.is_http or "?" in url.path else ""
     names = [unquote(pair.partition("=")[0]) for pair in re.split("[&;]", query)]
-    if signed := [name for name in names if _SIGNATURE.search(name) and "versionid" not in name.lower()]:
+    if signed := [name for name in names if SIGNED.search(name) and "versionid" not in name.lower()]:
         raise ConfigError(
             f"{option}: {str(url).partition('?')[0]}?... has credentials in its query ({', '.join(signed)}), and "
             "URLs are written down with what is made from them. Write the URL without its query, and the query as "
