@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -349,13 +351,59 @@ def test_every_command_explains_itself(capsys: Output, command: str) -> None:
     assert "Exit codes" in out
 
 
-def test_a_reader_that_leaves_is_no_error(store: Path) -> None:
+_EVERYWHERE = (
+    ["--version"],
+    ["--help"],
+    ["schema"],
+    ["ls"],
+    ["show", "small"],
+    ["sql", "from range(100000)", "--csv"],
+    ["verify", "small"],
+    ["diff", "small@v1", "small@v2"],
+    ["nothing"],
+)
+
+
+@pytest.mark.parametrize(
+    ("sink", "code", "said"),
+    [
+        ("| head -0", 0, ""),
+        (">&-", 0, ""),
+        (">/dev/full", 1, "error: cannot write to standard output: No space left on device\n"),
+        (">/dev/null 2>&-", 0, ""),
+        ("2>&1 >&- | head -0", 0, ""),
+    ],
+)
+def test_where_the_output_goes_stops_no_command(sink: str, code: int, said: str, store: Path) -> None:
+    command = f"{sys.executable} -P -m tokenlake"
+    for arguments in _EVERYWHERE:
+        result = _shell(f"{command} {shlex.join(arguments)} {sink}", store)
+        wrong = arguments == ["nothing"]
+        assert result.returncode == (2 if wrong else code), (arguments, result.stderr)
+        # Notes, such as how many shards there are, go to stderr as ever.
+        errors = "".join(re.findall(r"error: .*\n|Traceback.*", result.stderr))
+        assert wrong or errors == said, (arguments, result.stderr)
+
+
+def test_damage_is_told_by_the_exit_code_whoever_reads(store: Path, tmp_path: Path) -> None:
+    damaged = copy_store(store, tmp_path / "damaged")
+    next((damaged / "small/v1/data").iterdir()).write_bytes(b"")
+    for sink in ("| head -0", ">/dev/full", ">&-"):
+        assert _shell(f"{sys.executable} -P -m tokenlake verify small@v1 {sink}", damaged).returncode == 3
+
+
+def test_a_reader_gets_what_it_wants(store: Path) -> None:
+    result = _shell(f"{sys.executable} -P -m tokenlake sql 'from range(100000)' --csv | head -1", store)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "range\n", "")
+
+
+def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
     root = Path(__file__).resolve().parents[1]
-    command = f"{sys.executable} -m tokenlake sql 'from range(100000)' --csv | head -1"
-    result = subprocess.run(
+    environment = os.environ | {"PYTHONPATH": str(root / "lib"), "TOKENLAKE_STORE": str(store)}
+    return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
-        env=os.environ | {"PYTHONPATH": str(root / "lib")},
+        env=environment,
         capture_output=True,
         text=True,
+        check=False,
     )
-    assert (result.returncode, result.stdout, result.stderr) == (0, "range\n", "")
