@@ -19,6 +19,7 @@ import yaml
 import tokenlake
 from tests.store_support import SEQ_LENGTH, build_store, copy_store, settings
 from tokenlake.build.runner import build_dataset
+from tokenlake.build.session import BuildSession
 from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError
 
@@ -62,11 +63,48 @@ def test_ls_lists_versions(capsys: Output) -> None:
     assert [(each["version"], each["state"]) for each in listed] == [(1, "committed"), (2, "committed")]
 
 
-def test_ls_shows_a_build_in_progress(capsys: Output, store: Path, tmp_path: Path) -> None:
+def test_ls_tells_how_an_unfinished_build_fares(capsys: Output, store: Path, tmp_path: Path) -> None:
     copy = copy_store(store, tmp_path / "copy")
-    (copy / "small" / "v2" / "manifest.json").unlink()
+    version = copy / "small" / "v2"
+    (version / "manifest.json").unlink()
     assert main(["ls", "--store", str(copy)]) == 0
-    assert "in progress, 2 units done" in capsys.readouterr().out.splitlines()[2]
+    assert re.search(r"running, last change \d+ seconds? ago; 2 units done", capsys.readouterr().out)
+    for path in version.rglob("*"):
+        os.utime(path, (time.time() - 3.5 * 86_400,) * 2)
+    assert main(["ls", "--store", str(copy)]) == 0
+    assert "idle for 3 days; 2 units done" in capsys.readouterr().out.splitlines()[2]
+    line = _json(capsys, "ls", "small", "--store", str(copy))[1]
+    assert (line["state"], line["units_done"], line["error"]) == ("idle", 2, None)
+    assert line["seconds_since_change"] == pytest.approx(3.5 * 86_400, rel=0.01)
+
+
+def test_ls_tells_why_a_build_failed_until_it_is_resumed(
+    capsys: Output, config: Path, tmp_path: Path, store: Path
+) -> None:
+    inputs = tmp_path / "pages"
+    inputs.mkdir()
+    settings = yaml.safe_load(config.read_text())
+    settings["source"]["on_bad_record"] = "fail"
+    settings["datasets"] = [{"name": "pages", "data_files": str(inputs / "*.jsonl")}]
+    config.write_text(yaml.safe_dump(settings))
+    good = json.dumps({"text": "a lake holds water"}) + "\n"
+    (inputs / "a.jsonl").write_text(good * 5000 + "{\n")  # behind what planning looks at
+    assert main(["run", "--no-prefect", "--workers", "1", str(config)]) == 1
+    error = capsys.readouterr().err
+    (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
+    assert line["state"] == "failed" and "a.jsonl:5001" in line["error"] and line["error"] in error
+    assert main(["ls", "--store", str(tmp_path / "store")]) == 0
+    assert re.search(r"failed \d+ seconds? ago: \S.*a\.jsonl:5001.*; 0 units done", capsys.readouterr().out)
+    opened = BuildSession.open(yaml.safe_load(config.read_text()))
+    (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
+    assert (opened.status, line["state"], line["error"]) == ("resumed", "running", None)
+
+
+@pytest.mark.parametrize("workers", ["-1", "0", "many"])
+def test_workers_that_are_no_number_of_processes(capsys: Output, config: Path, workers: str) -> None:
+    assert main(["run", "--no-prefect", str(config), "--workers", workers]) == 2
+    assert "--workers" in capsys.readouterr().err
+    assert main(["run", "--no-prefect", str(config), f"--workers={workers}"]) == 2
 
 
 def test_ls_of_an_empty_store_says_what_to_do(capsys: Output, tmp_path: Path) -> None:

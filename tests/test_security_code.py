@@ -203,7 +203,7 @@ def test_modules_in_the_current_folder_are_not_imported(
         "pack": {"enabled": True, "seq_length": 16},
     }
     (here / "lake.yaml").write_text(json.dumps(settings))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PACKAGE.parent, HOUSE[1].parent)))}
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
     for command in (["inspect", "in.jsonl"], ["run", "lake.yaml", *([] if prefect else ["--no-prefect"])]):
         done = subprocess.run(
             # As the installed script: it has no folder of the caller's on its path.
