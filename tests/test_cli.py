@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import yaml
 import tokenlake
 from tests.store_support import SEQ_LENGTH, build_store, copy_store, settings
 from tokenlake.build.runner import build_dataset
+from tokenlake.build.session import BuildSession
 from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError
 
@@ -60,11 +63,48 @@ def test_ls_lists_versions(capsys: Output) -> None:
     assert [(each["version"], each["state"]) for each in listed] == [(1, "committed"), (2, "committed")]
 
 
-def test_ls_shows_a_build_in_progress(capsys: Output, store: Path, tmp_path: Path) -> None:
+def test_ls_tells_how_an_unfinished_build_fares(capsys: Output, store: Path, tmp_path: Path) -> None:
     copy = copy_store(store, tmp_path / "copy")
-    (copy / "small" / "v2" / "manifest.json").unlink()
+    version = copy / "small" / "v2"
+    (version / "manifest.json").unlink()
     assert main(["ls", "--store", str(copy)]) == 0
-    assert "in progress, 2 units done" in capsys.readouterr().out.splitlines()[2]
+    assert re.search(r"running, last change \d+ seconds? ago; 2 units done", capsys.readouterr().out)
+    for path in version.rglob("*"):
+        os.utime(path, (time.time() - 3.5 * 86_400,) * 2)
+    assert main(["ls", "--store", str(copy)]) == 0
+    assert "idle for 3 days; 2 units done" in capsys.readouterr().out.splitlines()[2]
+    line = _json(capsys, "ls", "small", "--store", str(copy))[1]
+    assert (line["state"], line["units_done"], line["error"]) == ("idle", 2, None)
+    assert line["seconds_since_change"] == pytest.approx(3.5 * 86_400, rel=0.01)
+
+
+def test_ls_tells_why_a_build_failed_until_it_is_resumed(
+    capsys: Output, config: Path, tmp_path: Path, store: Path
+) -> None:
+    inputs = tmp_path / "pages"
+    inputs.mkdir()
+    settings = yaml.safe_load(config.read_text())
+    settings["source"]["on_bad_record"] = "fail"
+    settings["datasets"] = [{"name": "pages", "data_files": str(inputs / "*.jsonl")}]
+    config.write_text(yaml.safe_dump(settings))
+    good = json.dumps({"text": "a lake holds water"}) + "\n"
+    (inputs / "a.jsonl").write_text(good * 5000 + "{\n")  # behind what planning looks at
+    assert main(["run", "--no-prefect", "--workers", "1", str(config)]) == 1
+    error = capsys.readouterr().err
+    (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
+    assert line["state"] == "failed" and "a.jsonl:5001" in line["error"] and line["error"] in error
+    assert main(["ls", "--store", str(tmp_path / "store")]) == 0
+    assert re.search(r"failed \d+ seconds? ago: \S.*a\.jsonl:5001.*; 0 units done", capsys.readouterr().out)
+    opened = BuildSession.open(yaml.safe_load(config.read_text()))
+    (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
+    assert (opened.status, line["state"], line["error"]) == ("resumed", "running", None)
+
+
+@pytest.mark.parametrize("workers", ["-1", "0", "many"])
+def test_workers_that_are_no_number_of_processes(capsys: Output, config: Path, workers: str) -> None:
+    assert main(["run", "--no-prefect", str(config), "--workers", workers]) == 2
+    assert "--workers" in capsys.readouterr().err
+    assert main(["run", "--no-prefect", str(config), f"--workers={workers}"]) == 2
 
 
 def test_ls_of_an_empty_store_says_what_to_do(capsys: Output, tmp_path: Path) -> None:
@@ -354,13 +394,59 @@ def test_every_command_explains_itself(capsys: Output, command: str) -> None:
     assert "Exit codes" in out
 
 
-def test_a_reader_that_leaves_is_no_error(store: Path) -> None:
+_EVERYWHERE = (
+    ["--version"],
+    ["--help"],
+    ["schema"],
+    ["ls"],
+    ["show", "small"],
+    ["sql", "from range(100000)", "--csv"],
+    ["verify", "small"],
+    ["diff", "small@v1", "small@v2"],
+    ["nothing"],
+)
+
+
+@pytest.mark.parametrize(
+    ("sink", "code", "said"),
+    [
+        ("| head -0", 0, ""),
+        (">&-", 0, ""),
+        (">/dev/full", 1, "error: cannot write to standard output: No space left on device\n"),
+        (">/dev/null 2>&-", 0, ""),
+        ("2>&1 >&- | head -0", 0, ""),
+    ],
+)
+def test_where_the_output_goes_stops_no_command(sink: str, code: int, said: str, store: Path) -> None:
+    command = f"{sys.executable} -P -m tokenlake"
+    for arguments in _EVERYWHERE:
+        result = _shell(f"{command} {shlex.join(arguments)} {sink}", store)
+        wrong = arguments == ["nothing"]
+        assert result.returncode == (2 if wrong else code), (arguments, result.stderr)
+        # Notes, such as how many shards there are, go to stderr as ever.
+        errors = "".join(re.findall(r"error: .*\n|Traceback.*", result.stderr))
+        assert wrong or errors == said, (arguments, result.stderr)
+
+
+def test_damage_is_told_by_the_exit_code_whoever_reads(store: Path, tmp_path: Path) -> None:
+    damaged = copy_store(store, tmp_path / "damaged")
+    next((damaged / "small/v1/data").iterdir()).write_bytes(b"")
+    for sink in ("| head -0", ">/dev/full", ">&-"):
+        assert _shell(f"{sys.executable} -P -m tokenlake verify small@v1 {sink}", damaged).returncode == 3
+
+
+def test_a_reader_gets_what_it_wants(store: Path) -> None:
+    result = _shell(f"{sys.executable} -P -m tokenlake sql 'from range(100000)' --csv | head -1", store)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "range\n", "")
+
+
+def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
     root = Path(__file__).resolve().parents[1]
-    command = f"{sys.executable} -m tokenlake sql 'from range(100000)' --csv | head -1"
-    result = subprocess.run(
+    environment = os.environ | {"PYTHONPATH": str(root / "lib"), "TOKENLAKE_STORE": str(store)}
+    return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
-        env=os.environ | {"PYTHONPATH": str(root / "lib")},
+        env=environment,
         capture_output=True,
         text=True,
+        check=False,
     )
-    assert (result.returncode, result.stdout, result.stderr) == (0, "range\n", "")

@@ -92,7 +92,11 @@ def test_what_is_not_there_is_said_with_what_is(ds: tl.Dataset, tmp_path: Path):
         (f"{root}/plian", NotFoundError, "did you mean plain"),
         (f"{root}/plain@v7", NotFoundError, "v7"),
         (f"{root}/Plain!", StoreError, "Plain!"),
-        (str(tmp_path / "none" / "plain"), NotFoundError, "no dataset 'plain'"),
+        (str(tmp_path / "none" / "plain"), NotFoundError, f"{tmp_path} has no folder 'none'$"),
+        (f"{root}s/plain", NotFoundError, f"there is no store {root}s: .*; did you mean .*{root}"),
+        (root, NotFoundError, rf"{root} is a store, not a dataset; it has .*plain.*tl\.open\('{root}/"),
+        (f"{root}/", NotFoundError, "is a store, not a dataset"),
+        (f"file://{root}", NotFoundError, "is a store, not a dataset"),
     ):
         with pytest.raises(error, match=message):
             tl.open(where)

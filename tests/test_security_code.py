@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -180,3 +181,36 @@ def test_prefect_keeps_no_results() -> None:
         assert value.persist_result is False, value.name
         if isinstance(value, Task):
             assert value.cache_policy == NO_CACHE, value.name
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("prefect", [True, False])
+def test_modules_in_the_current_folder_are_not_imported(
+    prefect: bool, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    """A data folder may hold a json.py; whoever runs a command there did not choose to run it."""
+    marks, here = tmp_path / "imported", tmp_path / "data"
+    here.mkdir()
+    for name in sys.stdlib_module_names | {"numpy", "pyarrow", "tokenizers", "xxhash", "sitecustomize"}:
+        text = f"with open({str(marks)!r}, 'a') as marks: marks.write({name!r} + chr(10))\n"
+        (here / f"{name}.py").write_text(text)
+    (here / "in.jsonl").write_text('{"text": "a lake holds water"}\n' * 40)
+    settings = {
+        "name": "there",
+        "datasets": [{"name": "pages", "data_files": "in.jsonl"}],
+        "default_tokenizer": str(tokenizer_dir),
+        "pack": {"enabled": True, "seq_length": 16},
+    }
+    (here / "lake.yaml").write_text(json.dumps(settings))
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    for command in (["inspect", "in.jsonl"], ["run", "lake.yaml", *([] if prefect else ["--no-prefect"])]):
+        done = subprocess.run(
+            # As the installed script: it has no folder of the caller's on its path.
+            [sys.executable, "-P", "-m", "tokenlake", *command],
+            cwd=here,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    assert not marks.exists(), marks.read_text()

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
+import re
 import resource
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import tokenlake
 from tokenlake.build.runner import build_dataset
 from tokenlake.build.writing.parts import PartWriter
 from tokenlake.build.writing.quarantine import QuarantineWriter
@@ -56,7 +62,7 @@ def test_a_temporary_name_that_stays_fails_no_publish_and_is_swept_later(
 
 def test_it_hides_no_error_either(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "unlink", failing(errno.EIO))
-    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC, after=3))
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC, after=4))
     with pytest.raises(StoreError, match=r"publish d/v1/x: No space left.*Free space"):
         store.put_new("d/v1/x", b"x")
 
@@ -88,7 +94,9 @@ def test_every_folder_that_is_made_is_durable_in_the_one_above(
 
     monkeypatch.setattr(os, "fsync", watched)
     LocalStore(tmp_path / "a" / "b" / "lake").temp("d/v1")
-    above = [tmp_path, tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/lake", tmp_path / "a/b/lake/d"]
+    lake = tmp_path / "a/b/lake"
+    # The store itself first to see that its file system can: then its entry, which is the first in it.
+    above = [tmp_path, tmp_path / "a", tmp_path / "a/b", lake, lake, lake / "d"]
     assert synced == [str(folder) for folder in above]
 
 
@@ -161,3 +169,41 @@ def test_what_a_run_that_was_killed_after_its_commit_left_is_swept_by_the_next(
     assert build_dataset(config, workers=1).status == "exists"
     assert not left.exists()
     assert hashlib.sha256((version / "manifest.json").read_bytes()).hexdigest() == before
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "said"),
+    [
+        ("flock", "ENOLCK", r"store: its file system has no flock \(No locks available\)"),
+        ("flock", "ENOSYS", r"store: its file system has no flock \(Function not implemented\)"),
+        ("fsync", "EINVAL", r"its file system has no fsync of a folder \(Invalid argument\)"),
+    ],
+)
+def test_a_file_system_that_lacks_a_call_is_refused_before_any_work(
+    call: str, code: str, said: str, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is missing: no call can be made to fail")
+    (tmp_path / "in.jsonl").write_text('{"text": "a lake holds water"}\n' * 40)
+    config = tmp_path / "lake.json"
+    settings = {"name": "small", "datasets": [{"data_files": str(tmp_path / "in.jsonl")}]}
+    settings |= {"default_tokenizer": str(tokenizer_dir), "save": {"output_dir": str(tmp_path / "store")}}
+    config.write_text(json.dumps(settings))
+    trace = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        os.devnull,
+        "-e",
+        f"trace={call}",
+        "-e",
+        f"inject={call}:error={code}",
+    ]
+    command = [sys.executable, "-P", "-m", "tokenlake", "run", "--no-prefect", str(config)]
+    environment = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
+    done = subprocess.run([*trace, *command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert re.search(rf"{said}, which writing safely needs\. Use a folder", error)
+    assert "Traceback" not in done.stderr and not [*tmp_path.rglob("claim.json"), *tmp_path.rglob(".tmp*")]

@@ -1,4 +1,7 @@
-"""``python -m tokenlake``: the command line without its script on the PATH."""
+"""``python -P -m tokenlake``: the command line without its script on the PATH.
+
+Without ``-P`` Python itself looks for modules in the current folder first.
+"""
 
 from tokenlake.cli.app import main
 

@@ -5,7 +5,11 @@ line and answers with JSON lines; values of secret blocks go before a job on a l
 is not answered. Nothing is pickled, nothing is forked, the parent's ``__main__`` is
 not imported again. A thread that calls :meth:`WorkerPool.run` borrows one worker for one job; when that
 worker dies, this thread gets :class:`~tokenlake.errors.WorkerDiedError` and the pool starts another.
-A worker whose parent dies sees the end of its input and exits at once, in the middle of a job too.
+
+No worker outlives its parent, however that ends: the workers of a pool are one process group, and a small process
+in it reads a pipe from the parent and kills the group at the pipe's end. It needs nothing of a worker, which may be
+stopped, or inside C code that holds the interpreter. Where that process is stopped too, the kernel sends SIGHUP to
+what has become an orphaned process group. Both are POSIX: Linux and macOS.
 
 A worker from which nothing is heard for a long time is stuck, in a function of a user's own or in a regular expression
 that goes astray: it is killed, and its job fails for good with an error that says what it was at. The time is half an
@@ -21,7 +25,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, final
@@ -34,6 +38,9 @@ Progress = Callable[[dict[str, Any]], None]
 
 #: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.
 RSS_LIMIT: Final = 768 << 20
+
+#: At the end of its input, the process ends its whole group, itself included.
+_WATCH: Final = "import os; os.read(0, 1); os.killpg(0, 9)"
 
 
 @final
@@ -57,6 +64,7 @@ class WorkerPool:
         self._closed = False
         self._all: set[_Worker] = set()
         self._idle: list[_Worker] = []
+        self._group = _Group()
         for _ in range(workers):
             self._start_one()
 
@@ -110,6 +118,7 @@ class WorkerPool:
             worker.kill()
         for worker in workers:
             worker.reap()
+        self._group.end()
 
     def pids(self) -> list[int]:
         """Process ids of the workers alive now."""
@@ -125,7 +134,10 @@ class WorkerPool:
         self.close()
 
     def _start_one(self) -> None:
-        worker = _Worker()
+        if self._group.ended():
+            self._group.end()
+            self._group = _Group()
+        worker = _Worker(self._group.id)
         self._all.add(worker)
         self._idle.append(worker)
 
@@ -154,17 +166,45 @@ class WorkerPool:
 
 
 @final
+class _Group:
+    """A process group that ends with this process: see the module's first words.
+
+    Ctrl-C reaches the parent's group alone; the parent decides.
+    """
+
+    def __init__(self) -> None:
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WATCH],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+        self.id = self._watcher.pid
+
+    def ended(self) -> bool:
+        """Say whether somebody killed the process that watches."""
+        return self._watcher.poll() is not None
+
+    def end(self) -> None:
+        """Kill whatever is in it."""
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()
+        self._watcher.wait()
+
+
+@final
 class _Worker:
     """One process and its two pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tokenlake.build.worker"],
+            # -P, and folders by name: a json.py in the current folder must not run.
+            [sys.executable, "-P", "-m", "tokenlake.build.worker", *_own_folders()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_environment(),
-            # Ctrl-C reaches the parent alone; the parent decides.
-            start_new_session=True,
+            process_group=group,
         )
         self.pid = self._process.pid
         self.at = ""
@@ -231,21 +271,29 @@ def _stuck(worker: _Worker, seconds: float) -> WorkerError:
     )
 
 
-def _own_folders() -> Iterator[str]:
-    """Yield the folders that modules come from here, but not from every interpreter's own."""
-    yield from filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+def _own_folders() -> list[str]:
+    """Return the folders that this process imports from, but not every interpreter of this environment does.
+
+    A function of a user's own is found in them: beside a script, or, from a notebook, in the current folder.
+    """
     homes = {Path(home).resolve() for home in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
-    for folder in sys.path:
-        place = Path(folder).resolve()
-        if folder and place.is_dir() and not homes & {place, *place.parents}:
-            yield str(place)
+    given = {Path(folder).resolve() for folder in _python_path()}
+    places = dict.fromkeys(Path(folder).resolve() for folder in sys.path)
+    return [
+        str(place)
+        for place in places
+        if place.is_dir() and place not in given and not homes & {place, *place.parents}
+    ]
+
+
+def _python_path() -> list[str]:
+    """Return where the library is, then what the user's environment says; an empty entry is the current folder."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [str(Path(__file__).resolve().parents[2]), *filter(None, given)]
 
 
 def _environment() -> dict[str, str]:
     """The parent's environment, with the library importable and native thread pools kept small."""
-    here = str(Path(__file__).resolve().parents[2])
-    # What this process imports from, a function of a user's own must be found in, too: the script's folder first.
-    path = os.pathsep.join(dict.fromkeys(_own_folders()))
     # glibc returns every freed block of 16 MB to the kernel and faults it in again: 3% of a build's CPU.
     # Larger blocks are still returned at once, so a long document leaves no mark.
     allocator = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
@@ -253,7 +301,7 @@ def _environment() -> dict[str, str]:
         allocator
         | os.environ
         | {
-            "PYTHONPATH": here + (os.pathsep + path if path else ""),
+            "PYTHONPATH": os.pathsep.join(_python_path()),
             "TOKENIZERS_PARALLELISM": "false",
             "OMP_NUM_THREADS": "1",
             "POLARS_MAX_THREADS": "1",

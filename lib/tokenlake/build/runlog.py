@@ -18,6 +18,8 @@ from typing import Any, final
 
 from tokenlake.build.asked import SUFFIX, Asked
 from tokenlake.build.produced import produced_by
+from tokenlake.catalog.unfinished import FAILED
+from tokenlake.config.references import hide
 from tokenlake.errors import TokenlakeError
 from tokenlake.storage.base import Store
 from tokenlake.storage.layout import Layout
@@ -43,6 +45,10 @@ class RunLog:
     def resumed(self) -> None:
         """Note, at once, that a claim is worked on again."""
         self._put(f"{self.run_id}-resumed", {"begin": self._begin.isoformat(timespec="seconds")})
+
+    def failed(self, error: Exception) -> None:
+        """Note, at once, why the run ends."""
+        self._put(f"{self.run_id}{FAILED}", {"error": hide(str(error)), "type": type(error).__name__})
 
     def finished(self, unit: int, seconds: float) -> None:
         """Note the wall time of a unit."""

@@ -90,8 +90,12 @@ def _build(config: PipelineConfig, pool: WorkerPool, on_event: Watcher, retries:
     """One build, of which a configuration may need several."""
     begin = time.monotonic()
     session = BuildSession.open(config, on_event=on_event)
-    run_pending(session, pool, on_event=on_event, retries=retries)
-    manifest = session.commit()
+    try:
+        run_pending(session, pool, on_event=on_event, retries=retries)
+        manifest = session.commit()
+    except BaseException as error:
+        session.failed(error)
+        raise
     return result_of(session, manifest, time.monotonic() - begin)
 
 

@@ -39,7 +39,7 @@ from tokenlake.build.runlog import RunLog
 from tokenlake.build.textproject import TextProject
 from tokenlake.catalog import Catalog
 from tokenlake.config import load_config
-from tokenlake.errors import StoreError, TokenlakeError
+from tokenlake.errors import CancelledError, StoreError, TokenlakeError
 from tokenlake.manifest import Manifest, UnitRecord
 from tokenlake.storage import Layout, Store, open_store
 
@@ -170,6 +170,16 @@ class BuildSession:
         self.status = "committed"
         self._emit(Committed(self.dataset, self.version))
         return manifest
+
+    def failed(self, error: BaseException) -> None:
+        """Keep why this run ends, for who lists the store; a run that was cancelled has not failed."""
+        if (
+            self.status != "committed"
+            and isinstance(error, Exception)
+            and not isinstance(error, CancelledError)
+        ):
+            with contextlib.suppress(StoreError):
+                self._log.failed(error)
 
     def _attempt(
         self, unit: PlannedUnit, job: dict[str, Any], pool: WorkerPool

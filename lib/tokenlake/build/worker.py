@@ -1,4 +1,4 @@
-"""The worker process: one JSON job per line in, JSON lines out.
+"""The worker process: one JSON job per line in, JSON lines out. Arguments: folders of a user's own modules.
 
 A line ``{"op": "blocks", "values": {...}}`` holds values of secret blocks for the jobs that follow; it has no answer.
 
@@ -34,6 +34,12 @@ from tokenlake.errors import TokenlakeError, WorkerError, to_json
 def main() -> None:
     """Serve jobs until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What `nohup` has ignored, and what ends a group that its parent left behind.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # In the background of a terminal; what a library writes to it must not stop the process.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    # Behind everything else: a user's own functions are found, and no module of ours or Python's is hidden by theirs.
+    sys.path += sys.argv[1:]
     # Parsed JSON is millions of objects without a cycle among them: looking for one takes 15% of a build of chats.
     gc.set_threshold(200_000, 50, 50)
     sys.meta_path.insert(0, _WithoutPandas())

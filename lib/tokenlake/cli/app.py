@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 from tokenlake._version import __version__
+from tokenlake.cli import standard
 from tokenlake.errors import MissingExtraError, TokenlakeError
 
 try:
@@ -66,15 +67,24 @@ app["--help"].group = app["--version"].group = _OPTIONS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; deliberate errors end as a few lines on stderr."""
-    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    """Run the command line and return its exit code; deliberate errors end as a few lines on stderr.
+
+    Without arguments it is the process: those of the process are taken, and its standard streams.
+    """
+    if arguments is not None:
+        return _run(arguments)
+    output = standard.take_over()
+    code, problem = _run(sys.argv[1:]), standard.problem(output)
+    return _fail(problem, code or 1) if problem else code
+
+
+def _run(tokens: Sequence[str]) -> int:
     if tokens and not tokens[0].startswith("-") and tokens[0] not in _COMMANDS:
         return _unknown_command(tokens[0])
     try:
         if tokens and tokens[0] in _COMMANDS:
             _explain(app[tokens[0]])
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
     except CycloptsError as error:
         return _usage_error(error)
     except TokenlakeError as error:
@@ -83,8 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _missing_module(error)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except BrokenPipeError:
-        return _reader_left()
     except Exception:
         return _bug()
     return result if isinstance(result, int) else 0
@@ -150,12 +158,6 @@ def _missing_module(error: ImportError) -> int:
         return _bug()
     message = f"this command needs {package}, which is not installed"
     return _fail(message, MissingExtraError.exit_code, "pip install 'tokenlake[etl]'")
-
-
-def _reader_left() -> int:
-    """`tokenlake ... | head`: stop quietly, and let the interpreter's own last flush go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 def _bug() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake.catalog import Catalog
+from tokenlake.catalog.unfinished import unfinished
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.manifest import Manifest
@@ -16,7 +18,7 @@ from tokenlake.report import dataset, numbers
 from tokenlake.report.account import account_table, remarks
 from tokenlake.report.sources import about_sources
 from tokenlake.report.table import Table, label, number
-from tokenlake.storage import open_store
+from tokenlake.storage import Layout, open_store
 
 _LISTED = (
     label("dataset"),
@@ -29,6 +31,7 @@ _LISTED = (
     label("state"),
 )
 _TAGS = label("tags")
+_SHOWN_ERROR = 160
 
 
 def ls(
@@ -43,8 +46,9 @@ def ls(
 ) -> int:
     """List the datasets of a store and their versions.
 
-    A version in progress has no figures yet: it exists for readers when it is committed. The number of a build that gc
-    removed stays taken.
+    A version that is being built has no figures yet: it exists for readers when it is committed. It is running where
+    something changed in the last ten minutes, failed where its last run left word why, else idle; run its build again
+    to resume it. The number of a build that gc removed stays taken.
     """
     catalog = Catalog(open_store(store_url(store)))
     names = catalog.datasets(swept=swept) if name is None else [name]
@@ -52,7 +56,10 @@ def ls(
     if json:
         print_json(lines)
     elif lines:
-        shown = [line | {"version": f"v{line['version']}", "tags": ", ".join(line["tags"])} for line in lines]
+        shown = [
+            line | {"version": f"v{line['version']}", "tags": ", ".join(line["tags"]), "state": _state(line)}
+            for line in lines
+        ]
         tagged = any(line["tags"] for line in lines)
         print_tables([Table.of((*_LISTED, _TAGS) if tagged else _LISTED, shown)])
     else:
@@ -74,10 +81,29 @@ def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]
 def _line(catalog: Catalog, name: str, version: int, committed: bool) -> dict[str, Any]:
     line: dict[str, Any] = {"dataset": name, "version": version, "state": "committed"}
     if not committed:
-        units = len(catalog.ledger(name, version))
-        return line | {"state": f"in progress, {numbers.plural(units, 'unit')} done", "units_done": units}
+        found = unfinished(catalog.store, Layout(name, version))
+        return line | {
+            "state": found.state,
+            "units_done": found.units,
+            "seconds_since_change": found.seconds,
+            "error": found.error,
+        }
     manifest = catalog.manifest(name, version)
     return line | {"kind": manifest.kind, **manifest.totals.to_json()}
+
+
+def _state(line: dict[str, Any]) -> str:
+    """``idle for 3 days, 7 units done``; ``failed 5 minutes ago: the first line of its error, 7 units done``."""
+    if "units_done" not in line:
+        return line["state"]
+    seconds, error = line["seconds_since_change"], line["error"]
+    age = "an unknown time" if seconds is None else numbers.age(seconds)
+    said = {
+        "running": f"running, last change {age} ago",
+        "idle": f"idle for {age}",
+        "failed": f"failed {age} ago: {textwrap.shorten(error or '', _SHOWN_ERROR, placeholder=' ...')}",
+    }
+    return f"{said[line['state']]}; {numbers.plural(line['units_done'], 'unit')} done"
 
 
 def show(

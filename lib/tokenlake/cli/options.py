@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from tokenlake.config.stores import default_store, store_overrides
 
@@ -36,7 +36,12 @@ Overrides: TypeAlias = Annotated[
 ]
 Workers: TypeAlias = Annotated[
     int | None,
-    Parameter(metavar="N", help="Worker processes. Default: the processors there are.", show_default=False),
+    Parameter(
+        metavar="N",
+        help="Worker processes. Default: the processors there are.",
+        show_default=False,
+        validator=validators.Number(gte=1),
+    ),
 ]
 
 

@@ -38,11 +38,7 @@ class Clock:
 
     def age(self, modified: float) -> str:
         """``3 days``."""
-        seconds = max(0.0, self.now - modified)
-        for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-            if seconds >= 2 * length:
-                return numbers.plural(int(seconds / length), unit)
-        return numbers.plural(int(seconds), "second")
+        return numbers.age(max(0.0, self.now - modified))
 
 
 @final

@@ -56,7 +56,7 @@ def _prepare(directory: Path) -> tuple[str, str]:
 def _run(command: Sequence[str]) -> int:
     _say(f"\n$ tokenlake {shlex.join(command)}\n")
     try:
-        return subprocess.run([sys.executable, "-m", "tokenlake", *command], check=False).returncode
+        return subprocess.run([sys.executable, "-P", "-m", "tokenlake", *command], check=False).returncode
     except KeyboardInterrupt:
         return 130  # the command got the same Ctrl-C and has said what there is to say
 

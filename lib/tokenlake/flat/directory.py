@@ -27,7 +27,7 @@ from typing import Final, final
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.flat.files import file_mode
 from tokenlake.flat.manifest import FOLDER, MANIFEST, FlatManifest
-from tokenlake.storage.durable import fsync_directory
+from tokenlake.storage.durable import fsync_directory, lock
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
@@ -133,7 +133,7 @@ def _held(beside: Path) -> Generator[None]:
         except FileNotFoundError:
             continue  # its last user removed it
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, beside)
             if not _is_same(descriptor, beside):
                 continue
             yield

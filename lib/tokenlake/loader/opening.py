@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
 
 from tokenlake.catalog import Catalog
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.manifest import Manifest
 from tokenlake.storage import open_read_store
+
+_SHOWN: Final = 20  # datasets that a message names
 
 
 def open(
@@ -48,12 +53,43 @@ def open(
         MissingExtraError: the package that reads the URL is missing.
         IntegrityError: the manifest is damaged.
     """
-    place = os.fspath(where)
-    if name is None:
-        place, name = parted(place)
+    place, named = parted(os.fspath(where)) if name is None else (os.fspath(where), name)
     store = open_read_store(place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
-    manifest = Catalog(store).manifest_of(name)
+    try:
+        manifest = Catalog(store).manifest_of(named)
+    except StoreError as error:
+        if hint := _missing_folder(place) or (
+            _inside(os.fspath(where), storage_options) if name is None else ""
+        ):
+            raise NotFoundError(hint) from error
+        raise
     return Dataset(store, manifest, _split(manifest, split))
+
+
+def _missing_folder(place: str) -> str:
+    """Say which folder is not there, and which are near; "" where the store is a folder, or remote."""
+    folder = Path(place).expanduser().absolute()
+    if "://" in place or folder.is_dir():
+        return ""
+    above = next(each for each in folder.parents if each.is_dir())
+    missing = folder.relative_to(above).parts[0]
+    near = list[str]()
+    with suppress(OSError):  # nobody may look
+        near = get_close_matches(missing, (each.name for each in above.iterdir() if each.is_dir()), n=3)
+    guess = f"; did you mean {' or '.join(str(above / each) for each in near)}?" if near else ""
+    return f"there is no store {folder}: {above} has no folder {missing!r}{guess}"
+
+
+def _inside(where: str, options: Mapping[str, Any] | None) -> str:
+    """Say what is there where the address is that of a store; "" where it is none, or cannot be listed."""
+    found: list[str] = []
+    with suppress(TokenlakeError):
+        found = Catalog(open_read_store(where, storage_options=options)).datasets()
+    if not found:
+        return ""
+    names = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+    first = f"{where.rstrip('/')}/{found[0]}"
+    return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({first!r})"
 
 
 def parted(where: str) -> tuple[str, str]:

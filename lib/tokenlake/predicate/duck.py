@@ -42,7 +42,7 @@ class Engine:
         self._error: Any = duckdb.Error
         self._connection: Any = duckdb.connect(":memory:", config=dict(_SETTINGS))
         self._connection.execute("SET TimeZone = 'UTC'")
-        self._connection.execute("SET enable_progress_bar = false")
+        draw_nothing(self._connection)
         self._connection.execute("SET lock_configuration = true")
 
     def close(self) -> None:
@@ -83,6 +83,15 @@ class Engine:
                 raise ConfigError(_sentence(str(error))) from error
             finally:
                 self._connection.unregister(_ROWS)
+
+
+def draw_nothing(connection: Any) -> None:
+    """Turn off DuckDB's progress bar, which goes into the standard output of programs that have no file (`python -c`).
+
+    Only where it is on: in Jupyter without ipywidgets it is off, and every setting of it is refused.
+    """
+    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()[0]:
+        connection.execute("SET enable_progress_bar = false")
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.predicate.duck import draw_nothing
 from tokenlake.query.decoding import Decoders
 from tokenlake.query.memory import MEMORY_VARIABLE, memory_bytes
 from tokenlake.query.relations import Relation, mentioned, relations
@@ -139,8 +140,7 @@ def _check_reads_only(connection: Any, sql: str) -> None:
 def _lock(connection: Any, readable: Sequence[str]) -> None:
     """From here on: these files, no others, no network, no extensions, and no way to change that."""
     paths = ", ".join(_literal(path) for path in readable)
-    # DuckDB draws it into the standard output of programs that have no file, such as `python -c`.
-    connection.execute("set enable_progress_bar = false")
+    draw_nothing(connection)
     connection.execute(f"set allowed_paths = [{paths}]")
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")

@@ -59,6 +59,14 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def age(seconds: float) -> str:
+    """``3 days``: in the largest unit of which there are two."""
+    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * length:
+            return plural(int(seconds / length), unit)
+    return plural(int(seconds), "second")
+
+
 def plural(number: int, noun: str, many: str | None = None) -> str:
     """``1 shard``, ``2 shards``."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"

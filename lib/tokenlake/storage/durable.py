@@ -29,6 +29,9 @@ _HINTS = {
     errno.EIO: " The disk failed: look at the system's log; if it was for once, run again: finished work is kept.",
 }
 
+_NOT_THERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+"""What a file system says of a call that it does not have."""
+
 
 @contextlib.contextmanager
 def os_errors(action: str, key: str) -> Generator[None]:
@@ -67,10 +70,14 @@ def hash_regular(path: Path) -> str:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make a folder's entries durable."""
+    """Make a folder's entries durable; StoreError where its file system cannot."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise _unfit(path, "fsync of a folder", error) from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
 
@@ -104,10 +111,32 @@ def locked(directory: Path) -> Generator[None]:
     """Hold the folder's advisory lock: replacing writers of one machine take turns."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, fcntl.LOCK_EX, directory)
         yield
     finally:
         os.close(descriptor)
+
+
+def lock(descriptor: int, kind: int, path: Path) -> None:
+    """Lock an open file or folder (``fcntl.LOCK_*``).
+
+    Raises:
+        BlockingIOError: somebody else holds it, and `kind` does not wait.
+        StoreError: its file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, kind)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise _unfit(path, "flock", error) from error
+        raise
+
+
+def _unfit(path: Path, call: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"{path}: its file system has no {call} ({error.strerror}), which writing safely needs. Use a folder on a disk "
+        "of this machine or on NFS mounted with locks (without `nolock`), or a bucket (s3://, gs://)"
+    )
 
 
 def new_temp_name() -> str:

@@ -286,6 +286,11 @@ class LocalStore(Store):
         if folder != self._root:
             self._make_durable(folder.parent)
         make_durable(folder)
+        if folder == self._root:
+            with locked(
+                folder
+            ):  # a file system without locks, or without this fsync, is refused before work is done
+                fsync_directory(folder)
         self._durable.add(folder)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
-from tokenlake.storage.durable import locked
+from tokenlake.storage.durable import lock, locked
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"
@@ -30,7 +30,7 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
         return None
     try:
         # Where another process is about to remove it, it does: we have it open, and it stays readable to us.
-        _hold(descriptor, fcntl.LOCK_SH)
+        _hold(descriptor, fcntl.LOCK_SH, copy)
         there = os.fstat(descriptor)
         if stat.S_ISREG(there.st_mode) and there.st_size == size:
             with contextlib.suppress(PermissionError):  # another user's copy
@@ -46,7 +46,7 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
 
 def holds_alone(descriptor: int, path: Path) -> bool:
     """Lock a file exclusively, if nobody holds it, and if it still is the one at `path` when it is locked."""
-    if not _hold(descriptor, fcntl.LOCK_EX):
+    if not _hold(descriptor, fcntl.LOCK_EX, path):
         return False
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -101,10 +101,10 @@ def _kept(folder: Path) -> list[_Kept]:
     return sorted(found, key=lambda one: one.opened)
 
 
-def _hold(descriptor: int, kind: int) -> bool:
+def _hold(descriptor: int, kind: int, path: Path) -> bool:
     """Lock an open file without waiting; say whether that went."""
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        lock(descriptor, kind | fcntl.LOCK_NB, path)
     except BlockingIOError:
         return False
     return True

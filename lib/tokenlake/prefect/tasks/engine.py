@@ -173,6 +173,8 @@ class LocalEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
+            if not self._cancelled and self._opening.done() and not self._opening.exception():
+                self._opening.result().failed(error)
             self.cancel()
         if not self._lent:
             self._pool.close()
