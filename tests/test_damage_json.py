@@ -195,6 +195,24 @@ def test_a_broken_array_is_a_damaged_file_whatever_the_policy(tmp_path: Path, na
         assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+@pytest.mark.parametrize("size", [1, 17 << 20])  # among others, and alone because it is long
+def test_what_is_too_deep_for_a_predicate_is_a_bad_record(tmp_path: Path, suffix: str, size: int) -> None:
+    deep = b'{"text":"%s","x":%s}' % (b"a" * size, b"[" * 300 + b"]" * 300)
+    path = tmp_path / f"in.{suffix}"
+    if suffix == "jsonl":
+        path.write_bytes(b"\n".join([BEFORE, deep, AFTER, b""]))
+    else:
+        path.write_bytes(b"[" + b",\n".join([BEFORE, deep, AFTER]) + b"]")
+    batches = read(path, where="x is null")
+    assert texts(batches) == ["before", "after"]
+    place = (len(BEFORE) + 1, 2) if suffix == "jsonl" else (1, None)
+    assert faults(batches) == [(*place, "where_failed")]
+    assert batches[-1].left_out.size == 0
+    with pytest.raises(BadRecordError, match=r"in\.json(l:2)?: where_failed at .*nested too deeply"):
+        read(path, where="x is null", on_bad_record="fail")
+
+
 def test_a_mark_before_an_array_is_mended_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "in.json"
     path.write_bytes(b"\xef\xbb\xbf [" + BEFORE + b"]\r\n")
