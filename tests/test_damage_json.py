@@ -168,8 +168,7 @@ def test_dates_stay_text(tmp_path: Path, name: str) -> None:
 
 WHOLE: Final[dict[str, tuple[bytes, str]]] = {
     "empty": (b"", "it is empty"),
-    "an object": (b'{"text":"a"}', "begins with a JSON object, expected an array"),
-    "JSON Lines": (BEFORE + b"\n" + AFTER + b"\n", "read it with `type: jsonl`"),
+    "an object on several lines": (b'{\n"text":"a"}', "begins with a JSON object of several lines"),
     "a number": (b"12", "expected a JSON array"),
     "UTF-16": ("[]".encode("utf-16"), "expected a JSON array"),
     "cut in an element": (b"[" + BEFORE + b',{"text":"b', "ends at byte 29"),

@@ -233,15 +233,11 @@ _ON_MIXED = st.sampled_from(
         "a is null",
         "a",
         "a = b",
-    ]
-    + [
         "typeof(a) = 'BIGINT'",
         "a::varchar like '%1%'",
         "a // 2 = 0",
         "coalesce(a, b) = 1",
         "list_contains(a, 1)",
-    ]
-    + [
         "len(a) > 1",
         "a.l = 'en'",
         "a.l is null",
@@ -249,8 +245,6 @@ _ON_MIXED = st.sampled_from(
         "a['x'] = a.y",
         "a::int > 0",
         "a.l::varchar = '1'",
-    ]
-    + [
         "try_cast(a as int) > 0 or try_cast(b as varchar) = 'en'",
         "a[1] = 1",
         "to_json(a)::varchar like '%l%'",

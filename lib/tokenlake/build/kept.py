@@ -96,7 +96,7 @@ def rows_of(table: Rows) -> Rows:
 
 
 def as_json(value: Any) -> str | None:
-    """Return a value as JSON text, None if it is too deep; what JSON does not know (dates, decimals, bytes) as its text."""
+    """Return a value as JSON text, None if it is too deep; what JSON does not know (a date, bytes) as its text."""
     if value is None:
         return None
     try:

@@ -180,7 +180,10 @@ def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, poli
 
 
 def _met(parsed: Parsed, predicate: Predicate | None) -> tuple[Parsed, npt.NDArray[np.int64]]:
-    """Return the records that meet the predicate, and the positions of those that do not; one that it cannot judge is doubtful."""
+    """Return the records that meet the predicate, and the positions of those that do not.
+
+    Those that it cannot judge are doubtful.
+    """
     if predicate is None or parsed.rows is None or not len(parsed):
         return parsed, _NOTHING
     verdicts = predicate.judge(parsed.rows)

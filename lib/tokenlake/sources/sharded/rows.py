@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
 from tokenlake.errors import BadRecordError
 from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
