@@ -307,6 +307,7 @@ def test_what_an_object_lacks_is_null() -> None:
     assert met("meta.A.b = 1", rows) == [0]  # fields of fields in any case, as in DuckDB
     assert met("meta.a.c is null and meta.size is null", Rows(objects=objects[1:])) == [0, 1]
     assert met("land.x = 1 or meta['new']['x'] = 1 or flat = 2", rows) == [1]
+    assert met("flat = 2", Rows(objects=[])) == []
 
 
 def test_rows_that_are_slices_or_empty() -> None:

@@ -21,7 +21,7 @@ Tree: TypeAlias = "dict[str, tuple[str, Tree]]"
 """Lower-case names of the fields of an object that are looked at, each with its spelling and fields; {} for all."""
 
 _ARROW: Final[Any] = pa
-_ONE_TYPE: Final = (frozenset({type(None)}), frozenset({bool}), frozenset({float}), frozenset({str}))
+_ONE_TYPE: Final[tuple[set[type[Any]], ...]] = ({type(None)}, {bool}, {float}, {str})
 _JSON: Final = frozenset({bool, int, float, str, list, dict, type(None)})
 _PLAIN: Final = frozenset({type(None), bool, float, str})
 _EXACT, _BITS = 1 << 53, 1 << 63
@@ -48,7 +48,8 @@ def groups(
     columns = {name: _picked([each.get(name) for each in objects], inner) for name, inner in tree.values()}
     kinds = [found for values in columns.values() if (found := _kinds(values)) is not None]
     if not kinds:
-        yield from _columns(np.arange(len(objects)), columns)
+        if objects:
+            yield from _columns(np.arange(len(objects)), columns)
         return
     members: dict[Hashable, list[int]] = {}
     for index, kind in enumerate(zip(*kinds, strict=True)):
@@ -78,7 +79,7 @@ def _picked(values: list[Any], tree: Tree) -> list[Any]:
 def _member(value: dict[str, Any], name: str) -> Any:
     """Return the field of that name in other letters, as DuckDB finds it in a struct."""
     folded = name.lower()
-    return next((item for key, item in value.items() if key.lower() == folded), None)
+    return next((item for key, item in value.items() if str(key).lower() == folded), None)
 
 
 def _kinds(values: list[Any]) -> list[Hashable] | None:
@@ -91,7 +92,7 @@ def _kinds(values: list[Any]) -> list[Hashable] | None:
 
 def _alike(values: Sequence[Any], depth: int) -> bool:
     """Say whether values surely have one type: a quick look, which nearly all columns pass."""
-    kinds = frozenset(map(type, values))
+    kinds: set[type[Any]] = set(map(type, values))
     if kinds == {int}:
         return min(values) >= -_BITS and max(values) < _BITS
     if kinds == {dict} and depth < MAX_DEPTH and len(set(map(tuple, values))) == 1:
@@ -130,20 +131,21 @@ def _columns(
     """Yield a group's columns, in parts where together they would have other types than alone."""
     try:
         arrays = {name: _array(values) for name, values in columns.items()}
-        alone = len(indices) == 1 or all(
-            not pa.types.is_large_string(array.type)
-            or type(columns[name][0]) is str
-            or pa.types.is_large_string(_array(columns[name][:1]).type)
-            for name, array in arrays.items()
-        )
+        alone = all(_is_as_alone(array, columns[name][:1]) for name, array in arrays.items())
     except (TypeError, UnicodeEncodeError, OverflowError, pa.ArrowException):
-        arrays, alone = {}, len(indices) == 1
-    if alone:
+        arrays, alone = {}, False
+    if alone or len(indices) == 1:
         yield indices, pa.RecordBatch.from_pydict(arrays) if arrays else None
         return
     half = len(indices) // 2
     for part in (slice(half), slice(half, None)):
         yield from _columns(indices[part], {name: values[part] for name, values in columns.items()})
+
+
+def _is_as_alone(array: Any, first: list[Any]) -> bool:
+    """Say whether a column has the type of its first value: that of very many large objects is JSON text."""
+    text = pa.types.is_large_string(array.type)
+    return not text or type(first[0]) is str or pa.types.is_large_string(_array(first).type)
 
 
 def _array(values: list[Any]) -> Any:

@@ -31,6 +31,7 @@ __all__ = ["ColumnRange", "Predicate", "Verdicts"]
 _ADVICE: Final = (
     "where types do not fit, TRY_CAST(field AS type) converts, and makes null of what cannot be converted"
 )
+_ARROW: Final[Any] = pa
 _NO_JSON: Final = "a field that it looks at is no JSON, or nested too deeply"
 
 
@@ -105,7 +106,7 @@ class Predicate:
         try:
             return Verdicts(self._value(rows))
         except _UnfitError:
-            nulls: Any = [pa.nulls(1, kind) for kind in rows.schema.types]
+            nulls = [_ARROW.nulls(1, kind) for kind in rows.schema.types]
             self._value(pa.RecordBatch.from_arrays(nulls, rows.schema.names))
         return self._one_by_one(rows)
 
@@ -126,7 +127,7 @@ class Predicate:
 
     def _value(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         try:
-            value = engine().evaluate(self._expression.sql, rows)
+            value: Any = engine().evaluate(self._expression.sql, rows)
         except ConfigError as error:
             raise _UnfitError(str(error)) from error
         if pa.types.is_null(value.type):
