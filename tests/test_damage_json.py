@@ -168,8 +168,7 @@ def test_dates_stay_text(tmp_path: Path, name: str) -> None:
 
 WHOLE: Final[dict[str, tuple[bytes, str]]] = {
     "empty": (b"", "it is empty"),
-    "an object": (b'{"text":"a"}', "begins with a JSON object, expected an array"),
-    "JSON Lines": (BEFORE + b"\n" + AFTER + b"\n", "read it with `type: jsonl`"),
+    "an object on several lines": (b'{\n"text":"a"}', "begins with a JSON object of several lines"),
     "a number": (b"12", "expected a JSON array"),
     "UTF-16": ("[]".encode("utf-16"), "expected a JSON array"),
     "cut in an element": (b"[" + BEFORE + b',{"text":"b', "ends at byte 29"),
@@ -193,6 +192,24 @@ def test_a_broken_array_is_a_damaged_file_whatever_the_policy(tmp_path: Path, na
         with pytest.raises(DamagedFileError, match=r"in\.json: the file is damaged: ") as caught:
             reader(path, on_bad_record=policy)
         assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+@pytest.mark.parametrize("size", [1, 17 << 20])  # among others, and alone because it is long
+def test_what_is_too_deep_for_a_predicate_is_a_bad_record(tmp_path: Path, suffix: str, size: int) -> None:
+    deep = b'{"text":"%s","x":%s}' % (b"a" * size, b"[" * 300 + b"]" * 300)
+    path = tmp_path / f"in.{suffix}"
+    if suffix == "jsonl":
+        path.write_bytes(b"\n".join([BEFORE, deep, AFTER, b""]))
+    else:
+        path.write_bytes(b"[" + b",\n".join([BEFORE, deep, AFTER]) + b"]")
+    batches = read(path, where="x is null")
+    assert texts(batches) == ["before", "after"]
+    place = (len(BEFORE) + 1, 2) if suffix == "jsonl" else (1, None)
+    assert faults(batches) == [(*place, "where_failed")]
+    assert batches[-1].left_out.size == 0
+    with pytest.raises(BadRecordError, match=r"in\.json(l:2)?: where_failed at .*nested too deeply"):
+        read(path, where="x is null", on_bad_record="fail")
 
 
 def test_a_mark_before_an_array_is_mended_and_counted(tmp_path: Path) -> None:

@@ -320,6 +320,21 @@ def test_a_later_value_that_does_not_fit_is_a_bad_record(tmp_path, tokenizer_dir
     assert bad["reason"] == "field_type"
 
 
+@pytest.mark.parametrize("first", [1, [1], "mixed"])
+def test_a_value_too_deep_to_be_kept_is_a_bad_record(tmp_path, tokenizer_dir, first):
+    """Of a field of numbers, of one of lists, and of one of several types, which is kept as JSON text."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "x": first}, {"text": "b", "x": 5}] * 500)
+    with path.open("a") as file:
+        file.write('{"text": "late", "x": ' + "[" * 1000 + "]" * 1000 + "}\n")
+    config = settings(tmp_path, tokenizer_dir, path, additional_fields=["x"])
+    with pytest.raises(
+        BadRecordError, match=r"a\.jsonl:1001: field_type at byte offset \d+: the kept field 'x' holds"
+    ):
+        build_here(config)
+    config["source"] = {"on_bad_record": "quarantine", "max_bad_fraction": 0.01}
+    assert build_here(config).manifest.account.quarantined == {"field_type": 1}
+
+
 def test_kept_fields_follow_their_documents(tmp_path, tokenizer_dir):
     """Splits, documents left out, empty ones, several files: a row's id is that of its text."""
     records = [{**row, "text": "" if row["id"] % 11 == 5 else row["text"]} for row in notes(200)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import os
 import subprocess
@@ -16,7 +17,7 @@ import tokenlake
 LIB = Path(tokenlake.__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", sorted(set(tokenlake.__all__) - {"__version__"}))
+@pytest.mark.parametrize("name", sorted({*tokenlake.__all__, "open"} - {"__version__"}))
 def test_every_public_name_is_there_and_is_no_module(name):
     importlib.import_module("tokenlake.build.runner")
     value = getattr(tokenlake, name)
@@ -29,8 +30,15 @@ def test_an_unknown_name_is_an_attribute_error():
         tokenlake.nonsense  # noqa: B018
 
 
-def test_all_is_what_dir_shows():
-    assert dir(tokenlake) == sorted(tokenlake.__all__)
+def test_all_is_what_dir_shows_but_for_what_would_shadow_a_builtin():
+    assert dir(tokenlake) == sorted([*tokenlake.__all__, "open"])
+
+
+def test_a_star_import_leaves_builtins_alone():
+    space = {}
+    exec("from tokenlake import *", space)
+    assert set(space) - {"__builtins__"} == set(tokenlake.__all__)
+    assert not set(space) & set(dir(builtins)) - {"__builtins__"}
 
 
 def test_a_trainer_can_read_manifests_without_the_build_side():

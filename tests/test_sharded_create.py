@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenlake
+from tests.sources_support import inputs, read, texts
 from tokenlake.config import DatasetConfig
-from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
+from tokenlake.errors import ConfigError, DamagedFileError, NotAvailableError, SourceNotFoundError
 from tokenlake.sources.sharded import (
     FilesShardedSource,
     JsonShardedSource,
@@ -53,6 +55,36 @@ def test_what_the_configuration_says_of_rows_is_followed(folder, name):
     source = create_source({"data_files": str(folder / name), "num_rows": 4, "where": "lang = 'en'"})
     assert [row["id"] for row in source] == [1, 3]
     assert list(source.open_shard_numbered(name, 2)) == [(3, {"id": 3, "lang": "en"})]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.data"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n" * 5000], ids=["", "mark", "blank lines"])
+def test_type_json_reads_lines_and_arrays(tmp_path, name, start):
+    """Whatever the name says: the beginning of a file tells, on every road."""
+    objects = [{"text": f"t{place}", "meta": {"x": "{\n"}} for place in range(300)]
+    lines = start + b"".join(json.dumps(each).encode() + b"\n" for each in objects)
+    array = start + json.dumps(objects, indent=1).encode()
+    path = tmp_path / name
+    for data, format_ in ((lines, "jsonl"), (array, "json")):
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        (file,) = inputs(path, type="json")
+        assert file.format == format_
+        assert texts(read(path, type="json")) == [each["text"] for each in objects]
+        assert list(create_source({"data_files": str(path), "type": "json"})) == objects
+        assert list(JsonShardedSource(path, jsonl=False)) == objects
+        if name in ("a.json", "a.json.gz"):
+            assert list(create_source({"data_files": str(path)})) == objects
+
+
+def test_a_file_of_type_json_that_is_neither_is_damaged(tmp_path):
+    path = tmp_path / "a.json"
+    for data in (b'{\n"text": "a"\n}\n', b'{"text": \n', b"", b"12"):
+        path.write_bytes(data)
+        with pytest.raises(DamagedFileError, match="array"):
+            list(create_source({"data_files": str(path), "type": "json"}))
+    empty = tmp_path / "a.jsonl"
+    empty.write_bytes(b"")
+    assert list(create_source({"data_files": str(empty), "type": "json"})) == []
 
 
 def test_text_goes_into_the_content_field(folder):

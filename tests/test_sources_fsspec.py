@@ -55,6 +55,13 @@ class TestMemory:
         with pytest.raises(SourceNotFoundError, match=r"Did you mean 'memory://a/x\.jsonl'"):
             listed("memory://a/xx.jsonl")
 
+    def test_lines_of_a_file_of_type_json(self, memory: MemoryFileSystem) -> None:
+        memory.pipe_file("/a/x.json", jsonl(documents(5)))
+        memory.pipe_file("/a/y.json", b"[" + jsonl(documents(5)).rstrip().replace(b"\n", b",") + b"]")
+        assert [file.format for file in listed("memory://a", type="json")] == ["jsonl", "json"]
+        assert [file.format for file in listed("memory://a")] == ["jsonl", "json"]
+        assert len(everything("memory://a", type="json")) == 10
+
     def test_a_changed_object(self, memory: MemoryFileSystem) -> None:
         memory.pipe_file("/a.jsonl", jsonl(documents(5)))
         files = listed("memory://a.jsonl")

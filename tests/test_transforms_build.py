@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from textwrap import dedent
@@ -48,7 +49,15 @@ def write(folder: Path, form: str, records: list[dict[str, Any]], name: str = "a
     folder.mkdir(exist_ok=True)
     if form == "jsonl":
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    elif form == "json":
+        (folder / f"{name}.json").write_text(json.dumps(records))
+    elif form == "csv":
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["text", "n"], extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(records)
     else:
+        records = [{key: value for key, value in record.items() if value != 5} for record in records]
         pq.write_table(pa.Table.from_pylist(records), folder / f"{name}.parquet")
     return str(folder)
 
@@ -89,6 +98,38 @@ def test_of_parquet_only_what_steps_look_at_is_read(config: Config, tmp_path: Pa
     assert sorted(recipe._columns) == looked_at
     (prepared,) = recipe.read(plan.units[0].ranges[0])
     assert len(prepared.documents) == 2
+
+
+MIXED: list[dict[str, Any]] = [{"text": f"t{n}", "lang": "en", "n": str(n)} for n in range(40)]
+MIXED[7] |= {"lang": 5, "n": "x"}
+MIXED[20] |= {"lang": None, "n": None}
+
+
+@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize(
+    ("form", "where", "told"),
+    [
+        ("jsonl", "lang = 'en'", r"a\.jsonl:8: where_failed at byte offset \d+: .*lang int64"),
+        ("json", "lang = 'en'", r"a\.json: where_failed at row 7: .*lang int64"),
+        ("csv", "nullif(n, '')::int >= 0", r"a\.csv: where_failed at row 7: .*Could not convert string 'x'"),
+        ("parquet", "n::int >= 0", r"a\.parquet: where_failed at row 7: .*Could not convert string 'x'"),
+    ],
+)
+def test_an_odd_value_changes_the_verdict_on_its_record_alone(
+    form: str, where: str, told: str, step: bool, config: Config, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    """In whole builds, whichever the format, and whether the predicate is the source's or a step's."""
+    write(tmp_path / "in", form, MIXED)
+    config["datasets"][0] |= {"transforms": [{"where": where}]} if step else {"where": where}
+    result = build_dataset(config, workers=1)
+    expected = [row["text"] for at, row in enumerate(MIXED) if at not in (7, 20)]
+    assert texts(result, tokenizer_dir) == expected
+    account = result.manifest.account
+    assert account.quarantined == {"where_failed": 1}
+    assert account.filtered == {"where": 1}
+    config["source"] = {"on_bad_record": "fail"}
+    with pytest.raises(BadRecordError, match=told):
+        build_dataset(config, workers=1)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])

@@ -170,9 +170,15 @@ def test_columns_and_rows_give_the_same(batch: pa.RecordBatch, transform: Transf
     assert repr(by_batch(transform, Rows(objects=batch.to_pylist()))) == repr(expected)
 
 
-@settings(max_examples=100)
+PREDICATES = st.sampled_from(
+    ["a = 'a'", "a > 1", "a is null or b = 1", "length(text) > 1", "meta.d > 'a'", "a::varchar like '%1%'"]
+)
+
+
+@settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), min_size=1, max_size=5), TRANSFORMS
+    st.lists(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), min_size=1, max_size=5),
+    TRANSFORMS | st.builds(Where, PREDICATES),
 )
 def test_json_objects_keep_what_they_are(objects: list[Row], transform: Transform) -> None:
     expected = by_rows(transform, objects)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tokenlake.loader.dataset import Dataset
     from tokenlake.loader.loader import DataLoader
     from tokenlake.loader.mixture import Mixture
-    from tokenlake.loader.opening import open
+    from tokenlake.loader.opening import open as open  # public, and yet not in __all__
     from tokenlake.manifest import Manifest
     from tokenlake.mending import RepairReport, repair
     from tokenlake.mixing.schedule import WeightScheduler
@@ -210,6 +210,7 @@ _HOME: Final = {
     "WeightSchedulePoint": "tokenlake.config",
 }
 
+# Without `open`: `from tokenlake import *` must not take the place of Python's own.
 __all__ = [
     "AddField",
     "ArrowShardedSource",
@@ -303,7 +304,6 @@ __all__ = [
     "grain_source",
     "hf_dataset",
     "load_config",
-    "open",
     "pack_constant_length",
     "pack_pre_tokenized",
     "pretokenize",
@@ -327,4 +327,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "open"])

@@ -29,7 +29,9 @@ Record = dict[str, Any]
 MAX_CELLS: Final = 4 << 20
 """Records times columns of one batch; objects that share no keys would else make an enormous one."""
 
-_MAX_DEPTH: Final = 16  # of nested types
+MAX_DEPTH: Final = 16
+"""Of nested types."""
+
 _EXACT: Final = 1 << 53  # integers up to here are exact as a double
 _BITS: Final = 1 << 63
 _ARROW: Final[Any] = pa
@@ -101,7 +103,7 @@ class _Shape:
             self.inexact |= abs(value) > _EXACT
             self.large |= not -_BITS <= value < _BITS
         elif kind is list or kind is dict:
-            return MAX_CELLS if depth == _MAX_DEPTH else self._note_inside(value, depth + 1)
+            return MAX_CELLS if depth == MAX_DEPTH else self._note_inside(value, depth + 1)
         return 0
 
     def _note_inside(self, value: list[Any] | Record, depth: int) -> int:

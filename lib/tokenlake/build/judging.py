@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import orjson
 
+from tokenlake.build.kept import as_json
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.faults import Fault
 from tokenlake.rows import Rows
@@ -50,5 +51,12 @@ def _record(batch: RowBatch, index: int, fault: Fault, row: object) -> BadRecord
         line=None,
         reason=fault.reason,
         detail=fault.detail,
-        raw=orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS)[:RAW_LIMIT],
+        raw=_raw(row)[:RAW_LIMIT],
     )
+
+
+def _raw(row: object) -> bytes:
+    try:
+        return orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
+        return (as_json(row) or "").encode()

@@ -75,7 +75,9 @@ def _column(rows: Rows, name: str, kind: ColumnType) -> tuple[Any, list[tuple[in
 def _of_values(values: list[Any], kind: ColumnType) -> tuple[Any, list[tuple[int, Any]]]:
     target = arrow_type(kind)
     if kind == JSON:
-        return _ARROW.array([as_json(value) for value in values], target), []
+        texts = [as_json(value) for value in values]
+        unfit = [index for index, text in enumerate(texts) if text is None and values[index] is not None]
+        return _ARROW.array(texts, target), [(index, values[index]) for index in unfit]
     direct = _DIRECT.get(kind) if isinstance(kind, str) else None
     if direct is not None and set(map(type, values)) <= {direct, _NOTHING}:
         try:
@@ -94,17 +96,24 @@ def rows_of(table: Rows) -> Rows:
 
 
 def as_json(value: Any) -> str | None:
-    """Return a value as JSON text; what JSON does not know (dates, decimals, bytes) as its text."""
+    """Return a value as JSON text, None if it is too deep; what JSON does not know (a date, bytes) as its text."""
     if value is None:
         return None
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # an integer of more than 64 bits, or half of a surrogate pair
+    except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
+        pass
+    try:
         return json.dumps(value, default=str, separators=(",", ":"))
+    except RecursionError:
+        return None
 
 
 def _fault(name: str, kind: ColumnType, value: Any) -> Fault:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except RecursionError:
+        shown = f"a {type(value).__name__} of very many levels"
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     return Fault(
         "field_type",

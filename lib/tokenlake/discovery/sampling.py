@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
@@ -24,6 +23,7 @@ from tokenlake.sources.parquet.footer import footer
 from tokenlake.sources.parsed import Parsed
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.readers import reader_of
+from tokenlake.sources.sniff import has_lines
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.want import Want
 
@@ -259,20 +259,9 @@ def _by_its_bytes(file: InputFile, data: BoundedBytes) -> InputFile:
     if file.format not in {"json", "jsonl"}:
         return file
     head = ByteStream(data).read(min(_BUFFER_BYTES, file.size) if file.compression is None else _BUFFER_BYTES)
-    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    first, newline, _ = head.partition(b"\n")
-    if file.format == "jsonl" and head.startswith(b"["):
+    if file.format == "jsonl" and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
         return replace(file, format="json")
-    if file.format == "json" and head.startswith(b"{") and (not newline or _is_object(first)):
-        return replace(file, format="jsonl")
-    return file
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(orjson.loads(line), dict)
-    except orjson.JSONDecodeError:
-        return False
+    return replace(file, format="jsonl") if has_lines(head) else file
 
 
 _LOOKS: Final[dict[str, Callable[[InputFile, BoundedBytes, str | None], Looked]]] = {

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.resolve import resolve_dataset
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.legacy.files import open_files
+from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.sharded.base import ShardedDataSource
 from tokenlake.sources.sharded.fields import Row
+from tokenlake.sources.sharded.filebacked import FilesShardedSource, HuggingFaceShardedSource
+from tokenlake.sources.sharded.files import FileShards
 
 _SHOWN = 12  # fields of a row that a message names
 
@@ -61,7 +64,9 @@ def open_inform(inform: TextDatasetInform, target: str) -> ShardedDataSource:
         ConfigError: an option is not what is allowed.
         SourceNotFoundError: an entry of `data_files` matches nothing.
     """
-    source: ShardedDataSource = open_files(_config(inform), kinds_by_content=inform.type in (None, "json"))
+    resolved = resolve_dataset(_config(inform))
+    kind = HuggingFaceShardedSource if resolved.type == "hub" else FilesShardedSource
+    source: ShardedDataSource = kind.over(FileShards(resolved, list_inputs(resolved, hashed=False)))
     if inform.format_fields:
         source = source.rename_fields(inform.format_fields)
     if inform.format_callback is not None:

@@ -109,7 +109,7 @@ def _close() -> None:
 
 def _sentence(message: str) -> str:
     """``Conversion Error: Could not ... (at `x > 'abc'`)``: no line numbers of a query nobody wrote."""
-    what = message.split("\n\nLINE", 1)[0].strip()
+    what = message.split("\n", 1)[0].strip()
     found = _UNDERLINED.search(message)
     if not found:
         return what

@@ -2,24 +2,55 @@
 
 Names are those of the data, letter by letter: ``meta.lang`` is a field of the field "meta", and a field whose
 own name has a dot is quoted (``"a.b"``). A type that does not fit is an error; TRY_CAST makes null of it.
+
+The verdict on a record depends on that record alone. Columns have one type in all records of a file; values of JSON
+objects have none but their own (:mod:`tokenlake.predicate.typed`).
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError
+from tokenlake.faults import Fault
 from tokenlake.predicate.bounds import ColumnRange, holds_nowhere
 from tokenlake.predicate.duck import engine
-from tokenlake.predicate.expression import Path, parse
+from tokenlake.predicate.expression import parse
+from tokenlake.predicate.typed import groups, tree_of
+from tokenlake.rows import Row, Rows
 
-__all__ = ["ColumnRange", "Predicate"]
+__all__ = ["ColumnRange", "Predicate", "Verdicts"]
+
+_ADVICE: Final = (
+    "where types do not fit, TRY_CAST(field AS type) converts, and makes null of what cannot be converted"
+)
+_ARROW: Final[Any] = pa
+_NO_JSON: Final = "a field that it looks at is no JSON, or nested too deeply"
+
+
+def _none() -> dict[int, Fault]:
+    return {}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What a predicate says of n records.
+
+    Attributes:
+        mask: bool[n], where it is true.
+        faults: why it cannot be evaluated on a record (``where_failed``), by index; `mask` is false there.
+    """
+
+    mask: npt.NDArray[np.bool_]
+    faults: dict[int, Fault] = field(default_factory=_none)
 
 
 @final
@@ -39,56 +70,93 @@ class Predicate:
             ConfigError: it is not one expression over fields, or not a pure function of a record.
         """
         self._expression = parse(sql)
+        self._tree = tree_of(self._expression.paths)
         self.columns = self._expression.columns
 
-    def mask(self, rows: pa.RecordBatch, *, missing_is_null: bool = False) -> npt.NDArray[np.bool_]:
-        """Return bool[n], where the predicate is true.
-
-        Args:
-            rows: with the columns of the predicate, and perhaps others.
-            missing_is_null: what `rows` lacks is null, as in JSON, where every block may have other fields.
+    def judge(self, rows: Rows) -> Verdicts:
+        """Judge every row by itself: a field that an object lacks is null, one that columns lack is an error.
 
         Raises:
-            ConfigError: it cannot be evaluated on these columns.
+            ConfigError: there is no such column, or the predicate cannot be evaluated on columns of these types.
         """
-        wanted = self._columns_of(rows, missing_is_null)
-        sql = self._expression.sql
+        if rows.has_objects:
+            return self._of_objects(rows.objects)
+        wanted = self._columns_of(rows.columns)
         try:
-            value = engine().evaluate(sql, wanted)
+            return self._of_columns(wanted)
+        except _UnfitError as error:
+            raise ConfigError(self._told(error, wanted) + ".", where=self._expression.sql) from error
+
+    def _of_objects(self, objects: list[Row]) -> Verdicts:
+        mask, faults = np.zeros(len(objects), np.bool_), dict[int, Fault]()
+        for indices, columns in groups(objects, self._tree):
+            try:
+                if columns is None:
+                    raise _UnfitError(_NO_JSON)
+                found = self._of_columns(columns)
+            except _UnfitError as error:
+                faults |= dict.fromkeys(indices.tolist(), self._fault(error, columns))
+            else:
+                mask[indices] = found.mask
+                faults |= {int(indices[index]): fault for index, fault in found.faults.items()}
+        return Verdicts(mask, faults)
+
+    def _of_columns(self, rows: pa.RecordBatch) -> Verdicts:
+        """Judge rows of one type each; _UnfitError where none of these types can be judged."""
+        try:
+            return Verdicts(self._value(rows))
+        except _UnfitError:
+            nulls = [_ARROW.nulls(1, kind) for kind in rows.schema.types]
+            self._value(pa.RecordBatch.from_arrays(nulls, rows.schema.names))
+        return self._one_by_one(rows)
+
+    def _one_by_one(self, rows: pa.RecordBatch) -> Verdicts:
+        """Judge rows some of which cannot be: DuckDB says which may be those, and each of them is asked alone."""
+        try:
+            tried: Any = engine().evaluate(f"TRY(coalesce((\n{self._expression.sql}\n), false))", rows)
+        except ConfigError:  # such as too little memory for all of them at once
+            tried = pa.nulls(len(rows), pa.bool_())
+        mask, faults = _bools(tried.fill_null(False)).copy(), dict[int, Fault]()
+        for index in np.flatnonzero(_bools(tried.is_null())).tolist():
+            row = rows.take(pa.array([index]))
+            try:
+                mask[index] = self._value(row)[0]
+            except _UnfitError as error:
+                faults[index] = self._fault(error, row)
+        return Verdicts(mask, faults)
+
+    def _value(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        try:
+            value: Any = engine().evaluate(self._expression.sql, rows)
         except ConfigError as error:
-            raise ConfigError(
-                f"where: {sql!r} cannot be evaluated: {error}. The columns are {_types(wanted)}. Where types do not "
-                "fit, TRY_CAST(field AS type) converts, and makes null of what cannot be converted.",
-                where=sql,
-            ) from error
+            raise _UnfitError(str(error)) from error
         if pa.types.is_null(value.type):
             return np.zeros(len(rows), np.bool_)
         if not pa.types.is_boolean(value.type):
-            raise ConfigError(
-                f"where: {sql!r} is of type {value.type}, expected a condition that is true or false; "
-                "compare it with something",
-                where=sql,
+            raise _UnfitError(
+                f"it is of type {value.type}, expected a condition that is true or false; compare it with something"
             )
-        kept: Any = value
-        return kept.fill_null(False).to_numpy()
+        return _bools(value.fill_null(False))
+
+    def _fault(self, error: _UnfitError, rows: pa.RecordBatch | None) -> Fault:
+        return Fault("where_failed", self._told(error, rows))
+
+    def _told(self, error: _UnfitError, rows: pa.RecordBatch | None) -> str:
+        types = "" if rows is None else f"; it has {_types(rows)}; {_ADVICE}"
+        return f"where: {self._expression.sql!r} cannot be evaluated: {error}{types}"
 
     def excludes(self, ranges: Mapping[str, ColumnRange]) -> bool:
         """Say whether it surely holds for no record of a stretch with these column ranges."""
         return holds_nowhere(self._expression.tree, ranges)
 
-    def _columns_of(self, rows: pa.RecordBatch, missing_is_null: bool) -> pa.RecordBatch:
+    def _columns_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         names: list[str] = rows.schema.names
-        columns: dict[str, pa.Array[Any]] = {}
         for name in self.columns:
             if names.count(name) > 1:
                 raise ConfigError(f"where: there are several columns {name!r}", where=self._expression.sql)
-            if name not in names and not missing_is_null:
+            if name not in names:
                 raise self._unknown(name, names)
-            columns[name] = rows.column(name) if name in names else pa.nulls(len(rows))
-        if missing_is_null:
-            for path in self._expression.paths:
-                columns[path[0]] = _with_fields(columns[path[0]], path[1:])
-        return pa.RecordBatch.from_pydict({name: _from_zero(column) for name, column in columns.items()})
+        return pa.RecordBatch.from_pydict({name: _from_zero(rows.column(name)) for name in self.columns})
 
     def _unknown(self, name: str, names: list[str]) -> ConfigError:
         folded = {each.lower(): each for each in names}
@@ -102,24 +170,12 @@ class Predicate:
         )
 
 
-def _with_fields(array: pa.Array[Any], path: Path) -> pa.Array[Any]:
-    """Return structs that have the field at `path`, null where it is missing; other types as they are."""
-    kind: Any = array.type
-    if not path or not pa.types.is_struct(kind):
-        return array
-    structs: Any = array
-    names = [kind.field(index).name for index in range(kind.num_fields)]
-    children: list[Any] = [structs.field(index) for index in range(kind.num_fields)]
-    found = [index for index, name in enumerate(names) if name.lower() == path[0].lower()]
-    if found:
-        child = _with_fields(children[found[0]], path[1:])
-        if child is children[found[0]]:
-            return array
-        children[found[0]] = child
-    else:
-        names.append(path[0])
-        children.append(pa.nulls(len(array)))
-    return pa.StructArray.from_arrays(children, names=names, mask=structs.is_null())
+class _UnfitError(Exception):
+    """DuckDB cannot compute it, or its value is no condition."""
+
+
+def _bools(bits: Any) -> npt.NDArray[np.bool_]:
+    return bits.to_numpy(zero_copy_only=False)
 
 
 def _from_zero(array: pa.Array[Any]) -> pa.Array[Any]:

@@ -20,6 +20,10 @@ def _none() -> dict[str, int]:
     return {}
 
 
+def _nowhere() -> npt.NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRecord:
     """One record that cannot be used, and why.
@@ -52,6 +56,7 @@ class Batch:
         positions: int64, one per record, as in :class:`BadRecord`.
         bad: records set aside (policy ``quarantine``), in file order.
         filtered: records left out on purpose, by reason (``where``).
+        left_out: int64, their positions.
         skipped: records never looked at, by reason (``pruned``: row groups in which `where` holds nowhere).
         normalized: how often something harmless was mended: ``bom``, ``crlf``, ``blank_line``.
         bytes_read: input bytes consumed since the batch before; sums up to the range's weight.
@@ -62,6 +67,7 @@ class Batch:
     bytes_read: int
     bad: tuple[BadRecord, ...] = ()
     filtered: dict[str, int] = field(default_factory=_none)
+    left_out: npt.NDArray[np.int64] = field(default_factory=_nowhere)
     skipped: dict[str, int] = field(default_factory=_none)
     normalized: dict[str, int] = field(default_factory=_none)
 

@@ -76,10 +76,9 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
     """
     found = _explicit(name, wanted) or format_of(name)
     if found is None:
-        hint = " A .json file with one object per line is read with `type: jsonl`." if ".json" in name else ""
         raise ConfigError(
             f"{shown}: the extension does not say what the file holds. Expected one of "
-            f"{', '.join(KNOWN_EXTENSIONS)}, or set `type` of the dataset to one of {', '.join(_TYPES)}.{hint}",
+            f"{', '.join(KNOWN_EXTENSIONS)}, or set `type` of the dataset to one of {', '.join(_TYPES)}.",
             file=shown,
         )
     if found == "parquet" and compression_of(name):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources.inputs import InputFile
@@ -10,9 +11,13 @@ from tokenlake.sources.local.hashcache import HashCache
 from tokenlake.sources.local.listing import Enough, list_local
 from tokenlake.sources.local.patterns import is_hub_url, is_url
 from tokenlake.sources.meter import OnProgress
+from tokenlake.sources.sniff import as_it_begins
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
+
+
+_AT_ONCE: Final = 16  # beginnings of objects
 
 
 def list_inputs(
@@ -27,7 +32,8 @@ def list_inputs(
     """List the files of a source, sorted by path, each with a token of its version.
 
     The root that paths are relative to is the deepest common directory of the static prefixes of
-    all entries. A file matched twice is listed once.
+    all entries. A file matched twice is listed once. A file of JSON that begins with an object on its first line
+    has the format ``jsonl``, whatever its name and `type` say.
 
     Args:
         source: whose `data_files` to expand.
@@ -91,4 +97,5 @@ def _on_hub(source: ResolvedSource) -> list[InputFile]:
 def _elsewhere(source: ResolvedSource) -> list[InputFile]:
     from tokenlake.sources.remote.listing import list_remote
 
-    return list_remote(source)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # of JSON a look at the beginning; of other formats nothing
+        return list(pool.map(lambda file: as_it_begins(file, source.storage_options), list_remote(source)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ class BadLine(NamedTuple):
     raw: bytes
 
 
+def _without_bytes(position: int, fault: Fault) -> BadLine:
+    return BadLine(position, None, fault, b"")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
     """The records of one block, as asked for by a :class:`tokenlake.sources.want.Want`.
@@ -45,6 +50,7 @@ class Parsed:
         skipped: records never looked at, by reason (``pruned``).
         bytes_read: input bytes consumed since the block before.
         lines: how many lines the block had, blank ones included.
+        as_bad: makes a bad one of the record at a position, and why it is.
     """
 
     text: pa.LargeStringArray | None
@@ -56,6 +62,7 @@ class Parsed:
     normalized: dict[str, int] = field(default_factory=_none)
     skipped: dict[str, int] = field(default_factory=_none)
     lines: int = 0
+    as_bad: Callable[[int, Fault], BadLine] = _without_bytes
 
     def __len__(self) -> int:
         """How many records were read, bad ones left out."""

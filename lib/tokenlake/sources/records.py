@@ -21,7 +21,7 @@ from tokenlake.sources.opening import opened
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.readers import reader_of
-from tokenlake.sources.want import ALL, Want, rows_wanted, text_wanted
+from tokenlake.sources.want import ALL, PLAIN, Want, rows_wanted, text_wanted
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -52,13 +52,19 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
 
 
 def read_rows(
-    part: FileRange, source: ResolvedSource, columns: tuple[str, ...] | None = ALL, *, if_there: bool = False
+    part: FileRange,
+    source: ResolvedSource,
+    columns: tuple[str, ...] | None = ALL,
+    *,
+    if_there: bool = False,
+    plain: str = PLAIN,
 ) -> Iterator[RowBatch]:
     """Read whole records of a range, without a look at their text; otherwise like :func:`read_range`.
 
     Args:
         columns: top-level fields, None for all.
         if_there: columns that an input lacks are left out, instead of being an error.
+        plain: what the one column of plain text is called.
     """
     predicate = Predicate(source.where) if source.where else None
     wanted = (
@@ -66,7 +72,7 @@ def read_rows(
         if columns is None
         else tuple(dict.fromkeys((*columns, *(predicate.columns if predicate else ()))))
     )
-    want = replace(rows_wanted(source, wanted), if_there=if_there)
+    want = replace(rows_wanted(source, wanted), if_there=if_there, plain=plain)
     for taken in _read(part, source, want, predicate):
         box = [RowBatch(table=_only(taken.pop_rows(), columns), all_fields=columns is None, **taken.fields())]
         yield box.pop()
@@ -154,13 +160,7 @@ def _selected(parsed: Parsed, keep: npt.NDArray[np.bool_]) -> Parsed:
 
 def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, policy: _Policy) -> _Taken:
     """Apply the predicate, then the policy, to the block in `box`."""
-    parsed = box.pop()
-    before = len(parsed)
-    if predicate and parsed.rows is not None and before:
-        without_schema = part.file.format in ("jsonl", "json")
-        columns = _asked(parsed.rows, predicate)
-        parsed = _selected(parsed, predicate.mask(columns, missing_is_null=without_schema))
-    left_out = before - len(parsed)
+    parsed, left_out = _met(box.pop(), predicate)
     bad = parsed.bad
     if parsed.doubtful:
         bad = tuple(sorted(parsed.bad + parsed.doubtful, key=lambda line: line.position))
@@ -172,15 +172,30 @@ def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, poli
         parsed.positions,
         parsed.bytes_read,
         bad=policy.judge(bad, parsed.lines),
-        filtered={"where": left_out},
+        filtered={"where": len(left_out)},
+        left_out=left_out,
         skipped=parsed.skipped,
         normalized=parsed.normalized,
     )
 
 
-def _asked(rows: Rows, predicate: Predicate) -> pa.RecordBatch:
-    """Return the columns that the predicate looks at; others need not become columns for it."""
-    return Rows(objects=rows.objects, names=predicate.columns).columns if rows.has_objects else rows.columns
+def _met(parsed: Parsed, predicate: Predicate | None) -> tuple[Parsed, npt.NDArray[np.int64]]:
+    """Return the records that meet the predicate, and the positions of those that do not.
+
+    Those that it cannot judge are doubtful.
+    """
+    if predicate is None or parsed.rows is None or not len(parsed):
+        return parsed, _NOTHING
+    verdicts = predicate.judge(parsed.rows)
+    stays = verdicts.mask.copy()
+    stays[list(verdicts.faults)] = True
+    kept = _selected(parsed, stays)
+    failed = {int(parsed.positions[index]): fault for index, fault in verdicts.faults.items()}
+    if failed:
+        others = [line for line in kept.doubtful if line.position not in failed]
+        bad = [parsed.as_bad(position, fault) for position, fault in failed.items()]
+        kept = replace(kept, doubtful=(*others, *bad))
+    return kept, parsed.positions[~stays]
 
 
 @final

@@ -11,7 +11,6 @@ from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.want import Want
 
-COLUMN: Final = "text"
 _LOOK: Final = 64 << 10
 _FEW: Final = 8  # control characters that may stand in any file: its records are judged one by one
 _SHARE: Final = 20  # one in so many: UTF-16 has more, and so has anything compressed or compiled
@@ -20,10 +19,10 @@ _CONVERT: Final = "expected UTF-8; convert it, for example with `iconv -f UTF-16
 
 
 def check_column(file: InputFile, want: Want) -> None:
-    """Raise DamagedFileError if another column than ``text`` is wanted of a text file."""
-    others = [name for name in want.names((COLUMN,)) if name != COLUMN]
+    """Raise DamagedFileError if another column than its one is wanted of a text file."""
+    others = [name for name in want.names((want.plain,)) if name != want.plain]
     if others:
-        raise damaged(file, f"it has no column {others[0]!r}; text files have one column, {COLUMN!r}")
+        raise damaged(file, f"it has no column {others[0]!r}; text files have one column, {want.plain!r}")
 
 
 def check_text(data: InputBytes) -> None:

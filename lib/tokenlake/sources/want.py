@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
 
+PLAIN: Final = "text"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
     """What a reader of a format is asked for.
@@ -21,6 +24,7 @@ class Want:
         max_record_bytes: a longer record is a bad one.
         delimiter: between the cells of CSV, None for what the extension says.
         if_there: columns that an input lacks are left out, instead of being an error.
+        plain: what the one column of plain text is called.
     """
 
     text: str | None
@@ -28,6 +32,7 @@ class Want:
     max_record_bytes: int = 256 << 20
     delimiter: str | None = None
     if_there: bool = False
+    plain: str = PLAIN
 
     def names(self, there: Sequence[str]) -> tuple[str, ...]:
         """Return the columns to read of an input that has those of `there`."""

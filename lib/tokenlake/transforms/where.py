@@ -6,12 +6,11 @@ from typing import final
 
 import pyarrow as pa
 
-from tokenlake.columns import columns_of
-from tokenlake.errors import ConfigError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.predicate.where import Predicate
 from tokenlake.rows import Row, Rows
 from tokenlake.transforms.base import Fields, Outcome, Transform
-from tokenlake.transforms.columnwise import Bools, kept
+from tokenlake.transforms.columnwise import kept
 from tokenlake.transforms.fields import union
 
 
@@ -19,7 +18,8 @@ from tokenlake.transforms.fields import union
 class Where(Transform):
     """Keeps the rows for which an SQL predicate (DuckDB) is true, such as ``lang = 'en' and length(text) > 200``.
 
-    A field that an object lacks is null; one that columns lack is an error.
+    A field that an object lacks is null; one that columns lack is an error. A row whose values the predicate cannot be
+    evaluated on is bad (``where_failed``).
     """
 
     reason = "where"
@@ -32,27 +32,23 @@ class Where(Transform):
 
     def __call__(self, example: Row) -> Row | None:
         """Return the row, or None. For many rows :meth:`on_rows` is far faster."""
-        return example if self._of_objects([example])[0] else None
+        verdicts = self._predicate.judge(Rows(objects=[example]))
+        for fault in verdicts.faults.values():
+            raise BadRecordError(fault.detail, reason=fault.reason)
+        return example if verdicts.mask[0] else None
 
     def on_rows(self, rows: Rows) -> Outcome:
         """Judge all rows at once.
 
         Raises:
-            ConfigError: the predicate cannot be evaluated on these fields.
+            ConfigError: the predicate cannot be evaluated on columns of these types.
         """
-        mask = self._of_objects(rows.objects) if rows.has_objects else self._predicate.mask(rows.columns)
-        return kept(rows, mask, self.reason)
+        verdicts = self._predicate.judge(rows)
+        return kept(rows, verdicts.mask, self.reason, tuple(sorted(verdicts.faults.items())))
 
     def on_columns(self, columns: pa.RecordBatch) -> Outcome:
         """Judge all rows at once."""
         return self.on_rows(Rows(columns))
-
-    def _of_objects(self, objects: list[Row]) -> Bools:
-        try:
-            columns = columns_of(objects, self._predicate.columns)
-        except (TypeError, UnicodeEncodeError, pa.ArrowException) as error:
-            raise ConfigError(f"where: {self._sql!r} looks at values that are no JSON: {error}") from error
-        return self._predicate.mask(columns, missing_is_null=True)
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields of the predicate, and what is wanted."""

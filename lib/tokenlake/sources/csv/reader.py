@@ -108,7 +108,7 @@ def _no_column(names: tuple[str, ...], name: str, want: Want, layout: Layout) ->
 
 def _parsed(file: InputFile, records: Records, header: tuple[str, ...], want: Want, row: int) -> Parsed:
     found = faults(file, records, len(header), want.max_record_bytes) if len(records) else {}
-    positions = np.arange(row, row + len(records), dtype=np.int64)
+    every = positions = np.arange(row, row + len(records), dtype=np.int64)
     good, bad = records, _bad(records, found, positions)
     if found:
         keep = np.ones(len(records), np.bool_)
@@ -121,6 +121,7 @@ def _parsed(file: InputFile, records: Records, header: tuple[str, ...], want: Wa
         bad=bad,
         normalized={"bom": int(records.block.bom), "crlf": records.crlf, "blank_line": records.blank},
         bytes_read=records.block.bytes_read,
+        as_bad=lambda position, fault: _bad(records, {position - row: fault}, every)[0],
     )
 
 

@@ -23,8 +23,8 @@ from tokenlake.sources.hub.api import HubFile, HubId, HubRepo, parse_id, parse_u
 from tokenlake.sources.hub.globs import matches
 from tokenlake.sources.hub.http import HubClient
 from tokenlake.sources.hub.selection import HubSelection, list_repo, listed, select
-from tokenlake.sources.hub.sniff import has_lines
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.sniff import LOOK, has_lines, plain
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource, SourceType
@@ -139,10 +139,11 @@ def _input_files(
     formats: dict[str, Format] = {
         file.path: format_for(file.path, repo.url(file.path), wanted) for _, file in named
     }
-    doubtful = [file for _, file in named if formats[file.path] == "json" and wanted is None]
+    doubtful = [file for _, file in named if formats[file.path] == "json" and file.size]
     with ThreadPoolExecutor(_THREADS) as pool:
-        for file, lines in zip(doubtful, pool.map(lambda file: has_lines(repo, file), doubtful), strict=True):
-            formats[file.path] = "jsonl" if lines else "json"
+        starts = pool.map(lambda file: repo.start(file.path, min(file.size, LOOK)), doubtful)
+        for file, start in zip(doubtful, starts, strict=True):
+            formats[file.path] = "jsonl" if has_lines(plain(start, file.path)) else "json"
     return [
         replace(_input_file(source, name, repo.url(file.path), file, formats[file.path]), origin=origin)
         for name, file in named

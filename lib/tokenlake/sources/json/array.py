@@ -76,14 +76,17 @@ def _as_lines(spans: Spans) -> bytes | None:
 
 def _as_elements(parsed: Parsed) -> Parsed:
     """Return what was read like lines as elements of an array, which stand on no line."""
-    return replace(parsed, bad=_elements(parsed.bad), doubtful=_elements(parsed.doubtful), lines=0)
+    return replace(
+        parsed,
+        bad=tuple(map(_element, parsed.bad)),
+        doubtful=tuple(map(_element, parsed.doubtful)),
+        lines=0,
+        as_bad=lambda position, fault: _element(parsed.as_bad(position, fault)),
+    )
 
 
-def _elements(bad: tuple[BadLine, ...]) -> tuple[BadLine, ...]:
-    return tuple(line._replace(line=None, fault=_of_element(line.fault)) for line in bad)
-
-
-def _of_element(fault: Fault) -> Fault:
-    if fault.reason != "line_too_long":
-        return fault
-    return Fault("record_too_long", fault.detail.replace("the line", "the record", 1))
+def _element(line: BadLine) -> BadLine:
+    fault = line.fault
+    if fault.reason == "line_too_long":
+        fault = Fault("record_too_long", fault.detail.replace("the line", "the record", 1))
+    return line._replace(line=None, fault=fault)

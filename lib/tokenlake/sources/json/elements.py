@@ -13,7 +13,6 @@ from tokenlake.sources.blocks import BLOCK_BYTES, LongLine
 from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.json.borders import BorderScanner
 from tokenlake.sources.json.spans import Spans
-from tokenlake.sources.json.strict import load_object
 from tokenlake.sources.lineindex import BOM
 from tokenlake.sources.stream import ByteStream
 
@@ -191,8 +190,4 @@ def _no_array(begin: bytes) -> str:
         return "it is empty, expected a JSON array"
     if not begin.startswith(b"{"):
         return f"it begins with {begin[:20]!r}, expected a JSON array (`[`)"
-    line, _, more = begin[:_CHUNK].partition(b"\n")
-    hint = ""
-    if more.lstrip().startswith(b"{") and isinstance(load_object(line.rstrip(b"\r")), dict):
-        hint = ". It looks like JSON Lines, one object on each line: read it with `type: jsonl`"
-    return f"it begins with a JSON object, expected an array of objects (`[`){hint}"
+    return "it begins with a JSON object of several lines, expected an array of objects (`[`), or one on each line"

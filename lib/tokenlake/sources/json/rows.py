@@ -80,6 +80,7 @@ def parsed_rows(
         text=None if want.text is None else texts,
         rows=Rows(objects=records, names=want.columns) if want.columns != () else None,
         doubtful=doubtful,
+        as_bad=spans.bad_at,
     )
 
 

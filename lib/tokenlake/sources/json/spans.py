@@ -110,6 +110,10 @@ class Spans:
                 indices.append(index)
         return good, indices, tuple(bad)
 
+    def bad_at(self, position: int, fault: Fault) -> BadLine:
+        """Return the record at a position as one that has `fault`."""
+        return self.bad(int(np.searchsorted(self.positions, position)), fault)
+
     def bad(self, index: int, fault: Fault) -> BadLine:
         """Return record `index` as one that has `fault`."""
         if self.open_end and index == len(self) - 1:

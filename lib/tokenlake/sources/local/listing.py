@@ -15,6 +15,7 @@ from tokenlake.sources.local.hashcache import HashCache
 from tokenlake.sources.local.hashing import FoundFile, Hasher, hash_files
 from tokenlake.sources.local.patterns import expand
 from tokenlake.sources.meter import Meter, OnProgress
+from tokenlake.sources.sniff import as_it_begins
 from tokenlake.storage.remote.allowed import INPUTS, entries_of
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _found(name: str, path: str) -> FoundFile:
 
 def _input_file(source: ResolvedSource, found: FoundFile, token: str, kinds: _Kinds) -> InputFile:
     format_, compression = kinds.of(found.name, "")
-    return InputFile(
+    file = InputFile(
         source=source.name,
         path=found.name,
         url=found.path,
@@ -156,6 +157,7 @@ def _input_file(source: ResolvedSource, found: FoundFile, token: str, kinds: _Ki
         file_id=file_id(source.name, found.name),
         text_mode=source.text_mode,
     )
+    return as_it_begins(file, {})
 
 
 @final

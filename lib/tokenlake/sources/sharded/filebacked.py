@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Literal, Self, Unpack, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources.formats import inner_extension
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.sharded.base import Numbered, ShardedDataSource, without_numbers
@@ -94,11 +93,11 @@ class JsonShardedSource(FileBacked):
         """List the files.
 
         Args:
-            jsonl: files have an object on every line; else they are arrays of objects. Files whose names end
-                in ``.jsonl`` or ``.ndjson`` always are lines.
+            jsonl: files have an object on every line; else the beginning of each tells whether it has, or is an
+                array of objects.
         """
         source = wanted_source("jsonl" if jsonl else "json", data_files, storage_options, **options)
-        self._shards = FileShards(source, [_by_name(file) for file in list_inputs(source, hashed=False)])
+        self._shards = FileShards(source, list_inputs(source, hashed=False))
 
 
 @final
@@ -198,11 +197,6 @@ class FilesShardedSource(FileBacked):
         """List the files."""
         source = wanted_source(None, data_files, storage_options, **options)
         self._shards = FileShards(source, list_inputs(source, hashed=False))
-
-
-def _by_name(file: InputFile) -> InputFile:
-    lines = inner_extension(file.path) in (".jsonl", ".ndjson")
-    return replace(file, format="jsonl") if lines else file
 
 
 def downloaded_first(files: list[InputFile], cache_dir: str | None = None) -> list[InputFile]:

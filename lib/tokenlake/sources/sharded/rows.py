@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from tokenlake.errors import BadRecordError
-from tokenlake.predicate.where import Predicate
 from tokenlake.sources.arrays import Int64s
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.blocks import count_lines
@@ -83,12 +81,8 @@ def counted(file: InputFile, source: ResolvedSource, enough: int) -> int:
 def _batches(file: InputFile, reading: Reading, start: Seek) -> Iterator[RowBatch]:
     # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
     source = replace(reading.source, on_bad_record="quarantine")
-    if not _positions_are_numbers(
-        file
-    ):  # `where` is applied here, or the numbers would be lost, or the field's name
-        source = replace(source, where=None)
     for part in start.parts:
-        yield from read_rows(part, source, reading.columns)
+        yield from read_rows(part, source, reading.columns, plain=source.content_field)
 
 
 def _positions_are_numbers(file: InputFile) -> bool:
@@ -101,7 +95,7 @@ def _numbers(file: InputFile, batch: RowBatch, number: int) -> tuple[Int64s, Int
     after = number + batch.rows_read + sum(batch.skipped.values())
     if _positions_are_numbers(file):
         return batch.positions, bad, after
-    places = np.sort(np.concatenate([batch.positions, bad]))
+    places = np.sort(np.concatenate([batch.positions, bad, batch.left_out]))
     return number + np.searchsorted(places, batch.positions), number + np.searchsorted(places, bad), after
 
 
@@ -112,7 +106,7 @@ def _judged(reading: Reading, batch: RowBatch, kept: Int64s, bad: Int64s, row: i
     if first_bad is not None:
         stop = int(bad[first_bad])
     at, end = np.searchsorted(kept, [row, stop]).tolist()
-    yield from _dicts(reading, batch, kept, range(at, end))
+    yield from _dicts(batch, kept, range(at, end))
     if first_bad is not None:
         raise _refused(reading, batch.bad[first_bad], batch.file, stop)
 
@@ -131,33 +125,15 @@ def _line(reading: Reading, record: BadRecord, file: InputFile) -> int | None:
         return count_lines(data, record.position) + 1
 
 
-def _dicts(reading: Reading, batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
+def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
     """Yield (number, row) for the rows at `places` of a batch, some at a time."""
-    rows = _named(reading, batch)
-    chosen = _chosen(reading, batch, rows, places)
     if batch.objects is not None:
-        for place in chosen.tolist():
+        for place in places:
             yield int(numbers[place]), batch.objects[place]
         return
+    rows = batch.rows
     step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * max(len(rows), 1) // max(rows.nbytes, 1)))
-    for first in range(0, len(chosen), step):
-        some = chosen[first : first + step]
-        near = rows.slice(int(some[0]), int(some[-1]) + 1 - int(some[0]))
-        if len(near) > len(some):
-            near = near.take(pa.array(some - some[0]))
-        yield from zip(numbers[some].tolist(), near.to_pylist(), strict=True)
-
-
-def _chosen(reading: Reading, batch: RowBatch, rows: pa.RecordBatch, places: range) -> Int64s:
-    if not reading.source.where or _positions_are_numbers(batch.file) or not len(places):
-        return np.arange(places.start, places.stop)
-    json = batch.file.format == "jsonl"
-    part = rows.slice(places.start, len(places))
-    mask = Predicate(reading.source.where).mask(part, missing_is_null=json)
-    return places.start + np.flatnonzero(mask)
-
-
-def _named(reading: Reading, batch: RowBatch) -> pa.RecordBatch:
-    if batch.file.format == "text" and batch.rows.num_columns == 1:
-        return batch.rows.rename_columns([reading.source.content_field])
-    return batch.rows
+    for first in range(places.start, places.stop, step):
+        some = slice(first, min(first + step, places.stop))
+        part = rows.slice(first, some.stop - first)
+        yield from zip(numbers[some].tolist(), part.to_pylist(), strict=True)

@@ -20,7 +20,7 @@ from tokenlake.sources.lineindex import BOM, LineIndex, index_lines
 from tokenlake.sources.parsed import BadLine, Parsed
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.stream import ByteStream
-from tokenlake.sources.textcheck import COLUMN, check_column, check_text
+from tokenlake.sources.textcheck import check_column, check_text
 from tokenlake.sources.want import Want
 
 _CHUNK: Final = 1 << 20
@@ -39,12 +39,12 @@ def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicat
         blocks = read_lines(read_blocks(part, data, want.max_record_bytes), want.max_record_bytes)
     else:
         blocks = iter([read_document(part, data, want.max_record_bytes)])
-    wanted = want.names((COLUMN,))
+    wanted = want.names((want.plain,))
     return (_with_column(block, want) for block in blocks) if wanted else blocks
 
 
 def _with_column(parsed: Parsed, want: Want) -> Parsed:
-    schema = pa.schema([(COLUMN, pa.large_string())])
+    schema = pa.schema([(want.plain, pa.large_string())])
     rows = _RECORD_BATCH.from_arrays([parsed.text], schema=schema)
     return replace(parsed, rows=Rows(rows), text=None if want.text is None else parsed.text)
 
@@ -109,6 +109,7 @@ def _lines(block: Block, max_record_bytes: int) -> Parsed:
         normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": lines.blank},
         bytes_read=block.bytes_read,
         lines=lines.count,
+        as_bad=lambda position, fault: _bad_line(block, lines, position, fault),
     )
 
 
@@ -133,9 +134,14 @@ def _bad_lines(
         if stop - start > max_record_bytes:
             fault = too_long(stop - start, max_record_bytes)
         if fault:
-            number = int(lines.numbers[index])
-            bad.append(BadLine(int(positions[index]), number, fault, block.data[start:stop][:RAW_LIMIT]))
+            bad.append(_bad_line(block, lines, int(positions[index]), fault))
     return bad
+
+
+def _bad_line(block: Block, lines: LineIndex, position: int, fault: Fault) -> BadLine:
+    index = int(np.searchsorted(lines.positions(block), position))
+    start, stop = int(lines.starts[index]), int(lines.stops[index])
+    return BadLine(position, int(lines.numbers[index]), fault, block.data[start:stop][:RAW_LIMIT])
 
 
 def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
@@ -154,6 +160,7 @@ def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
         normalized={"bom": int(skip > 0), "crlf": crlf, "blank_line": int(size == 0)},
         bytes_read=line.bytes_read,
         lines=1,
+        as_bad=lambda position, fault: BadLine(position, 0, fault, line.head),
     )
 
 
