@@ -228,6 +228,31 @@ def test_a_misspelt_field_of_text_is_told_with_the_near_one(
 # -- run
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
+    damage: str, capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    assert main(["run", str(config)]) == 0
+    shard = next((tmp_path / "store").rglob("data/*.parquet"))
+    original = shard.read_bytes()
+    shard.unlink()
+    if damage == "cut":
+        shard.write_bytes(original[:-1])
+    capsys.readouterr()
+    assert main(["run", str(config)]) == 3
+    captured = capsys.readouterr()
+    assert "already there" not in captured.out
+    assert (
+        f"{shard.name} is {'missing' if damage == 'missing' else f'{len(original) - 1} bytes long'}"
+        in captured.err
+    )
+    assert "`tokenlake repair small@v1` mends it" in captured.err
+    shard.unlink(missing_ok=True)
+    shard.write_bytes(original)
+    assert main(["run", str(config)]) == 0
+    assert "was already there" in capsys.readouterr().out
+
+
 def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_path: Path) -> None:
     assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
     captured = capsys.readouterr()
