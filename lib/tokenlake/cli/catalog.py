@@ -35,15 +35,15 @@ def ls(
     /,
     *,
     swept: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Also numbers whose builds gc removed.")
+        bool, Parameter(negative="", show_default=False, help="Also numbers that gc or rm removed.")
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """List the datasets of a store and their versions.
 
-    A version in progress has no figures yet: it exists for readers when it is committed. The number of a build that gc
-    removed stays taken.
+    A version in progress has no figures yet: it exists for readers when it is committed. The number of what gc
+    or rm removed stays taken.
     """
     catalog = Catalog(open_store(store_url(store)))
     names = catalog.datasets(swept=swept) if name is None else [name]
