@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,11 +27,14 @@ from tokenlake.build import session as session_module
 from tokenlake.build import unit as unit_module
 from tokenlake.build.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
 from tokenlake.build.job import EngineJob, UnitJob
+from tokenlake.build.planning.plan import make_plan
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runner import BuildResult, build_dataset, run_pending
 from tokenlake.build.session import BuildSession
 from tokenlake.build.workbench import Workbench
 from tokenlake.build.writing.sinks import check_boundaries
+from tokenlake.config import load_config
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
     AccountError,
     BadRecordError,
@@ -71,7 +76,7 @@ def texts(first: int, last: int) -> list[str]:
 
 
 def write_jsonl(path: Path, documents: list[str]) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
 
 
@@ -272,17 +277,110 @@ def test_splits_partition_the_documents_and_stay_when_data_is_added(config, tmp_
     assert parts[0].items() <= documents_of(second).items()
 
 
-def test_excluded_documents_are_left_out_and_only_their_unit_is_rebuilt(config, tmp_path, tokenizer_dir):
+@pytest.mark.parametrize("name", ["number", "text", "float", "path", "full", "file:", "name", "unsigned"])
+def test_excluded_documents_are_left_out_and_only_their_unit_is_rebuilt(
+    name, config, tmp_path, tokenizer_dir
+):
+    config["datasets"][0]["data_files"] = str(tmp_path / "in")
+    write_jsonl(tmp_path / "in" / "deep" / "b.jsonl", texts(34, 67))
     build_dataset(config, workers=1)
-    expected = expected_documents(config, tokenizer_dir)
-    gone = [key for key in expected if key[0] == file_id("s", "b.jsonl")][3:6]
-    takedown = tmp_path / "takedown.parquet"
-    pq.write_table(pa.table({"file": [f for f, _ in gone], "position": [p for _, p in gone]}), takedown)
-    config["datasets"][0]["exclude"] = str(takedown)
+    expected = documents_of(build_dataset(config, workers=1))
+    ours = file_id("s", "b.jsonl")
+    gone = sorted(key for key in expected if key[0] == ours)[3:6]
+    full = str(tmp_path / "in" / "b.jsonl")
+    told = {"number": ours, "text": str(ours), "float": float(ours), "path": "./b.jsonl", "full": full}
+    told |= {
+        "file:": f"file://{full}",
+        "name": "in/b.jsonl",
+        "unsigned": pa.scalar(ours % (1 << 64), pa.uint64()),
+    }
+    takedown(config, tmp_path, [(told[name], p) for _, p in gone])
     result = build_dataset(config, workers=1)
-    assert (result.version, result.units_reused, result.units_built) == (2, 2, 1)
+    assert (result.version, result.units_reused, result.units_built) == (2, 3, 1)
     assert documents_of(result) == {key: ids for key, ids in expected.items() if key not in gone}
     assert result.manifest.account.filtered == {"excluded": 3}
+    assert result.notes == ()
+
+
+def takedown(config: Config, folder: Path, entries: list[tuple[Any, Any]]) -> None:
+    path = folder / "takedown.parquet"
+    pq.write_table(pa.table({"file": [f for f, _ in entries], "position": [p for _, p in entries]}), path)
+    config["datasets"][0]["exclude"] = str(path)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "num_shards"])
+def test_one_excluded_document_rebuilds_its_part_of_a_file_alone(form, config, tmp_path):
+    path = tmp_path / "in" / "big" / ("x.parquet" if form == "parquet" else "x.jsonl")
+    write_jsonl(path, documents := texts(0, 400))
+    if form == "parquet":
+        pq.write_table(pa.table({"text": documents}), path, row_group_size=20)
+    config["datasets"][0]["data_files"] = str(path)
+    if form == "num_shards":
+        config["save"]["num_shards"] = 6
+    first = build_dataset(config, workers=1)
+    positions = sorted(position for _, position in documents_of(first))
+    takedown(config, tmp_path, [(path.name, positions[100])])
+    second = build_dataset(config, workers=1)
+    assert second.units_built == 1
+    assert second.units_reused == first.units_built - 1 > 3
+    assert sorted(position for _, position in documents_of(second)) == positions[:100] + positions[101:]
+
+
+@pytest.mark.parametrize(
+    ("entries", "note"),
+    [
+        ([("nowhere.jsonl", 0)], "row 0: file 'nowhere.jsonl' is no input file"),
+        (
+            [("a.jsonl", 3), ("a.jsonl", 10**6), ("a.jsonl", -1)],
+            "row 0: a.jsonl at 3: no line begins at this byte",
+        ),
+        ([(1.5, 0.0), (float("nan"), 0.0)], "row 0: file 1.5 is no input file"),
+        ([("a.jsonl", None)], "row 0: position None is no whole number"),
+        ([], None),
+    ],
+)
+def test_entries_of_exclude_that_match_nothing_are_told(entries, note, config, tmp_path):
+    if not entries:
+        takedown(config, tmp_path, entries)
+        assert build_dataset(config, workers=1).notes == ()
+        return
+    takedown(config, tmp_path, entries)
+    with pytest.raises(ConfigError, match=re.escape(note)):
+        build_dataset(config, workers=1)
+    takedown(config, tmp_path, [(str(f), p) for f, p in entries] + [("c.jsonl", 0.0)])
+    plan = make_plan(resolve(load_config(config)))
+    assert len(plan.notes) == len(entries)
+    result = build_dataset(config, workers=1)
+    assert result.manifest.account.filtered == {"excluded": 1}
+    assert result.notes == plan.notes
+    assert build_dataset(config, workers=1).notes == plan.notes
+
+
+def test_what_only_reading_can_tell_of_exclude_is_told_by_the_build(config, tmp_path):
+    (tmp_path / "in" / "z.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one"}\n{"text": "two"}\n'))
+    takedown(config, tmp_path, [("z.jsonl.gz", 1)])
+    with pytest.raises(ConfigError, match="matches no document"):
+        build_dataset(config, workers=1)
+    takedown(config, tmp_path, [("z.jsonl.gz", 1), ("z.jsonl.gz", 16)])
+    [note] = build_dataset(config, workers=1).notes
+    assert "1 of 2 entries left out no document" in note
+
+
+def test_an_ambiguous_name_in_exclude_is_an_error(config, tmp_path):
+    write_jsonl(tmp_path / "in" / "one" / "y.jsonl", texts(0, 2))
+    write_jsonl(tmp_path / "in" / "two" / "y.jsonl", texts(0, 2))
+    takedown(config, tmp_path, [("y.jsonl", 0)])
+    with pytest.raises(ConfigError, match=r"file 'y.jsonl' means .*one/y.jsonl, .*two/y.jsonl"):
+        build_dataset(config, workers=1)
+
+
+def test_sources_share_a_list(config, tmp_path, tokenizer_dir):
+    write_jsonl(tmp_path / "other" / "o.jsonl", texts(0, 5))
+    other = {"name": "o", "data_files": str(tmp_path / "other"), "tokenizer": str(tokenizer_dir)}
+    takedown(config, tmp_path, [("a.jsonl", 0)])
+    config["datasets"].append(other | {"exclude": config["datasets"][0]["exclude"]})
+    result = build_dataset(config, workers=1)
+    assert (result.manifest.account.filtered, result.notes) == ({"excluded": 1}, ())
 
 
 def test_an_empty_document_is_filtered_and_counted(config, tmp_path):

@@ -235,7 +235,12 @@ def test_what_is_found_is_the_same_in_every_format(tmp_path):
 def test_rows_with_a_text_stay_texts(tmp_path):
     tokenizer = write(speaking(MARKED_CHATML), tmp_path / "tokenizer")
     rows: list[dict[str, Any]] = [{"text": "hello", "messages": conversation(1)}]
-    for some in (rows, [{"messages": "no list"}], [{"other": []}], []):
+    for some in ([{"messages": "no list"}], [{"other": []}]):
+        with pytest.raises(
+            ConfigError, match="content_field: got 'text', but none of the first records has it"
+        ):
+            planned(config(tmp_path, tokenizer, some))
+    for some in (rows, []):
         (source,) = planned(config(tmp_path, tokenizer, some)).build.sources
         assert source.texts.is_plain
         assert source.texts.left_open == ()

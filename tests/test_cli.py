@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -13,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -218,7 +221,81 @@ def test_plan_estimates_and_writes_nothing(capsys: Output, config: Path, tmp_pat
     assert plan["estimate"]["files"] >= real.files
 
 
+@pytest.mark.parametrize("form", ["packed", "tokens", "padded"])
+@pytest.mark.parametrize("kind", ["same", "rare"])
+def test_a_plan_compresses_a_sample_to_foresee_the_size(
+    kind: str, form: str, capsys: Output, config: Path, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    """What texts repeat and what rows hold beside ids decides the size, so no constant can foresee it."""
+    path = tmp_path / f"{kind}.jsonl"
+    texts = ["a plain line of text " * 40 if kind == "same" else random_text(i) for i in range(2000)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = {"name_or_path": str(tokenizer_dir), "padding": form == "padded" and "max_length"}
+    source = {"name": kind, "data_files": str(path), "tokenizer": tokenizer | {"max_length": 256}}
+    pack = {"enabled": form == "packed", "seq_length": 512}
+    config.write_text(
+        yaml.safe_dump(yaml.safe_load(config.read_text()) | {"datasets": [source], "pack": pack})
+    )
+    expected = _json(capsys, "plan", str(config))["estimate"]["output_bytes"]
+    real = build_dataset(str(config), workers=1).manifest.totals.bytes
+    assert 0.66 < expected / real < 1.5
+
+
+def random_text(seed: int) -> str:
+    chosen = random.Random(seed)
+    return " ".join(
+        chosen.choice(["lake", "naïve", "return"]) + str(chosen.randrange(1000)) for _ in range(100)
+    )
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_misspelt_field_of_text_is_told_with_the_near_one(
+    command: str, form: str, capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    whole = yaml.safe_load(config.read_text())
+    table, path = pa.table({"id": [1, 2], "text": ["one", "two"]}), tmp_path / f"x.{form}"
+    if form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    elif form == "csv":
+        path.write_text("id,text\n1,one\n2,two\n")
+    else:
+        pq.write_table(table, path)
+    whole["datasets"] = [whole["datasets"][0] | {"data_files": str(path), "content_field": "txet"}]
+    config.write_text(yaml.safe_dump(whole))
+    assert main([command, str(config)]) == 2
+    told = capsys.readouterr().err
+    assert "content_field: got 'txet'" in told
+    assert "did you mean 'text'?" in told
+    assert "quarantine" not in told
+
+
 # -- run
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
+    damage: str, capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    assert main(["run", str(config)]) == 0
+    shard = next((tmp_path / "store").rglob("data/*.parquet"))
+    original = shard.read_bytes()
+    shard.unlink()
+    if damage == "cut":
+        shard.write_bytes(original[:-1])
+    capsys.readouterr()
+    assert main(["run", str(config)]) == 3
+    captured = capsys.readouterr()
+    assert "already there" not in captured.out
+    assert (
+        f"{shard.name} is {'missing' if damage == 'missing' else f'{len(original) - 1} bytes long'}"
+        in captured.err
+    )
+    assert "`tokenlake repair small@v1` mends it" in captured.err
+    shard.unlink(missing_ok=True)
+    shard.write_bytes(original)
+    assert main(["run", str(config)]) == 0
+    assert "was already there" in capsys.readouterr().out
 
 
 def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_swept_numbers_are_taken_but_not_listed(store: LocalStore, tmp_path: Pat
     with pytest.raises(NotFoundError, match="no dataset 'code'"):
         catalog.versions("code")
     assert catalog.versions("code", swept=True) == [VersionInfo(1, False, swept=True)]
-    with pytest.raises(NotFoundError, match=r"code@v1 .* was never finished, and gc removed it"):
+    with pytest.raises(NotFoundError, match=r"code@v1 .* was removed, by rm or as an unfinished build by gc"):
         catalog.resolve("code@v1")
     assert catalog.claim("code", A, {}) == ClaimResult(2, "new")
     assert catalog.claim("code", A, {}) == ClaimResult(2, "resumed")

@@ -120,7 +120,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         fingerprint=draw(HEX64),
         seq_length=draw(st.integers(1, 8192)) if packed else None,
         config=draw(JSON_OBJECT),
-        tokenizer=draw(JSON_OBJECT),
+        tokenizer=draw(st.dictionaries(TEXT, JSON_OBJECT, max_size=2)),
         files=tuple(draw(st.lists(shards(), max_size=3, unique_by=once("path")))),
         other_files={"README.md": FileEntry(bytes=draw(COUNT), sha256=draw(HEX64))},
         inputs=tuple(draw(st.lists(inputs(), max_size=3, unique_by=once("file_id")))),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokenlake.adapters.torch import torch_dataset, torch_rows
     from tokenlake.build.runner import BuildResult
     from tokenlake.catalog import Catalog
-    from tokenlake.collect import gc
+    from tokenlake.collect import gc, remove_version
     from tokenlake.config import (
         CacheStageConfig,
         DatasetConfig,
@@ -111,6 +111,7 @@ _HOME: Final = {
     "ColumnMapper": "tokenlake.discovery",
     "diff": "tokenlake.difference",
     "gc": "tokenlake.collect",
+    "remove_version": "tokenlake.collect",
     "DataLoader": "tokenlake.loader.loader",
     "Dataset": "tokenlake.loader.dataset",
     "LoaderRestore": "tokenlake.adapters.orbax",
@@ -308,6 +309,7 @@ __all__ = [
     "pack_pre_tokenized",
     "pretokenize",
     "push_to_hub",
+    "remove_version",
     "repair",
     "save_dataset",
     "save_iterator",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tokenlake.build.holding import publish_manifest, require_held
 from tokenlake.build.project import Project
+from tokenlake.catalog import Catalog
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.manifest import FileEntry, Manifest, UnitRecord
 from tokenlake.report.card import render_card
@@ -37,6 +38,32 @@ def commit_version(store: Store, project: Project, layout: Layout, records: Sequ
         # Files that gc deletes are missed in many ways; that they were swept says more.
         require_held(store, layout, project.plan.fingerprint)
         raise
+
+
+def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
+    """Return the manifest of a version that is there, its files by one listing, and of their sizes.
+
+    Raises:
+        IntegrityError: the manifest is damaged, or a file is missing or has another size.
+    """
+    manifest = catalog.manifest(layout.dataset, layout.version)
+    found = {layout.path(info.key): info.size for info in catalog.store.list(layout.prefix)}
+    # What was copied from elsewhere has no claim, and its bad records stayed there.
+    left_out = () if layout.path(layout.claim) in found else (f"{QUARANTINE}/",)
+    wanted = {part.path: part.bytes for part in manifest.files}
+    wanted |= {path: entry.bytes for path, entry in manifest.other_files.items()}
+    wrong = [
+        path for path, size in wanted.items() if found.get(path) != size and not path.startswith(left_out)
+    ]
+    if wrong:
+        name, size = f"{layout.dataset}@v{layout.version}", found.get(wrong[0])
+        was = "missing" if size is None else f"{size} bytes long, expected {wanted[wrong[0]]}"
+        raise IntegrityError(
+            f"{name} is committed, but {len(wrong)} of its {len(wanted)} files are missing or have another size; the "
+            f"first: {wrong[0]} is {was}. `tokenlake repair {name}` mends it",
+            file=layout.key(wrong[0]),
+        )
+    return manifest
 
 
 def _commit(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:

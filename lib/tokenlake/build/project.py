@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from tokenlake.account import Account
 from tokenlake.build.events import Watcher
 from tokenlake.build.pool import WorkerPool
 from tokenlake.build.runlog import RunLog
@@ -54,6 +55,9 @@ class AnyPlan(Protocol):
     def input_bytes(self) -> int: ...
     @property
     def source_bytes(self) -> Mapping[str, int]: ...
+    def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
+        """Return what the finished build did not find of what it was to leave out."""
+        ...
 
 
 class Work(Protocol):

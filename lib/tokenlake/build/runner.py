@@ -7,7 +7,7 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tokenlake.build.events import Step, UnitRetried, Watcher, ignore
@@ -37,6 +37,7 @@ class BuildResult:
         manifest: the committed manifest.
         units_built, units_resumed, units_reused: how the units came to be.
         seconds: wall time.
+        notes: entries of `exclude` that matched no document.
     """
 
     dataset: str
@@ -48,6 +49,7 @@ class BuildResult:
     units_resumed: int
     units_reused: int
     seconds: float
+    notes: tuple[str, ...] = ()
 
 
 def build_dataset(
@@ -74,16 +76,18 @@ def build_dataset(
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     whole = load_config(config)
-    steps, versions = first_steps(whole), dict[str, int]()
+    steps, versions, notes = first_steps(whole), dict[str, int](), tuple[str, ...]()
     if steps:
         foreseen(whole)
     with nullcontext(pool) if pool else WorkerPool(workers or available_cpus()) as pool:
         for source, step in steps.items():
             on_event(Step(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
-            versions[source] = _build(step, pool, on_event, retries).version
+            made = _build(step, pool, on_event, retries)
+            versions[source], notes = made.version, notes + made.notes
         if steps:
             on_event(Step(len(steps) + 1, len(steps) + 1, "the mixture"))
-        return _build(last_step(whole, versions), pool, on_event, retries)
+        last = _build(last_step(whole, versions), pool, on_event, retries)
+    return replace(last, notes=notes + last.notes)
 
 
 def _build(config: PipelineConfig, pool: WorkerPool, on_event: Watcher, retries: int) -> BuildResult:
@@ -175,6 +179,7 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
         units_resumed=resumed,
         units_reused=how.count("reused"),
         seconds=seconds,
+        notes=session.plan.missed(manifest.accounts),
     )
 
 

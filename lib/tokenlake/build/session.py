@@ -13,7 +13,7 @@ import time
 from typing import Any, Literal, Self, final
 
 from tokenlake.build.asked import Asked
-from tokenlake.build.commit import commit_version, publish_preamble
+from tokenlake.build.commit import commit_version, committed_manifest, publish_preamble
 from tokenlake.build.events import (
     Committed,
     Planned,
@@ -78,6 +78,7 @@ class BuildSession:
         self._layout = Layout(project.dataset, version)
         self._log = RunLog(store, self._layout)
         self.work = project.begin(project.store, self._layout, self._log, watcher)
+        self._manifest: Manifest | None = None
         self.found_committed = status == "committed"
 
     @classmethod
@@ -91,6 +92,7 @@ class BuildSession:
 
         Raises:
             ConfigError, SourceError, TokenizerError: the build cannot be planned.
+            IntegrityError: the version is there already, and not whole.
         """
         whole = load_config(config) if plan is None else None
         project = TextProject(plan) if plan is not None else plan_project(whole or config, on_event)
@@ -105,6 +107,7 @@ class BuildSession:
             # Killed right after its commit, a run leaves a temporary name; a store that is only read keeps it.
             with contextlib.suppress(StoreError):
                 store.sweep_temp(session._layout.prefix)
+            session._manifest = committed_manifest(session._catalog, session._layout)
         session._announce()
         return session
 
@@ -155,8 +158,8 @@ class BuildSession:
             TooManyBadRecordsError, AccountError: the version must not be.
             VersionConflictError: another writer committed something else.
         """
-        if self.status == "committed":
-            return self._catalog.manifest(self.dataset, self.version)
+        if self._manifest is not None:
+            return self._manifest
         missing = self.pending
         if missing:
             raise StoreError(
@@ -167,7 +170,7 @@ class BuildSession:
         self.work.judge()
         manifest = commit_version(self._store, self.project, self._layout, records)
         self._log.finish(self.how, self.project.commits())
-        self.status = "committed"
+        self.status, self._manifest = "committed", manifest
         self._emit(Committed(self.dataset, self.version))
         return manifest
 

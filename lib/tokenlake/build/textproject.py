@@ -61,6 +61,11 @@ class TextProject:
     ) -> Manifest:
         """Return the manifest; `records` of all units, in plan order."""
         build = self.plan.build
+        accounts = {
+            source.name: Account.total(record.account for record in records if record.source == source.name)
+            for source in build.sources
+        }
+        self.plan.missed(accounts)
         return Manifest(
             kind=build.kind,
             dataset=build.name,
@@ -77,12 +82,7 @@ class TextProject:
                 )
                 for file in self.plan.inputs
             ),
-            accounts={
-                source.name: Account.total(
-                    record.account for record in records if record.source == source.name
-                )
-                for source in build.sources
-            },
+            accounts=accounts,
             produced_by=produced_by(),
         )
 
@@ -142,8 +142,6 @@ class TextWork:
         plan = self._plan
         unit, build = plan.units[index], plan.build
         tokenizer = plan.tokenizers[unit.source]
-        files = {part.file.file_id for part in unit.ranges}
-        excluded = plan.excluded[unit.source]
         return UnitJob(
             store=self._store,
             dataset=self._layout.dataset,
@@ -160,7 +158,7 @@ class TextWork:
             pad_id=tokenizer.pad_id,
             append_eos=tokenizer.append_eos,
             max_shard_size=build.max_shard_size,
-            excluded={file: excluded[file] for file in files & excluded.keys()},
+            excluded=unit.excluded,
             bad_budget=self._budget.most_in_one_unit(unit),
             loss_mask=build.loss_mask,
             attention_mask=build.attention_mask,

@@ -255,7 +255,7 @@ class Catalog:
         if VersionInfo(version, False) in infos:
             state = "is not committed; run its build again: it resumes"
         elif VersionInfo(version, False, swept=True) in infos:
-            state = "was never finished, and gc removed it; run its build again: it makes a new version"
+            state = "was removed, by rm or as an unfinished build by gc; its build makes a new version"
         raise NotFoundError(
             f"{dataset}@v{version} in {self.store.url} {state}. There are: {self._describe(dataset)}.",
             dataset=dataset,

@@ -45,6 +45,7 @@ _COMMANDS = {
     "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
     "repair": ("repair:repair", _STORE, "Mend what is damaged in a version, byte for byte."),
     "gc": ("gc:gc", _STORE, "Remove what no version and no build needs: temporary files, abandoned builds."),
+    "rm": ("rm:rm", _STORE, "Remove a version that no tag and no other version needs."),
     "push": ("push:push", _STORE, "Upload a version to the Hugging Face Hub, private by default."),
     "peek": ("peek:peek", _LOOK, "Decode a few sequences, with segment boundaries and provenance."),
     "explain": ("explain:explain", _LOOK, "List the documents of a batch, or the batches of a document."),

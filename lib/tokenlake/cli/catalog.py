@@ -39,7 +39,7 @@ def ls(
     /,
     *,
     swept: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Also numbers whose builds gc removed.")
+        bool, Parameter(negative="", show_default=False, help="Also numbers that gc or rm removed.")
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
@@ -48,7 +48,7 @@ def ls(
 
     A version that is being built has no figures yet: it exists for readers when it is committed. It is running where
     something changed in the last ten minutes, failed where its last run left word why, else idle; run its build again
-    to resume it. The number of a build that gc removed stays taken.
+    to resume it. The number of what gc or rm removed stays taken.
     """
     catalog = Catalog(open_store(store_url(store)))
     names = catalog.datasets(swept=swept) if name is None else [name]

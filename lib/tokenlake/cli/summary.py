@@ -48,6 +48,7 @@ def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
         "totals": manifest.totals.to_json(),
         "account": manifest.account.to_json(),
         "fingerprint": manifest.fingerprint,
+        "notes": list(result.notes),
         **({} if manifest.mixture is None else {"mixture": mixture_table(manifest.mixture).records()}),
     }
 
@@ -97,7 +98,7 @@ def _print(result: BuildResult, tallies: Sequence[Tally]) -> None:
         print_tables([mixture_table(manifest.mixture)])
         console.print()
     print_tables([account_table(manifest)])
-    if notes := remarks(manifest.account):
+    if notes := [*remarks(manifest.account), *result.notes]:
         console.print()
         print_tables([Table((label("note", ""),), tuple((line,) for line in notes), "Notes")])
     console.print()

@@ -2,6 +2,17 @@
 
 from tokenlake.collect.collecting import collect, gc
 from tokenlake.collect.durations import parse_duration
+from tokenlake.collect.removal import Removal, remove_version
 from tokenlake.collect.report import GcReport, Kept, Removed, Swept
 
-__all__ = ["GcReport", "Kept", "Removed", "Swept", "collect", "gc", "parse_duration"]
+__all__ = [
+    "GcReport",
+    "Kept",
+    "Removal",
+    "Removed",
+    "Swept",
+    "collect",
+    "gc",
+    "parse_duration",
+    "remove_version",
+]

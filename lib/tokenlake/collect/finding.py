@@ -7,7 +7,7 @@ last. An object whose storage does not say when it changed counts as changed now
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
@@ -104,12 +104,19 @@ def judge(store: Store, layout: Layout, leftovers: Iterable[Leftover], clock: Cl
     return [] if alive else [Empty(layout)]
 
 
+def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None) -> Abandoned:
+    """Return what is left of a number whose manifest never will be, or no longer is."""
+    if objects is None:
+        objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
+    found = _claim_bytes(store, layout)
+    return _abandoned(layout, "swept", found, _read_claim(found, layout), objects)
+
+
 def _judge_committed(
     store: Store, layout: Layout, objects: dict[str, ObjectInfo], clock: Clock
 ) -> list[Finding]:
     if is_closing_note(store.read(layout.manifest), layout):
-        found = _claim_bytes(store, layout)
-        return _swept(store, _abandoned(layout, "swept", found, _read_claim(found, layout), objects))
+        return _swept(store, closed(store, layout, objects))
     try:
         manifest = Catalog(store).manifest(layout.dataset, layout.version)
         manifest.check(layout.manifest)
@@ -163,7 +170,7 @@ def _swept(store: Store, found: Abandoned) -> list[Finding]:
 
 
 def _abandoned(
-    layout: Layout, was: WasState, data: bytes | None, claim: Claim | None, objects: dict[str, ObjectInfo]
+    layout: Layout, was: WasState, data: bytes | None, claim: Claim | None, objects: Mapping[str, ObjectInfo]
 ) -> Abandoned:
     # The ledger first: as long as there is a record, its files are there, for who reuses them just now.
     paths = sorted(objects, key=lambda path: (not path.startswith(f"{LEDGER}/"), path))

@@ -192,7 +192,7 @@ class DatasetConfig(Section):
     """See `source.splits`; null inherits it."""
 
     exclude: Path | None = None
-    """Parquet file of documents to leave out (takedowns): columns file: int64, position: int64."""
+    """Parquet of documents to leave out (takedowns): columns `file` (path, URL, name or identity) and `position`."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

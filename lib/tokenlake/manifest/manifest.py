@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, Self, cast, final
@@ -21,6 +22,7 @@ from tokenlake.storage.layout import CLAIM, DATA, MANIFEST, RUNS
 
 Kind = Literal["packed", "tokens", "preference"]
 _KIND: Final = re.compile("packed|tokens|preference")
+_FOLDER: Final = re.compile("([0-9a-f]{16})?")
 
 
 @final
@@ -155,8 +157,8 @@ class Manifest:
             version=fields.count("version", low=1),
             fingerprint=fields.text("fingerprint", SHA256),
             seq_length=fields.optional_count("seq_length", low=1),
-            config=fields.json_object("config"),
-            tokenizer=fields.json_object("tokenizer"),
+            config=_config(fields),
+            tokenizer=_tokenizers(fields),
             files=ShardEntry.read_all(fields, "files"),
             other_files=FileEntry.read_all(fields, "other_files"),
             inputs=InputFileEntry.read_all(fields, "inputs"),
@@ -228,3 +230,46 @@ class Manifest:
         for key, value in self._derived().items():
             fields.follows(key, value)
         fields.end()
+
+
+def _config(fields: Fields) -> dict[str, Any]:
+    """Read the configuration; what readers look for in it has the form that they rely on."""
+    config = fields.child("config")
+    if "build" in config.value:
+        build = config.child("build")
+        for key in ("pack", "around"):
+            _ = build.optional_child(key) if key in build.value else None
+        for index, pair in enumerate(build.plain_list("kept") if "kept" in build.value else ()):
+            if not (
+                isinstance(pair, list) and [type(each) for each in cast("list[Any]", pair)] == [str, str]
+            ):
+                build.fail(f"kept[{index}]", "a name and a type", pair)
+    for source in config.named_children("sources").values() if "sources" in config.value else ():
+        for key in ("texts", "tokenizer"):
+            part = source.child(key) if key in source.value else None
+            _ = part.optional_child("preference") if part and "preference" in part.value else None
+    return config.value
+
+
+def _tokenizers(fields: Fields) -> dict[str, Any]:
+    """Read what is said of the tokenizers; a fact that readers use has its form."""
+    for facts in fields.named_children("tokenizer").values():
+        for key in facts.value.keys() & _FACTS.keys():
+            _FACTS[key](facts, key)
+    return fields.json_object("tokenizer")
+
+
+def _optional_ids(facts: Fields, key: str) -> tuple[int, ...]:
+    return () if facts.value[key] is None else facts.count_list(key)
+
+
+_FACTS: Final[dict[str, Callable[[Fields, str], object]]] = {
+    "files": lambda facts, key: facts.texts(key, SHA256),
+    "folder": lambda facts, key: facts.text(key, _FOLDER),
+    "probe": lambda facts, key: facts.text(key),
+    "prefix": _optional_ids,
+    "suffix": _optional_ids,
+    "vocab_size": lambda facts, key: facts.count(key),
+    "eos_id": lambda facts, key: facts.signed(key),
+    "pad_id": lambda facts, key: facts.signed(key),
+}

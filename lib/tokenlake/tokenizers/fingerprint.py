@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tokenlake.errors import TokenizerError
@@ -52,6 +53,25 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
 def identity(description: dict[str, Any]) -> dict[str, Any]:
     """Return the part of :func:`describe` that is identity."""
     return {key: value for key, value in description.items() if key not in ("name", "revision")}
+
+
+def special_ids(
+    files: TokenizerFiles, suffix: Sequence[int] | None, eos: int | None, pad: int | None
+) -> dict[str, Any]:
+    """Return ``eos_id`` and ``pad_id`` of a build, -1 for none, and whether packing must ``append_eos``.
+
+    Args:
+        suffix: what the post-processor puts after a document; None where it is not to.
+        eos, pad: what the configuration asks for; else they are the tokenizer's, and EOS is for padding, too.
+    """
+    eos = files.eos_id if eos is None else eos
+    eos = -1 if eos is None else eos
+    pad = files.pad_id if pad is None else pad
+    return {
+        "eos_id": eos,
+        "pad_id": eos if pad is None else pad,
+        "append_eos": not suffix or suffix[-1] != eos,
+    }
 
 
 def _probe(reference: Reference) -> list[list[int]]:

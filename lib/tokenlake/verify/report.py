@@ -20,6 +20,7 @@ What is wrong though all bytes are those that the manifest's hashes are of; no c
 ``nulls``, ``provenance``, ``segment lengths``, ``ids``, names of columns: rows that cannot be.
 ``account``, ``account of SOURCE``, ``rows of the mixture``: do not close, or are not the sum of the ledger's.
 ``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each other.
+``config``, ``tokenizer``, ``tokenizer of SOURCE``: not what ``config.yaml`` and ``tokenizer/`` say, or do.
 ``parent NAME``, ``mixture source NAME``: a version that this one was made from is another one by now.
 ``tag``: a tag was set when the version was another one, or it is of a version that is gone.
 """

@@ -40,7 +40,8 @@ def verify(
 
     Always: manifest (seal, shape, account, and of a mixture its order), parents that are there, ledger, claim, tags,
     missing and unlisted files, size and sha256 of every file, Parquet footers. With ``deep`` also: page checksums,
-    nulls, counts of rows, tokens and documents, segment lengths, provenance, logical hashes. What is wrong with
+    nulls, counts of rows, tokens and documents, segment lengths, provenance, logical hashes; and, with the extra `etl`,
+    what the manifest states of configuration and tokenizers (:mod:`tokenlake.verify.origins`). What is wrong with
     whole files is found in the bytes that the store gives: what it caches for readers is not looked at.
 
     Args:
@@ -88,7 +89,7 @@ class _Verification:
         expected = self._expected(ledger.records or [])
         if self._is_copy():
             expected = {path: entry for path, entry in expected.items() if self._is_here(path)}
-        problems += self._account() + self._claim()
+        problems += self._account() + self._claim() + (self._origins() if self.deep else [])
         problems += parent_problems(self.store, self.manifest)
         if self.store.can_list:
             problems += self._listings(expected)
@@ -153,6 +154,13 @@ class _Verification:
         if claim is None or claim.fingerprint == self.manifest.fingerprint:
             return []
         return [Problem(CLAIM, "fingerprint", self.manifest.fingerprint, claim.fingerprint)]
+
+    def _origins(self) -> list[Problem]:
+        try:
+            from tokenlake.verify.origins import origin_problems
+        except ImportError:  # a trainer's installation has neither tokenizers nor YAML
+            return []
+        return origin_problems(self.store, self.layout, self.manifest)
 
     def _listings(self, expected: dict[str, FileEntry | ShardEntry]) -> list[Problem]:
         """What the store has and the manifest does not know, and the tags."""

@@ -1,26 +1,35 @@
 """What a plan will come to, from a small sample of its inputs.
 
-A few places of each source are read and tokenized by the reference; their tokens and documents per input
-byte are taken for the whole. Nothing is written, and the answer is the same every time.
+A few places of each source are read, and what they hold is built as a unit would build it, by the reference and in
+a temporary folder; their tokens and documents per input byte, and their bytes on disk per token, are taken for the
+whole. Nothing is written to the store, and the answer is the same every time.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
+from tempfile import TemporaryDirectory
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.build.documents import Documents
+from tokenlake.build.events import ignore
 from tokenlake.build.planning.plan import Plan
-from tokenlake.build.recipe import Recipe, open_recipe, special_mode
+from tokenlake.build.recipe import Prepared, Recipe, open_recipe, special_mode
+from tokenlake.build.runlog import RunLog
+from tokenlake.build.textproject import TextWork
+from tokenlake.build.unit import Unit
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
+from tokenlake.manifest import UnitRecord
 from tokenlake.preferences import text_weights
 from tokenlake.sources.ranges import FileRange
+from tokenlake.storage import Layout, StoreAddress, open_store
 from tokenlake.tokenizers import Encoder
 
 Floats = npt.NDArray[np.float64]
@@ -30,8 +39,6 @@ _READ_BYTES: Final = 64 << 20  # of input that may be read for it
 _SAMPLE_BYTES: Final = 1 << 20  # of text that is tokenized
 _LEAST_BYTES: Final = 16 << 10  # and at one place
 _MOST_BATCHES: Final = 4  # read at one place
-# zstd on real token ids: 5 to 6 bits each, provenance included
-_STORED_BYTES_PER_TOKEN: Final = 0.7
 
 
 @final
@@ -82,7 +89,7 @@ def total(estimates: dict[str, Estimate]) -> Estimate:
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     ranges = [part for unit in plan.units if unit.source == source.name for part in unit.ranges]
     units = [unit for unit in plan.units if unit.source == source.name]
-    documents = tokens = rows = long = dropped = 0.0
+    documents = tokens = rows = long = dropped = stored = 0.0
     for alike in _alike(ranges):
         sample = _sample(plan, source, alike)
         weight = sum(part.weight for part in alike)
@@ -92,9 +99,10 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
         long += some * sample.counted.long
         tokens += sample.counted.tokens * weight
         dropped += sample.counted.dropped * weight
+        stored += sample.counted.tokens * weight * sample.stored
     pack = plan.build.pack
     sequences = math.ceil(tokens / pack.seq_length) if pack else round(rows)
-    output = math.ceil(tokens * _STORED_BYTES_PER_TOKEN)
+    output = math.ceil(stored)
     files = sum(unit.files or 1 for unit in units) * len(source.splits)
     if any(unit.files is None for unit in units):
         files += output // plan.build.max_shard_size
@@ -127,6 +135,7 @@ class _Sample:
 
     documents_per_range: float = 0.0
     counted: _Counted = _Counted()
+    stored: float = 0.0  # bytes on disk per id that is written
 
 
 def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sample:
@@ -134,57 +143,108 @@ def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sam
     recipe = open_recipe(replace(source, on_bad_record="quarantine"), plan.tokenizers[source.name].files)
     places = [(part, _beginning_of(part, recipe)) for part in _spread(ranges)]
     read = sum(place.bytes_read for _, place in places)
-    texts = [text for _, place in places for text in place.texts if len(text)]
-    if not read or not texts:
+    found = [batch for _, place in places for batch in place.batches if len(batch.documents)]
+    if not read or not found:
         return _Sample()
     # a range that is longer than its beginning holds more of the same
     documents = sum(place.documents * part.weight / max(place.bytes_read, 1) for part, place in places)
-    return _Sample(documents / len(places), _count_ids(plan, source, recipe, texts, read))
+    encoder = Encoder(
+        plan.tokenizers[source.name].files,
+        engine="tokenizers",
+        special_tokens_in_text=special_mode(source.tokenizer, recipe),
+        add_special_tokens=source.tokenizer.add_special_tokens,
+    )
+    built = _built(plan, source, recipe, encoder, found)
+    tokens = sum(part.tokens for part in built.parts)
+    stored = sum(part.bytes for part in built.parts) / tokens if tokens else 0.0
+    return _Sample(documents / len(places), _count_ids(plan, source, encoder, built, found, read), stored)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The beginning of a range: its texts and how much of the range they are."""
+    """The beginning of a range: its documents and how much of the range they are."""
 
-    texts: list[pa.LargeStringArray]
+    batches: list[Prepared]
     bytes_read: int
     documents: int
 
 
 def _beginning_of(part: FileRange, recipe: Recipe) -> _Place:
     """Read batches until one says how much input it took: some formats read ahead, or begin with what is left out."""
-    texts: list[pa.LargeStringArray] = []
+    batches: list[Prepared] = []
     read = documents = 0
     for batch in islice(recipe.read(part), _MOST_BATCHES):
-        texts.append(batch.documents.text)
+        batches.append(batch)
         read += batch.bytes_read
         documents += len(batch.documents)
         if read and len(batch.documents):
             break
-    return _Place(texts, read, documents)
+    return _Place(batches, read, documents)
+
+
+def _built(
+    plan: Plan, source: ResolvedSource, recipe: Recipe, encoder: Encoder, found: Sequence[Prepared]
+) -> UnitRecord:
+    """Build a part of what was found, as a unit does."""
+    first = next(unit for unit in plan.units if unit.source == source.name)
+    layout = Layout(plan.build.name, 1)
+    with TemporaryDirectory(prefix="tokenlake-plan-") as folder:
+        address = StoreAddress(folder)
+        store = open_store(address)
+        job = TextWork(plan, address, layout, RunLog(store, layout), ignore).job_with(
+            first.index, "tokenizers"
+        )
+        job = replace(
+            job,
+            source=replace(job.source, on_bad_record="quarantine"),
+            ranges=job.ranges[:1],
+            excluded={},
+            files=None,
+            bad_budget=sum(len(batch.documents) for batch in found),
+        )
+        return Unit(job, store, encoder, _Found(recipe, found), lambda _: None).build()
+
+
+@final
+class _Found:
+    """A recipe's beginnings, read already; each of them is cut to a share of the sample."""
+
+    def __init__(self, recipe: Recipe, found: Sequence[Prepared]) -> None:
+        self._recipe, self._found = recipe, found
+        self._share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(found))
+
+    @property
+    def rendered(self) -> bool:
+        return self._recipe.rendered
+
+    @property
+    def control_tokens(self) -> bool:
+        return self._recipe.control_tokens
+
+    def read(self, part: FileRange) -> Iterator[Prepared]:
+        for batch in self._found:
+            some = _beginning(batch.documents, self._share)
+            rows = len(some) if some.extra is None else int((~some.extra).sum())
+            yield Prepared(documents=some, file=batch.file, rows_read=rows, bytes_read=0)
 
 
 def _count_ids(
-    plan: Plan, source: ResolvedSource, recipe: Recipe, texts: list[pa.LargeStringArray], read: int
+    plan: Plan,
+    source: ResolvedSource,
+    encoder: Encoder,
+    built: UnitRecord,
+    found: Sequence[Prepared],
+    read: int,
 ) -> _Counted:
-    """About how many ids the texts come to: a part of each is encoded, the rest counted by its bytes.
+    """About how many ids documents come to: a part of them is built, the rest counted by its bytes.
 
     Args:
-        read: bytes of input that the texts took.
+        read: bytes of input that the documents took.
     """
     planned, options = plan.tokenizers[source.name], source.tokenizer
-    encoder = Encoder(
-        planned.files,
-        engine="tokenizers",
-        special_tokens_in_text=special_mode(options, recipe),
-        add_special_tokens=options.add_special_tokens,
-    )
-    share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(texts))
-    beginnings = pa.concat_arrays([_beginning(text, share) for text in texts])
-    encoded = len(encoder.encode(beginnings).ids)
-    per_byte = encoded / max(1, pc.sum(pc.binary_length(beginnings)).as_py())
-    lengths = np.concatenate([np.asarray(pc.binary_length(text)) for text in texts]) * per_byte
+    per_byte = built.account.tokens / max(1, built.account.text_bytes)
+    lengths: Floats = np.concatenate([batch.documents.text_sizes for batch in found]) * np.float64(per_byte)
     around = len(encoder.prefix) + len(encoder.suffix)
     if source.texts.preference is not None:
         weights = np.array(text_weights(source.texts.preference.method), np.float64)
@@ -245,8 +305,8 @@ def _spread(ranges: list[FileRange]) -> list[FileRange]:
     return ranges[:: math.ceil(len(ranges) / places)]
 
 
-def _beginning(text: pa.LargeStringArray, most: int) -> pa.LargeStringArray:
-    """The first texts up to a size, each cut to it."""
-    sizes = np.cumsum(np.asarray(pc.binary_length(text)))
-    count = max(1, int(np.searchsorted(sizes, most, side="right")))
-    return pc.utf8_slice_codeunits(text.slice(0, count), 0, most)
+def _beginning(documents: Documents, most: int) -> Documents:
+    """The first documents up to a size; a plain text is cut to it."""
+    sizes = np.cumsum(documents.text_sizes.reshape(len(documents), -1).sum(axis=1))
+    some = documents.slice(0, max(1, int(np.searchsorted(sizes, most, side="right"))))
+    return some if some.spans is not None else replace(some, text=pc.utf8_slice_codeunits(some.text, 0, most))

@@ -5,12 +5,13 @@ Planning reads inputs (their hashes, their footers) and tokenizers; it writes no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeAlias
 
+from tokenlake.account import Account
 from tokenlake.build.events import Listed, Planning, Watcher, ignore
-from tokenlake.build.planning.excluded import load_excluded
+from tokenlake.build.planning.excluded import Exclusion, Positions, match_exclusions, of_unit
 from tokenlake.build.planning.keptplan import kept_sources, notes_on_kept
 from tokenlake.build.planning.notes import notes_on, notes_on_files
 from tokenlake.build.planning.plannedtokenizers import PlannedTokenizer, check_room, padded, plan_tokenizers
@@ -47,7 +48,7 @@ class Plan:
         inputs: every input file, sources in configuration order, paths sorted.
         units: the work, in the order of the dataset's rows.
         tokenizers: per source name.
-        excluded: per source name, file id to positions left out.
+        exclusions: the lists of documents to leave out.
         fingerprint: identity of the version.
         notes: what a user should know before running.
     """
@@ -56,7 +57,7 @@ class Plan:
     inputs: tuple[InputFile, ...]
     units: tuple[WorkUnit, ...]
     tokenizers: dict[str, PlannedTokenizer]
-    excluded: dict[str, dict[int, list[int]]]
+    exclusions: tuple[Exclusion, ...]
     fingerprint: str
     notes: tuple[str, ...]
 
@@ -75,6 +76,14 @@ class Plan:
     def source(self, name: str) -> ResolvedSource:
         return next(source for source in self.build.sources if source.name == name)
 
+    def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
+        """What a finished build says of documents that were to be left out and were not there.
+
+        Raises:
+            ConfigError: a list left nothing out.
+        """
+        return tuple(line for each in self.exclusions for line in [*each.notes(), *each.missed(accounts)])
+
 
 def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | None = None) -> Plan:
     """Plan a build.
@@ -83,8 +92,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | 
         only: as if no other files were there; sources with a limit of rows keep what they find.
 
     Raises:
-        ConfigError: `where` is no predicate, no EOS id, or an `exclude` file without the columns ``file`` and
-            ``position``.
+        ConfigError: `where` is no predicate, no EOS id, or an `exclude` list that cannot be read or matches nothing.
         SourceError: a path or glob matches nothing, or an input cannot be read.
         TokenizerError: a tokenizer cannot be loaded.
     """
@@ -94,7 +102,6 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | 
     inputs: list[InputFile] = []
     ranges: list[list[list[FileRange]]] = []
     sources: list[ResolvedSource] = []
-    excluded: dict[str, dict[int, list[int]]] = {}
     notes: list[str] = []
     for source in build.sources:
         files, parts = _read_listing(build, source, on_event, only)
@@ -107,19 +114,23 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | 
         inputs += files
         ranges.append(parts)
         sources.append(settled)
-        excluded[source.name] = load_excluded(source, files)
         notes += notes_on(source, files, build.unit_size) + found
     build = replace(build, sources=kept_sources(sources, ranges))
     notes += notes_on_kept(build)
+    names = [source.name for source in build.sources]
+    exclusions = match_exclusions(build.sources, dict(zip(names, ranges, strict=True)), build.hash_threads)
+    notes += [line for each in exclusions for line in each.notes()]
+    excluded = {name: found for each in exclusions for name, found in each.positions.items()}
     units: list[WorkUnit] = []
     for source, parts, files in zip(sources, ranges, _shares(build, ranges), strict=True):
         base = unit_identity(build, source, tokenizers[source.name])
-        first = len(units)
+        first, passed = len(units), dict[int, int | None]()
         for group, number in _groups(build, source, parts, files):
-            units.append(_unit(len(units), source, group, base, excluded[source.name], number))
+            mine = of_unit(group, excluded.get(source.name, {}), passed)
+            units.append(_unit(len(units), source, group, base, mine, number))
         notes += notes_on_files(source, files, units[first:])
     digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
-    return Plan(build, tuple(inputs), tuple(units), tokenizers, excluded, digest, tuple(notes))
+    return Plan(build, tuple(inputs), tuple(units), tokenizers, exclusions, digest, tuple(notes))
 
 
 def _shares(build: ResolvedBuild, ranges: list[list[list[FileRange]]]) -> list[int | None]:
@@ -207,13 +218,10 @@ def _unit(
     source: ResolvedSource,
     ranges: tuple[FileRange, ...],
     base: dict[str, Any],
-    excluded: dict[int, list[int]],
+    excluded: Positions,
     files: int | None,
 ) -> WorkUnit:
-    # Only what is excluded from this unit's own files counts: a takedown leaves the other units alone.
-    mine = {
-        str(file): excluded[file] for file in sorted({part.file.file_id for part in ranges} & excluded.keys())
-    }
+    mine = {str(file): positions for file, positions in excluded.items()}
     dealt = {} if files is None else {"files": files}
     digest = fingerprint(base | {"ranges": range_identity(ranges), "excluded": mine} | dealt)
-    return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest, files)
+    return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest, excluded, files)

@@ -8,6 +8,7 @@ from typing import Any
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.tokenizers import TokenizerFiles, describe, load_tokenizer
+from tokenlake.tokenizers.fingerprint import special_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +70,24 @@ def _resolve_ids(
 ) -> PlannedTokenizer:
     """EOS and pad as DESIGN rules: configuration, then tokenizer; pad falls back to EOS."""
     asked = build.pack
-    eos = asked.eos_token_id if asked and asked.eos_token_id is not None else files.eos_id
-    if eos is None and asked:
+    suffix = facts["suffix"] if add_special_tokens else None
+    ids = special_ids(
+        files, suffix, asked.eos_token_id if asked else None, asked.pad_token_id if asked else None
+    )
+    eos, pad = ids["eos_id"], ids["pad_id"]
+    if asked and asked.eos_token_id is None and eos < 0:
         raise ConfigError(
             f"tokenizer {files.name!r} names no EOS token and pack.eos_token_id is not set; packing needs one to "
             "mark where documents end: set pack.eos_token_id",
             tokenizer=files.name,
         )
-    pad = asked.pad_token_id if asked and asked.pad_token_id is not None else files.pad_id
-    eos = -1 if eos is None else eos
-    pad = eos if pad is None else pad
     for name, value in (("eos_token_id", eos), ("pad_token_id", pad)):
         if asked and not 0 <= value < files.vocab_size:
             raise ConfigError(
                 f"pack.{name} is {value}, but tokenizer {files.name!r} has ids 0 to {files.vocab_size - 1}",
                 tokenizer=files.name,
             )
-    suffix = tuple(facts["suffix"] or ()) if add_special_tokens else ()
-    return PlannedTokenizer(files, facts, eos, pad, append_eos=not suffix or suffix[-1] != eos)
+    return PlannedTokenizer(files, facts, **ids)
 
 
 def padded(source: ResolvedSource, planned: PlannedTokenizer) -> ResolvedSource:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any, Final
 
 from tokenlake.build.planning.settleprompt import check_prompt
+from tokenlake.config.near import did_you_mean
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.resolved_texts import MESSAGES_FIELDS, ResolvedChat, ResolvedTexts
 from tokenlake.errors import ConfigError, TokenlakeError
@@ -21,6 +23,9 @@ from tokenlake.transforms.preference.settling import settled_preference
 
 _WITHOUT_MESSAGES: Final = ("text", "csv", "tsv")
 """Formats whose records hold no lists."""
+_FILES: Final = 8  # whose first records are looked at
+_RECORDS: Final = 1000  # of each: those that `where` leaves out may come first
+_SHOWN: Final = 20  # names of fields in a message
 
 
 def settle(
@@ -50,6 +55,7 @@ def settle(
             source = replace(source, texts=_with_template(texts, tokenizer))
         if source.texts.prompt is not None:
             check_prompt(source, source.texts.prompt, files, tokenizer, eos_id)
+        _require_text(source, files)
     except ConfigError as error:
         raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
     return replace(source, texts=replace(source.texts, left_open=())), notes
@@ -112,6 +118,37 @@ def _found_messages(source: ResolvedSource, files: Sequence[InputFile]) -> str |
     if not len(rows) or any(isinstance(value, str) for value in rows.values(source.content_field)):
         return None
     return next((field for field in MESSAGES_FIELDS if _holds_turns(rows.values(field))), None)
+
+
+def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
+    """Raise ConfigError where the text is a field that none of the first records has."""
+    field = source.content_field
+    if not source.texts.is_plain or any(file.format == "text" for file in files):
+        return
+    seen: dict[str, None] = {}
+    for file in files[:_FILES]:
+        names = _field_names(source, file)
+        if field in names or field.split(".", 1)[0] in names:
+            return
+        seen.update(dict.fromkeys(names))
+    if seen:
+        raise ConfigError(
+            f"content_field: got {field!r}, but none of the first records has it; their fields are "
+            f"{', '.join(islice(seen, _SHOWN))}{did_you_mean(field, seen)}",
+            source=source.name,
+            field=field,
+        )
+
+
+def _field_names(source: ResolvedSource, file: InputFile) -> Sequence[str]:
+    if file.format in ("parquet", "arrow"):
+        return sorted(columns_of_files(source, [file])[0])
+    rows = first_rows(source, [file], _RECORDS)
+    return (
+        list(dict.fromkeys(chain.from_iterable(rows.objects)))
+        if rows.has_objects
+        else rows.columns.schema.names
+    )
 
 
 def _changed(source: ResolvedSource, rows: Rows) -> Rows:

@@ -33,6 +33,7 @@ class WorkUnit:
         ranges: the parts of input files to read, in order.
         bytes: input bytes, for progress and scheduling.
         fingerprint: identity of the unit: equal fingerprints give equal bytes (sha256 hex).
+        excluded: file id to the positions that are left out of these ranges.
         files: exactly so many files for each split; None: as many as their size makes.
     """
 
@@ -41,6 +42,7 @@ class WorkUnit:
     ranges: tuple[FileRange, ...]
     bytes: int
     fingerprint: str
+    excluded: dict[int, list[int]]
     files: int | None = None
 
 

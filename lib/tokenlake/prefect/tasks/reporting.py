@@ -65,7 +65,7 @@ def page(result: BuildResult, text_bytes: int) -> str:
         *([splits_table(manifest)] if len(manifest.splits) > 1 else []),
         facts(_run(result, text_bytes), "This run"),
     ]
-    notes = "".join(f"- {remark}\n" for remark in remarks(manifest.account))
+    notes = "".join(f"- {remark}\n" for remark in [*remarks(manifest.account), *result.notes])
     return "\n".join([f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes])
 
 

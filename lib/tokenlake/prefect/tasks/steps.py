@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self, final
 
@@ -58,6 +58,7 @@ class LocalSteps:
         foreseen(config)
         self._on_event = on_event
         self._versions: dict[str, int] = {}
+        self._notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._cancelled = False
         self._engine: LocalEngine | None = None
@@ -69,7 +70,8 @@ class LocalSteps:
         for source, config in self._sources.items():
             engine = self._take()
             yield FirstStep(engine, config.model_dump(mode="json", exclude_unset=True))
-            self._versions[source] = engine.result().version
+            made = engine.result()
+            self._versions[source], self._notes = made.version, self._notes + made.notes
 
     def last(self) -> LocalEngine:
         """The build of the mixture, the first steps being done."""
@@ -78,7 +80,8 @@ class LocalSteps:
     def result(self) -> BuildResult:
         """What the commit of the last step returned."""
         assert self._engine is not None
-        return self._engine.result()
+        last = self._engine.result()
+        return replace(last, notes=self._notes + last.notes)
 
     def pids(self) -> list[int]:
         """Process ids of the workers alive now."""

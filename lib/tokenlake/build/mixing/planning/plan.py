@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from tokenlake.account import Account
 from tokenlake.build.address import store_address
 from tokenlake.build.events import Listed, Watcher, ignore
 from tokenlake.build.mixing.job import Level, RowsOut
@@ -87,6 +88,10 @@ class MixPlan:
         for unit in self.units:
             sums[unit.source] = sums.get(unit.source, 0) + unit.bytes
         return sums
+
+    def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
+        """Nothing is left out of versions."""
+        return ()
 
 
 def plan_mix(build: ResolvedMix, on_event: Watcher = ignore) -> MixPlan:
