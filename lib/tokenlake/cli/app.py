@@ -81,6 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _missing_module(error)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+    except MemoryError as error:  # Arrow's is one, too
+        why = f" ({error})" if str(error) else ""
+        return _fail(f"there is not enough memory for this{why}; a build's state is kept", 1)
     except BrokenPipeError:
         return _reader_left()
     except Exception:

@@ -40,7 +40,7 @@ class Limits:
         text: characters of the result.
     """
 
-    seconds: int = 10
+    seconds: int = 5
     memory: int = 1 << 30
     text: int = 64 << 20
 
