@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tokenlake
 from tokenlake.build.runner import build_dataset
 from tokenlake.config.resolved_texts import ResolvedChat
 from tokenlake.rows import Rows
-from tokenlake.tokenizers import load_tokenizer
+from tokenlake.tokenizers import Encoder, load_tokenizer
 from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.chat.sources import template_of
 
@@ -87,3 +89,54 @@ def test_without_its_marks_the_real_template_teaches_the_same(shared_data: Path)
     assert first.spans.stop.tolist() == second.spans.stop.tolist()
     text = tokenlake.ChatTemplateTransform(folder)(rows.objects[0])["text"]
     assert text == first.text[0].as_py()
+
+
+PHI3 = """\
+{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|assistant|>\\n' }}\
+{% generation %}{{ m.content + '<|end|>\\n' }}{% endgeneration %}\
+{% else %}{{ '<|' + m.role + '|>\\n' + m.content + '<|end|>\\n' }}{% endif %}{% endfor %}{{ eos_token }}"""
+ANSWERS = st.one_of(
+    st.sampled_from(
+        ["Hi", " Hi", "  two", "\nHi", "\n\n Hi", "\u2003em", "😀", "日本語", "e\u0301", "\u2581a"]
+    ),
+    st.text("ab \n\t.é😀日\u2003\u2581", min_size=1, max_size=12).filter(str.strip),
+)
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("before", ["<|assistant|>\\n", "<|assistant|> ", "</s>", "</s>\\n", ""])
+@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
+def test_masks_of_marks_are_those_of_transformers(shared_data: Path, before: str, engine: str):
+    from transformers import PreTrainedTokenizerFast
+
+    (folder,) = (
+        shared_data / "hf" / "hub" / "models--meta-llama--Llama-2-7b-chat-hf" / "snapshots"
+    ).iterdir()
+    files = load_tokenizer(folder)
+    # AutoTokenizer puts other blanks behind special tokens than the tokenizer's own file.
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token="</s>")
+    template = PHI3.replace("<|assistant|>\\n", before)
+    renderer = ChatRenderer(ResolvedChat(template=template, messages_field="messages"), files, "fail")
+    encoder = Encoder(files, engine=engine, special_tokens_in_text="encode", add_special_tokens=False)
+
+    @settings(max_examples=40, deadline=None, database=None)
+    @given(st.lists(st.tuples(ANSWERS, ANSWERS), min_size=1, max_size=3))
+    def check(turns: list[tuple[str, str]]) -> None:
+        roles = ("user", "assistant")
+        messages = [
+            {"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True)
+        ]
+        made = renderer.render(Rows(objects=[{"messages": messages}]))
+        assert made.spans is not None
+        encoded, mask = encoder.encode_spans(made.text, made.spans)
+        expected = theirs.apply_chat_template(
+            messages,
+            chat_template=template,
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+        )
+        assert encoded.ids.tolist() == expected["input_ids"]
+        assert mask.astype(int).tolist() == expected["assistant_masks"]
+
+    check()

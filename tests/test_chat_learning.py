@@ -26,8 +26,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.faults import Fault
 from tokenlake.rows import Rows
 from tokenlake.spans import Spans
+from tokenlake.templates import ChatTemplate
 from tokenlake.transforms.chat.renderer import ChatRenderer
-from tokenlake.transforms.chat.template import ChatTemplate
 
 Message = dict[str, Any]
 

@@ -12,7 +12,7 @@ import tokenlake
 from tests.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, conversation, speaking, write
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.rows import Rows
-from tokenlake.transforms.chat import ChatTemplate
+from tokenlake.templates import ChatTemplate
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 ROW = {"id": 7, "messages": conversation(1)}

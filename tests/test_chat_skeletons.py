@@ -14,13 +14,14 @@ from tokenlake.config.resolved_texts import ResolvedChat
 from tokenlake.errors import TemplateMismatchError
 from tokenlake.rows import Rows
 from tokenlake.spans import byte_stretches
+from tokenlake.templates import ChatTemplate
+from tokenlake.templates.rendered import LEFT, RIGHT, RenderedChat, Skeleton
+from tokenlake.templates.symbols import Looked, Symbol, mark, parts_of, untrimmed
 from tokenlake.tokenizers.special import SpecialScan
-from tokenlake.transforms.chat import ChatTemplate
 from tokenlake.transforms.chat.alike import CHECKED, Alike
 from tokenlake.transforms.chat.filling import Filler
 from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.chat.skeletons import Skeletons
-from tokenlake.transforms.chat.symbols import LEFT, RIGHT, Looked, Symbol, mark, parts_of, untrimmed
 from tokenlake.transforms.chat.turns import ROLES
 
 PLAIN = (
@@ -68,14 +69,9 @@ VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": F
 
 
 def alike(text: str, tokens: tuple[str, ...] = ()) -> tuple[Alike, ChatTemplate]:
-    template = ChatTemplate(text, bos_token="<s>", eos_token="</s>")
-
-    def render(messages: Any) -> tuple[str, Any]:
-        made = template.render(messages)
-        return made.text, made.learned
-
+    template = ChatTemplate(text, variables=VARIABLES)
     scan = SpecialScan(tokens) if tokens else None
-    return Alike(Skeletons(text, render, VARIABLES), {role: role for role in ROLES}, scan), template
+    return Alike(Skeletons(template), {role: role for role in ROLES}, scan), template
 
 
 def rendered(shapes: Alike, conversation: Any) -> tuple[str, list[tuple[int, int]]] | None:
@@ -180,25 +176,28 @@ def test_a_shape_that_the_template_refuses_is_left_to_it() -> None:
 
 def test_names_of_roles_are_those_that_the_template_knows() -> None:
     template = ChatTemplate(PLAIN)
-    shapes = Alike(
-        Skeletons(PLAIN, lambda messages: (template.render(messages).text, ()), {}), {"human": "user"}, None
-    )
+    shapes = Alike(Skeletons(template), {"human": "user"}, None)
     text, _ = rendered(shapes, [{"role": "human", "content": "x"}]) or ("", ())
     assert text == template.render([{"role": "user", "content": "x"}]).text
     assert rendered(shapes, [{"role": "user", "content": "x"}]) is None
 
 
 def test_a_skeleton_that_differs_from_its_template_ends_the_build() -> None:
-    honest = True
+    class Dishonest:
+        honest = True
 
-    def render(messages: Any) -> tuple[str, Any]:
-        text = "".join(message["content"] for message in messages)
-        return (text, ()) if honest else (text.upper(), ())
+        def skeleton(self, roles: Any) -> Skeleton:
+            return Skeleton(((0, 0),), (False,))
 
-    skeletons = Skeletons("{% for m in messages %}{{ m.content }}{% endfor %}", render, {})
+        def for_shape(self, messages: Any) -> RenderedChat:
+            text = messages[0]["content"]
+            return RenderedChat(text if self.honest else text.upper())
+
+    template = Dishonest()
+    skeletons = Skeletons(template)
     shapes = Alike(skeletons, {"user": "user"}, None)
     assert rendered(shapes, [{"role": "user", "content": "x"}]) is not None
-    honest = False
+    template.honest = False
     with pytest.raises(TemplateMismatchError, match="differ"):
         shapes.render([[{"role": "user", "content": "x"}]] * CHECKED)
 

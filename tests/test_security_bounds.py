@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.chat_samples import conversation, speaking, write, write_rows
 from tests.servers.http import HttpServer
 from tests.store_support import build_store, copy_store
+from tokenlake.build.runner import build_dataset
 from tokenlake.catalog import Catalog
 from tokenlake.catalog.tags import stored_tag
-from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.cli.app import main
+from tokenlake.errors import BadRecordError, ConfigError, IntegrityError, WorkerError
 from tokenlake.query.memory import memory_bytes
 from tokenlake.storage import open_read_store, open_store
 from tokenlake.storage.remote.filesystems import close_filesystems
@@ -96,3 +100,81 @@ def test_a_server_cannot_send_without_end() -> None:
             open_read_store(server.url).read("small/v1/claim.json")
         assert len([line for line in server.log if "claim" in str(line)]) == 1, "it is not asked for again"
     close_filesystems()
+
+
+FUNCTIONS = """
+import pyarrow as pa
+
+def large(row):
+    if row["text"] == "now":
+        pa.allocate_buffer(1 << 60)
+    return row
+"""
+
+
+def test_arrow_gets_no_memory(
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "bounds_functions.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    # Behind what planning looks at; and at once.
+    texts = {"late": [f"a lake {i} " * 20 for i in range(3000)] + ["now"], "first": ["now"]}
+    for name, found in texts.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in found))
+        config = {
+            "name": name,
+            "datasets": [
+                {
+                    "name": "pages",
+                    "data_files": str(tmp_path / f"{name}.jsonl"),
+                    "transforms": [{"apply": "bounds_functions:large"}],
+                }
+            ],
+            "default_tokenizer": str(tokenizer_dir),
+            "save": {"output_dir": str(tmp_path / "store")},
+        }
+        (tmp_path / f"{name}.json").write_text(json.dumps(config))
+    told = r"got no more memory \(malloc of size 1152921504606846976 failed\); it was preparing pages: late.jsonl"
+    with pytest.raises(WorkerError, match=told):
+        build_dataset(json.loads((tmp_path / "late.json").read_text()), workers=1)
+    assert main(["plan", str(tmp_path / "first.json")]) == 1
+    err = capsys.readouterr().err
+    assert "error: there is not enough memory for this" in err
+    assert "Traceback" not in err
+    assert "bug" not in err
+
+
+SWELLS = "{% for m in messages %}{{ m.content }}{{ ('x' * (m.times or 0))[:0] }}{% endfor %}"
+
+
+def test_a_conversation_that_swells_in_its_template_is_named_by_file_and_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = write(speaking(SWELLS), tmp_path / "tokenizer")
+    rows = [{"messages": conversation(seed)} for seed in range(20)]
+    rows[12]["messages"][0]["times"] = 10**10
+    config = {
+        "name": "swells",
+        "datasets": [
+            {
+                "name": "c",
+                "data_files": str(write_rows(tmp_path / "in.jsonl", rows)),
+                "tokenizer": str(tokenizer),
+                "chat": {"loss": "all"},
+            }
+        ],
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+    with pytest.raises(
+        BadRecordError, match=r"in\.jsonl:13: template_limit .* more than 1,024 MiB of memory"
+    ):
+        build_dataset(config, workers=1)
+    hostile = write(speaking("{{ [0-10**15] | map('string') | list * 10 ** 10 }}"), tmp_path / "hostile")
+    config["datasets"][0]["tokenizer"] = str(hostile)
+    (tmp_path / "hostile.json").write_text(json.dumps(config))
+    assert main(["plan", str(tmp_path / "hostile.json")]) == 2
+    assert "more than 1,024 MiB of memory, and so it did on the 2 conversations" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tokenlake.sources.inputs import InputFile
 
 _LISTENERS: Final[list[Callable[[str], None]]] = []
+_TOLD: Final[list[str]] = ["beginning a job"]
 
 
 def listen(listener: Callable[[str], None]) -> None:
@@ -22,6 +23,13 @@ def listen(listener: Callable[[str], None]) -> None:
 
 def begin(what: str, file: InputFile, positions: Sequence[int] | Any = ()) -> None:
     """Tell that something is about to be done with a file, or with the records at these positions of it."""
+    if _LISTENERS:
+        where = f", records from {int(positions[0])} to {int(positions[-1])}" if len(positions) else ""
+        _TOLD[:] = [f"{what} {file.source}: {file.path}{where}"]
     for listener in _LISTENERS:
-        where = f" from {int(positions[0])} to {int(positions[-1])}" if len(positions) else ""
-        listener(f"{what} {file.source}: {file.path}" + (f", records{where}" if where else ""))
+        listener(*_TOLD)
+
+
+def last_told() -> str:
+    """Return what was told last."""
+    return _TOLD[0]

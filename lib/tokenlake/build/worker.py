@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from tokenlake.build.job import EngineJob, UnitJob
 from tokenlake.build.mixing.job import MixJob, RepackJob
-from tokenlake.build.whereabouts import listen
+from tokenlake.build.whereabouts import last_told, listen
 from tokenlake.build.workbench import Workbench
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedSource
@@ -87,12 +87,23 @@ def _answer(workbench: Workbench, job: dict[str, Any], answers: BinaryIO) -> Non
         outcome = {"result": _perform(workbench, job, progress)}
     except TokenlakeError as error:
         outcome = {"error": _hidden(to_json(error))}
+    except MemoryError as error:
+        outcome = {"error": _hidden(to_json(_out_of_memory(error)))}
     except BaseException:
         wrong = WorkerError(
             scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
         )
         outcome = {"error": _hidden(to_json(wrong))}
     _send(answers, outcome | {"rss": _resident()})
+
+
+def _out_of_memory(error: MemoryError) -> WorkerError:
+    """Return the error of a job that Python, or Arrow, was refused memory for."""
+    why = f" ({error})" if str(error) else ""
+    return WorkerError(
+        f"a worker process got no more memory{why}; it was {last_told()}. Use fewer workers or smaller records, or "
+        "raise the limit of memory that this runs under"
+    )
 
 
 def _hidden(error: dict[str, Any]) -> dict[str, Any]:

@@ -94,6 +94,9 @@ def _run(tokens: Sequence[str]) -> int:
         return _missing_module(error)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+    except MemoryError as error:  # Arrow's is one, too
+        why = f" ({error})" if str(error) else ""
+        return _fail(f"there is not enough memory for this{why}; a build's state is kept", 1)
     except Exception:
         return _bug()
     return result if isinstance(result, int) else 0

@@ -121,7 +121,7 @@ class Encoder:
     def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, npt.NDArray[np.bool_]]:
         """Encode a batch, and say which ids hold a byte of the stretches `spans` of the texts: bool[total].
 
-        A token that holds no byte (a blank that the tokenizer made up) counts if it lies between two that do.
+        A token that holds no byte (a blank that the tokenizer made up) counts if the byte after it does.
         Special tokens are not looked for: who knows the stretches of a text has written it.
 
         Raises:

@@ -89,8 +89,8 @@ def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, sizes: Int6
         sizes: int64[n], bytes of each text.
 
     Returns:
-        bool[total]. A token that holds no byte (a blank that the tokenizer made up) counts if it lies between
-        two touched tokens of one stretch.
+        bool[total]. A token that holds no byte (a blank that the tokenizer made up) belongs to the byte after it: so
+        whether that blank is a token of its own or part of the next one makes no difference.
     """
     base = offsets_of(sizes)[:-1]
     shift = np.repeat(base, np.diff(offsets))
@@ -104,17 +104,9 @@ def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, sizes: Int6
 def touched_in_order(start: Int64, stop: Int64, first: Int64, last: Int64) -> Bools:
     """As :func:`touched`, for tokens one after the other and stretches ``first:last`` of all texts as one."""
     begin, end = np.searchsorted(stop, first, "right"), np.searchsorted(start, last, "left")
-    # Tokens without bytes at either end of a stretch are not between two others.
-    while (outside := np.flatnonzero(begin < end)).size:
-        outside = outside[start[begin[outside]] == stop[begin[outside]]]
-        if not outside.size:
-            break
-        begin[outside] += 1
-    while (outside := np.flatnonzero(begin < end)).size:
-        outside = outside[start[end[outside] - 1] == stop[end[outside] - 1]]
-        if not outside.size:
-            break
-        end[outside] -= 1
+    before = np.append(np.where(start == stop, start, -1), -1)  # at -1: there is none before the first
+    while (earlier := np.flatnonzero(before[begin - 1] == first)).size:
+        begin[earlier] -= 1
     return _filled(len(start), begin, end)
 
 
@@ -133,7 +125,8 @@ def _touched_in_disorder(start: Int64, stop: Int64, offsets: Int64, spans: Spans
     for row, (first, last) in enumerate(pairwise(offsets.tolist())):
         begins, ends = start[first:last], stop[first:last]
         for at in range(int(spans.offsets[row]), int(spans.offsets[row + 1])):
-            hit = (begins < spans.stop[at]) & (ends > spans.start[at]) & (begins < ends)
+            held = (ends > spans.start[at]) | ((begins == ends) & (begins == spans.start[at]))
+            hit = (begins < spans.stop[at]) & held
             inside = np.flatnonzero(hit)
             if len(inside):
                 mask[first + inside[0] : first + inside[-1] + 1] = True

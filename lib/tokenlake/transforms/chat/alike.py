@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.spans import Spans
+from tokenlake.templates.rendered import LEFT, RIGHT, Skeleton
 from tokenlake.tokenizers.special import SpecialScan
-from tokenlake.transforms.chat.skeletons import Filled, Skeleton, Skeletons
-from tokenlake.transforms.chat.symbols import LEFT, RIGHT
+from tokenlake.transforms.chat.skeletons import Filled, Skeletons
 
 Int64 = npt.NDArray[np.int64]
 Column = pa.LargeStringArray

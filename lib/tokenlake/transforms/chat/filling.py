@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast, final
 
+from tokenlake.templates.rendered import LEFT, RIGHT, Message, Skeleton, Stretch
 from tokenlake.transforms.chat.alike import CHECKED
-from tokenlake.transforms.chat.skeletons import Filled, Messages, Skeleton, Skeletons, Stretch
-from tokenlake.transforms.chat.symbols import LEFT, RIGHT
+from tokenlake.transforms.chat.skeletons import Filled, Skeletons
 
 _MESSAGE: Final = frozenset({"role", "content"})
 _TRIM: Final[Mapping[int, Callable[[str], str]]] = {
@@ -39,7 +39,7 @@ class Filler:
         filled = _fill(skeleton, shape[1])
         self._filled += 1
         if self._filled % CHECKED == 1:
-            self._skeletons.compare(filled, cast("Messages", messages))
+            self._skeletons.compare(filled, cast("Sequence[Message]", messages))
         return filled
 
 

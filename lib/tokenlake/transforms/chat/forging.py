@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.faults import Fault
+from tokenlake.templates.assembling import REASON, texts_in
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.tokenizers.reference import Reference
 from tokenlake.tokenizers.special import SpecialScan
-
-REASON: Final = "special_token_in_text"
 
 
 @final
@@ -87,19 +86,3 @@ class ForgeryScan:
             f"a text of the conversation spells out the special token {spelled!r}, which would become a control "
             "token; take it out, or set special_tokens_in_text: encode to allow it",
         )
-
-
-def texts_in(value: Any) -> list[str]:
-    """Return every string inside plain data, keys of objects among them."""
-    found: list[str] = []
-    rest = [value]
-    while rest:
-        item = rest.pop()
-        if isinstance(item, str):
-            found.append(item)
-        elif isinstance(item, dict):
-            rest += cast("dict[Any, Any]", item)
-            rest += cast("dict[Any, Any]", item).values()
-        elif isinstance(item, list | tuple):
-            rest += cast("list[Any]", item)
-    return found

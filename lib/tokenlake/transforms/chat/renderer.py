@@ -11,18 +11,17 @@ import orjson
 import pyarrow as pa
 
 from tokenlake.config.resolved_texts import MESSAGES_FIELDS, ResolvedChat
-from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.faults import Fault
 from tokenlake.rows import Rows
-from tokenlake.spans import Spans, Stretch, byte_stretches
+from tokenlake.spans import Spans, byte_stretches
+from tokenlake.templates import ChatTemplate, RenderedChat
+from tokenlake.templates.rendered import Lessons
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.alike import Alike, Together
-from tokenlake.transforms.chat.assembling import AssemblyScan
 from tokenlake.transforms.chat.forging import ForgeryScan
-from tokenlake.transforms.chat.learning import NOTHING, TurnFinder, check_learned
 from tokenlake.transforms.chat.skeletons import Skeletons
-from tokenlake.transforms.chat.sources import no_template
-from tokenlake.transforms.chat.template import ChatTemplate, RenderedChat, named_tokens
+from tokenlake.transforms.chat.sources import named_tokens, no_template
 from tokenlake.transforms.chat.turns import Message, Turns
 from tokenlake.transforms.rendering import Rendered
 
@@ -65,18 +64,16 @@ class ChatRenderer:
             raise ConfigError(no_template(files.name, []))
         self._chat = chat
         self._turns = Turns(chat.role_mapping)
-        self.template: Final = ChatTemplate.of(chat.template, files, chat.template_kwargs)
         variables = {**named_tokens(files), **chat.template_kwargs}
         variables["add_generation_prompt"] = chat.add_generation_prompt
-        self._finder = TurnFinder(self.template, files.special_tokens)
         fail = special_tokens_in_text == "fail"
+        lessons = Lessons(loss=chat.loss, special_tokens=tuple(files.special_tokens), guarded=fail)
+        self.template: Final = ChatTemplate(chat.template, variables=variables, lessons=lessons)
         self._forgeries = ForgeryScan.of(files) if fail else None
-        self._assemblies = AssemblyScan(self.template, files.special_tokens) if fail else None
         self._alike: Alike | None = None
         if self._forgeries is None or not self._forgeries.normalizes:
             scan = None if self._forgeries is None else self._forgeries.scan
-            skeletons = Skeletons(chat.template, self._by_template, variables)
-            self._alike = Alike(skeletons, self._turns.roles, scan)
+            self._alike = Alike(Skeletons(self.template), self._turns.roles, scan)
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -105,7 +102,7 @@ class ChatRenderer:
     def _apart(self, given: _Given, rows: list[int]) -> tuple[Together, dict[int, Fault]]:
         """Render conversations one by one, those that fail aside."""
         conversations = self._without_forged([self._read(given, row) for row in rows])
-        made = dict(zip(rows, map(self._one, conversations), strict=True))
+        made = dict(zip(rows, self.render_many(conversations), strict=True))
         texts = {row: found for row, found in made.items() if isinstance(found, RenderedChat)}
         rendered = Together(
             np.array(list(texts), np.int64),
@@ -114,41 +111,17 @@ class ChatRenderer:
         )
         return rendered, {row: found for row, found in made.items() if isinstance(found, Fault)}
 
-    def render_many(self, conversations: Sequence[Conversation]) -> list[RenderedChat | Fault]:
+    def render_many(self, conversations: Sequence[Conversation | Fault]) -> list[RenderedChat | Fault]:
         """Return the text of each conversation, with what is learned of it, or why there is none.
 
         They are taken as they are: their messages must be of the right form, and forge nothing.
+
+        Raises:
+            ConfigError: the template cannot be used at all.
         """
-        return [self._one(conversation) for conversation in conversations]
-
-    def _by_template(self, messages: Sequence[Any]) -> tuple[str, Sequence[Stretch]]:
-        made = self._rendered(list(messages), None)
-        return made.text, made.learned
-
-    def _one(self, conversation: Conversation | Fault) -> RenderedChat | Fault:
-        if isinstance(conversation, Fault):
-            return conversation
-        try:
-            return self._rendered(conversation.messages, conversation.tools)
-        except BadRecordError as error:
-            return fault_of(error)
-
-    def _rendered(self, messages: list[Message], tools: list[Any] | None) -> RenderedChat:
-        prompt = self._chat.add_generation_prompt
-        made = self.template.render(messages, tools, add_generation_prompt=prompt)
-        if self._assemblies is not None:
-            self._assemblies.check(made.text, messages, tools, add_generation_prompt=prompt)
-        learned: tuple[Stretch, ...]
-        if self._chat.loss == "all":
-            if not made.text:
-                raise BadRecordError("the chat template renders no text", reason=NOTHING)
-            return RenderedChat(made.text, ((0, len(made.text)),))
-        if self.template.marked:
-            learned = made.learned
-        else:
-            learned = self._finder.find(made.text, messages, tools, add_generation_prompt=prompt)
-        check_learned(made.text, learned, messages)
-        return RenderedChat(made.text, learned)
+        given = [row for row in conversations if isinstance(row, Conversation)]
+        made = iter(self.template.learn((row.messages, row.tools) for row in given))
+        return [row if isinstance(row, Fault) else _usable(next(made)) for row in conversations]
 
     def _given(self, rows: Rows) -> _Given:
         """Return what rows hold where conversations and tools are."""
@@ -202,6 +175,14 @@ def _merged(parts: list[Together], bad: Mapping[int, Fault]) -> Rendered:
         spans = Spans.concat([part.spans for part in parts])
         made = Together(rows[order], text.take(_ARROW.array(order)), spans.take(order))
     return Rendered(text=made.text, origin=made.rows, spans=made.spans, bad=tuple(sorted(bad.items())))
+
+
+def _usable(made: RenderedChat | TokenlakeError) -> RenderedChat | Fault:
+    if isinstance(made, BadRecordError):
+        return fault_of(made)
+    if isinstance(made, TokenlakeError):
+        raise made
+    return made
 
 
 def fault_of(error: BadRecordError) -> Fault:

@@ -8,10 +8,10 @@ from typing import Any, Literal, final
 from tokenlake.config.resolved_texts import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError
 from tokenlake.rows import Row
+from tokenlake.templates import ChatTemplate
 from tokenlake.transforms.base import Transform
 from tokenlake.transforms.chat.renderer import check_mode, tools_of, without_nulls
 from tokenlake.transforms.chat.speaking import AnyTokenizer, ChatTokenizer
-from tokenlake.transforms.chat.template import ChatTemplate
 from tokenlake.transforms.chat.turns import Turns
 
 TOOLS_FIELD = "tools"
@@ -59,7 +59,7 @@ class ChatTemplateTransform(Transform):
     ) -> None:
         check_mode(special_tokens_in_text)
         speaks = ChatTokenizer.of(tokenizer, template)
-        self._template = ChatTemplate(speaks.template, tokens=speaks.tokens, variables=template_kwargs)
+        self._template = ChatTemplate(speaks.template, variables={**speaks.tokens, **(template_kwargs or {})})
         self._forgeries = speaks.forgeries if special_tokens_in_text == "fail" else None
         self._turns = Turns(role_mapping, value_format=convert_from_value_format)
         self._fields = tuple(dict.fromkeys((messages_field, *MESSAGES_FIELDS)))

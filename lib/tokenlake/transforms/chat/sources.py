@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from tokenlake.errors import ConfigError
+from tokenlake.templates.rendered import MAX_TEMPLATE
 from tokenlake.tokenizers import TokenizerFiles
-from tokenlake.transforms.chat.template import MAX_TEMPLATE
 
 JINJA_FILE: Final = "chat_template.jinja"
 DEFAULT: Final = "default"
+_NAMED_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def templates_of(files: TokenizerFiles) -> dict[str, str]:
@@ -54,6 +55,20 @@ def chosen_template(asked: str | None, files: TokenizerFiles) -> str:
     if "{" in asked:
         return asked
     return own[asked] if asked in own else _from_file(asked, list(own))
+
+
+def named_tokens(files: TokenizerFiles) -> dict[str, str]:
+    """Return the tokens that a template knows by name: bos_token, eos_token, and whatever the tokenizer has."""
+    found: dict[str, str] = {}
+    for kind in _NAMED_TOKENS:
+        value: Any = files.config.get(f"{kind}_token")
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[f"{kind}_token"] = text
+    extra: Any = files.config.get("extra_special_tokens")
+    if isinstance(extra, dict):
+        found |= {str(name): token for name, token in extra.items() if isinstance(token, str)}
+    return found
 
 
 def no_template(tokenizer: str, names: list[str]) -> str:

@@ -10,8 +10,7 @@ from typing import Any, Self, cast, final
 from tokenlake.errors import ConfigError
 from tokenlake.tokenizers import TokenizerFiles, load_tokenizer
 from tokenlake.transforms.chat.forging import ForgeryScan
-from tokenlake.transforms.chat.sources import DEFAULT, chosen_template, no_template
-from tokenlake.transforms.chat.template import named_tokens
+from tokenlake.transforms.chat.sources import DEFAULT, chosen_template, named_tokens, no_template
 
 AnyTokenizer = str | os.PathLike[str] | TokenizerFiles | Any
 

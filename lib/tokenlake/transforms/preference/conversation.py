@@ -8,10 +8,11 @@ from typing import Any, cast, final
 from tokenlake.config.resolved_texts import ResolvedPreference
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.faults import Fault
+from tokenlake.templates import ChatTemplate
 from tokenlake.tokenizers import TokenizerFiles
 from tokenlake.transforms.chat.filling import Filler
-from tokenlake.transforms.chat.skeletons import Messages, Skeletons, Stretch
-from tokenlake.transforms.chat.template import ChatTemplate, named_tokens
+from tokenlake.transforms.chat.skeletons import Skeletons
+from tokenlake.transforms.chat.sources import named_tokens
 from tokenlake.transforms.preference.turns import Turn, Value
 
 
@@ -30,8 +31,14 @@ class ConversationTexts:
                 "tokenizer that has one (chat_template.jinja, or chat_template in tokenizer_config.json)",
                 tokenizer=files.name,
             )
-        self._template = ChatTemplate.of(settings.chat_template, files)
-        self._fillers = {open_turn: self._filler(files, open_turn) for open_turn in (False, True)}
+        self._templates = {
+            open_turn: ChatTemplate(
+                settings.chat_template,
+                variables={**named_tokens(files), "add_generation_prompt": open_turn},
+            )
+            for open_turn in (False, True)
+        }
+        self._fillers = {key: Filler(Skeletons(template)) for key, template in self._templates.items()}
 
     def texts(
         self, prompt: Value | None, answers: tuple[Value, ...], tools: Sequence[Any] | None
@@ -55,21 +62,8 @@ class ConversationTexts:
             )
         return [first, *wholes]
 
-    def _filler(self, files: TokenizerFiles, open_turn: bool) -> Filler:
-        def render(messages: Messages) -> tuple[str, Sequence[Stretch]]:
-            made = self._template.render(messages, add_generation_prompt=open_turn)
-            return made.text, made.learned
-
-        variables = {
-            **named_tokens(files),
-            "add_generation_prompt": open_turn,
-            "tools": None,
-            "documents": None,
-        }
-        return Filler(Skeletons(self._template.text, render, variables))
-
     def _text(self, turns: list[Turn], tools: Sequence[Any] | None, *, open_turn: bool) -> str:
         filled = None if tools else self._fillers[open_turn].fill(turns)
         if filled is not None:
             return filled.text
-        return self._template.render(turns, tools, add_generation_prompt=open_turn).text
+        return self._templates[open_turn].render(turns, tools).text

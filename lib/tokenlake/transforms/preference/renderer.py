@@ -14,8 +14,9 @@ from tokenlake.errors import ConfigError
 from tokenlake.faults import Fault
 from tokenlake.preferences import text_weights
 from tokenlake.rows import Rows
+from tokenlake.templates.assembling import texts_in
 from tokenlake.tokenizers import TokenizerFiles
-from tokenlake.transforms.chat.forging import ForgeryScan, texts_in
+from tokenlake.transforms.chat.forging import ForgeryScan
 from tokenlake.transforms.preference.conversation import ConversationTexts
 from tokenlake.transforms.preference.judgement import Given, Judgement, judgements
 from tokenlake.transforms.preference.turns import Value, tools_of, value_of

@@ -13,8 +13,8 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.faults import Fault
 from tokenlake.rows import Rows
 from tokenlake.spans import Spans, Stretch
+from tokenlake.templates.rendered import UNFOUND
 from tokenlake.tokenizers import TokenizerFiles
-from tokenlake.transforms.chat.learning import UNFOUND
 from tokenlake.transforms.chat.renderer import ChatRenderer
 from tokenlake.transforms.chat.sources import chosen_template
 from tokenlake.transforms.prompt.judged import judged_values

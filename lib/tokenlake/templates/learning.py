@@ -15,11 +15,10 @@ from itertools import pairwise
 from typing import Any, Final, final
 
 from tokenlake.errors import BadRecordError
-from tokenlake.transforms.chat.template import ChatTemplate, Message, Stretch
+from tokenlake.templates.program import Program
+from tokenlake.templates.rendered import NOTHING, UNFOUND, Message, Stretch
 
-NOTHING: Final = "nothing_to_learn"
 EVERYTHING: Final = "everything_to_learn"
-UNFOUND: Final = "turns_not_found"
 
 _OTHER_WORDS: Final = "\ue000words\ue000"
 _MENDING: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
@@ -33,7 +32,7 @@ class TurnFinder:
         special_tokens: texts of the tokenizer's special tokens; blanks behind one that ends a turn are left out.
     """
 
-    def __init__(self, template: ChatTemplate, special_tokens: Sequence[str]) -> None:
+    def __init__(self, template: Program, special_tokens: Sequence[str]) -> None:
         self._template = template
         self._prompts = "add_generation_prompt" in template.text
         self._endings = tuple(filter(None, special_tokens))

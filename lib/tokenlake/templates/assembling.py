@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Final, cast, final
 
 from tokenlake.errors import BadRecordError
-from tokenlake.transforms.chat.forging import REASON, texts_in
-from tokenlake.transforms.chat.template import ChatTemplate
+from tokenlake.templates.program import Program
+
+REASON: Final = "special_token_in_text"
 
 _JOINING: Final = re.compile(r"\b(?:replace|join|striptags)\b")
 _BREAK: Final = "\u2060"  # a word joiner: no blank, so that nothing trims it
@@ -27,7 +28,7 @@ class AssemblyScan:
         tokens: texts of the special tokens.
     """
 
-    def __init__(self, template: ChatTemplate, tokens: Sequence[str]) -> None:
+    def __init__(self, template: Program, tokens: Sequence[str]) -> None:
         self._template = template
         longest_first = sorted(filter(None, tokens), key=lambda token: (-len(token), token))
         self._tokens = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
@@ -60,3 +61,19 @@ class AssemblyScan:
         if isinstance(value, list):
             return [self._broken(item) for item in cast("list[Any]", value)]
         return value
+
+
+def texts_in(value: Any) -> list[str]:
+    """Return every string inside plain data, keys of objects among them."""
+    found: list[str] = []
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict):
+            rest += cast("dict[Any, Any]", item)
+            rest += cast("dict[Any, Any]", item).values()
+        elif isinstance(item, list | tuple):
+            rest += cast("list[Any]", item)
+    return found

@@ -1,102 +1,50 @@
-"""A chat template: compiled once, rendered for every conversation, bounded in what it may do."""
+"""A chat template as a program: compiled once, run for every conversation, in a process that is bounded."""
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import jinja2
 from jinja2 import nodes
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.tokenizers import TokenizerFiles
-from tokenlake.transforms.chat.counting import COUNTERS, counted
-from tokenlake.transforms.chat.generation import is_marked, misplaced
-from tokenlake.transforms.chat.limits import Budget, Limits
-from tokenlake.transforms.chat.sandbox import Sandbox, clock_at
-from tokenlake.transforms.chat.weights import ERROR
-
-Message = Mapping[str, Any]
-Stretch = tuple[int, int]
-
-MAX_TEMPLATE: Final = 1 << 20
-"""Characters of a template; the longest known have 30,000."""
+from tokenlake.templates.generation import Written, is_marked, misplaced
+from tokenlake.templates.rendered import LIMIT, MAX_TEMPLATE, Limits, Message, RenderedChat
+from tokenlake.templates.sandbox import ERROR, Sandbox, with_clock
 
 _NAME: Final = "<chat template>"
-_CLOCK: Final = "strftime_now"
 _THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
 _ELSEWHERE: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
-_NAMED_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class RenderedChat:
-    """The text of a conversation.
-
-    Attributes:
-        learned: stretches of characters that the template marks as the assistant's: (start, stop), ascending and
-            disjoint, none empty; () where the template has no such marks.
-    """
-
-    text: str
-    learned: tuple[Stretch, ...] = ()
-
-
-@final
-class ChatTemplate:
+class Program:
     """Renders conversations as `apply_chat_template(tokenize=False)` of transformers does, or not at all.
-
-    It differs where that would let a mistake become text: what is missing or null is never output, today's date is
-    not to be had, and everything is counted (:class:`Limits`). A message's fields that are null count as missing.
 
     Args:
         text: the Jinja template.
-        bos_token, eos_token: texts of the tokenizer's tokens; None where it has none.
-        tokens: further named tokens, such as ``{"pad_token": "<pad>"}``.
-        variables: further variables of the template; ``strftime_now`` among them is the date that the function of
-            this name says.
+        variables: of every conversation, the tokenizer's named tokens among them.
+        limits: of one rendering.
 
     Raises:
         ConfigError: the template cannot be compiled, asks for other files, or has ``{% generation %}`` where its
             place in the text is not known.
     """
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        bos_token: str | None = None,
-        eos_token: str | None = None,
-        tokens: Mapping[str, str] | None = None,
-        variables: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-    ) -> None:
+    def __init__(self, text: str, variables: Mapping[str, Any], limits: Limits) -> None:
         self.text: Final = text
-        named = {"bos_token": bos_token, "eos_token": eos_token, **(tokens or {})}
-        self._variables = _with_clock(
-            {name: token for name, token in named.items() if token is not None} | dict(variables or {})
-        )
-        self._sandbox = Sandbox(limits or Limits())
-        self._sandbox.filters |= COUNTERS
+        self._variables, self._limits = with_clock(variables), limits
+        self._sandbox = Sandbox()
+        self.bound()
         self._template, self.marked = _compiled(self._sandbox, text)
 
     marked: bool
     """Whether the template itself says what the assistant's stretches are."""
-
-    @classmethod
-    def of(
-        cls,
-        text: str,
-        files: TokenizerFiles,
-        variables: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-    ) -> ChatTemplate:
-        """Return a template with the named tokens of a tokenizer."""
-        tokens = named_tokens(files)
-        return cls(text, tokens=tokens, variables=variables, limits=limits)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
@@ -119,32 +67,41 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": False,
             **self._variables,
-            **_with_clock(variables),
+            **with_clock(variables),
         }
-        budget = self._sandbox.begin()
+        self.bound()
         try:
-            return self._render(budget, given)
+            return self._render(given)
         except (BadRecordError, ConfigError, MemoryError):
             raise
         except Exception as error:
             raise BadRecordError(
                 f"the chat template fails in line {self._line(error)}: {_words(error)}", reason=ERROR
             ) from error
-        finally:
-            self._sandbox.end()
 
-    def _render(self, budget: Budget, variables: dict[str, Any]) -> RenderedChat:
+    def bound(self) -> None:
+        """Have the kernel end this process where the next rendering takes too long, or refuse it more memory."""
+        seconds = int(time.process_time()) + 1 + self._limits.seconds
+        for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, self._limits.memory)):
+            hard = resource.getrlimit(kind)[1]
+            with contextlib.suppress(OSError, ValueError):  # not every system bounds memory
+                resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+    def _render(self, variables: dict[str, Any]) -> RenderedChat:
         parts: list[str] = []
+        written = self._sandbox.written = Written()
         for part in self._template.root_render_func(self._template.new_context(variables)):
             parts.append(part)
-            budget.length += len(part)
-        budget.look_at_clock()
-        budget.make(budget.length)
-        if budget.starts:
+            written.length += len(part)
+            if written.length > self._limits.text:
+                raise BadRecordError(
+                    f"the chat template came to more than {self._limits.text:,} characters", reason=LIMIT
+                )
+        if written.starts:
             raise BadRecordError(
                 "the chat template leaves a generation block before its end (break, continue)", reason=ERROR
             )
-        return RenderedChat("".join(parts), tuple(budget.learned))
+        return RenderedChat("".join(parts), tuple(written.learned))
 
     def _line(self, error: Exception) -> int:
         """Return the line of the template in which `error` came up."""
@@ -152,20 +109,6 @@ class ChatTemplate:
             frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _NAME
         ]
         return self._template.get_corresponding_lineno(lines[-1] or 1) if lines else 1
-
-
-def named_tokens(files: TokenizerFiles) -> dict[str, str]:
-    """Return the tokens that a template knows by name: bos_token, eos_token, and whatever the tokenizer has."""
-    found: dict[str, str] = {}
-    for kind in _NAMED_TOKENS:
-        value: Any = files.config.get(f"{kind}_token")
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            found[f"{kind}_token"] = text
-    extra: Any = files.config.get("extra_special_tokens")
-    if isinstance(extra, dict):
-        found |= {str(name): token for name, token in extra.items() if isinstance(token, str)}
-    return found
 
 
 def _compiled(sandbox: Sandbox, text: str) -> tuple[jinja2.Template, bool]:
@@ -177,7 +120,7 @@ def _compiled(sandbox: Sandbox, text: str) -> tuple[jinja2.Template, bool]:
         tree = sandbox.parse(text)
         _check(tree)
         marked = is_marked(tree)
-        code = sandbox.compile(counted(tree), None, _NAME)
+        code = sandbox.compile(tree, None, _NAME)
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
     except (RecursionError, SyntaxError, ValueError) as error:
@@ -196,12 +139,6 @@ def _check(tree: nodes.Template) -> None:
             f"the chat template, line {line}: a generation block inside a macro, a call, a filter, a set block, a "
             "named block or a recursive loop, where its place in the text is not known; put it where its text is output"
         )
-
-
-def _with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
-    if _CLOCK not in variables:
-        return dict(variables)
-    return {**variables, _CLOCK: clock_at(variables[_CLOCK])}
 
 
 def _without_nulls(message: Message) -> dict[str, Any]:

@@ -15,10 +15,10 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, final
 
+from tokenlake.templates.rendered import LEFT, RIGHT, Slot
+
 OPEN: Final = "\ue000"
 CLOSE: Final = "\ue001"
-LEFT, RIGHT = 1, 2
-"""Sides on which a content was trimmed; added up."""
 
 _MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+){CLOSE}")
 _SPLIT: Final = re.compile(f"({OPEN}[0-3][0-9]+{CLOSE})")
@@ -35,9 +35,6 @@ _HARMLESS: Final = frozenset(
     }
     | {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "strip", "lstrip", "rstrip"}
 )
-
-Slot = tuple[int, int]
-"""A message's number, and the sides on which its content is trimmed."""
 
 
 class Looked(Exception):

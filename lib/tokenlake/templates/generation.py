@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-
-from tokenlake.transforms.chat.limits import Budget
 
 BEGIN: Final = "generation begins"
 END: Final = "generation ends"
@@ -22,6 +21,22 @@ _BUFFERED: Final = (
     nodes.AssignBlock,
     nodes.Block,
 )
+
+
+@final
+@dataclass(slots=True)
+class Written:
+    """What one rendering has output so far.
+
+    Attributes:
+        length: characters.
+        starts: where the blocks that are open began.
+        learned: the blocks that ended.
+    """
+
+    length: int = 0
+    starts: list[int] = field(default_factory=list[int])
+    learned: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
 @final
@@ -68,14 +83,14 @@ def _notes(tree: nodes.Node) -> Any:
 @jinja2.pass_context
 def begin(context: Any, _: int) -> None:
     """Note where a stretch begins."""
-    budget: Budget = context.environment.budget
-    budget.starts.append(budget.length)
+    written: Written = context.environment.written
+    written.starts.append(written.length)
 
 
 @jinja2.pass_context
 def end(context: Any, _: int) -> None:
     """Note where it ends; inside another it is a part of that."""
-    budget: Budget = context.environment.budget
-    start = budget.starts.pop()
-    if not budget.starts and start < budget.length:
-        budget.learned.append((start, budget.length))
+    written: Written = context.environment.written
+    start = written.starts.pop()
+    if not written.starts and start < written.length:
+        written.learned.append((start, written.length))
