@@ -429,6 +429,22 @@ def test_a_schedule_moves_the_weights(two: dict[str, Any]):
     )  # a step is a batch, where nobody says more
 
 
+def test_a_step_of_a_schedule_is_a_training_step_where_loading_follows(two: dict[str, Any]):
+    schedule = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 10, "weights": {"a": 0.0, "b": 1.0}}]
+
+    def names(load: dict[str, Any], **mix: Any) -> list[set[str]]:
+        made = pipeline(two, load={"batch_size": 4})
+        made = made.source().mix({"weight_schedule": schedule, "block_size": 2, **mix}).load(load or None)
+        return [set(batch["__source__"]) for batch in islice(made.build(), 20)]
+
+    assert names({"batch_size": 8}) == [{"a"}] * 10 + [{"b"}] * 10
+    assert names({}) == [{"a"}] * 10 + [{"b"}] * 10
+    assert names({"batch_size": 8}, step_rows=4) == [{"a"}] * 5 + [{"b"}] * 15
+    packed = pipeline(two).source().tokenize().mix({"weight_schedule": schedule}).pack({"seq_length": 16})
+    with pytest.raises(ConfigError, match=r"mix.step_rows: missing. Documents are packed after they are mixed"):
+        packed.load({"batch_size": 8})
+
+
 def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):
     def order(of_all: int, **mix: Any) -> list[str]:
         made = pipeline(two, seed=of_all).source().mix({"block_size": 50, **mix})

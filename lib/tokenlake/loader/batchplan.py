@@ -15,7 +15,7 @@ import numpy as np
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps
+from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps, check_switches, whole_seed
 from tokenlake.loader.stream import MixedOrder, ShuffledOrder, StoredOrder, Stream
 from tokenlake.mixing import MIXTURE_ORDER
 from tokenlake.mixing.stream import StreamRows
@@ -60,7 +60,8 @@ class BatchPlan:
         lanes: int | None = None,
         window: int = 1,
     ) -> None:
-        self.data, self.sizes, self.seed, self.shuffle = data, sizes, seed, shuffle
+        check_switches(shuffle=shuffle, drop_last=drop_last)
+        self.data, self.sizes, self.seed, self.shuffle = data, sizes, whole_seed(seed), shuffle
         self.epochs, self.drop_last = epochs, drop_last
         self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
         self._check(lanes, window)

@@ -12,10 +12,10 @@ from tokenlake.loader.batchplan import BatchPlan, Wanted
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.groups import Groups
 from tokenlake.loader.hostbatches import HostBatch, HostBatches, open_groups
-from tokenlake.loader.hosts import check_counts, rows_of_host
+from tokenlake.loader.hosts import rows_of_host
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.state import place_of, state_of
-from tokenlake.loader.steps import BatchSizes, Place
+from tokenlake.loader.steps import BatchSizes, Place, check_counts, check_switches
 from tokenlake.reading import Decoded
 from tokenlake.storage import LocalStore
 
@@ -92,6 +92,7 @@ class DataLoader:
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
         workers = workers_for(data) if workers is None else workers
         check_counts(prefetch=prefetch, workers=workers, cache_bytes=cache_bytes)
+        check_switches(**({} if pad_last is None else {"pad_last": pad_last}))
         sizes = BatchSizes.of(batch_size)
         self.plan = BatchPlan(
             data,
