@@ -230,4 +230,3 @@ def _fitting(batch: pa.RecordBatch, limits: Limits) -> int:
     while limits.tight and rows > 1 and batch.slice(0, rows).nbytes > 2 * limits.group_bytes:
         rows //= 2
     return rows
-

@@ -1,6 +1,6 @@
 """Options that a pipeline does not act on, so that none is ignored: what it does instead stands here.
 
-Options that change how fast rows come but never which (`unit_size`, `engine`, `num_workers` ...) are let be, so that
+Options that change how fast rows come but never which (`unit_size`, `engine` ...) are let be, so that
 one file can configure a build and a pipeline. Any other option acts, or a value beside its default is an error.
 """
 
