@@ -196,7 +196,7 @@ class _OpenFile:
         self._rows += len(batch)
 
     def _listed(self, batch: pa.RecordBatch) -> int:
-        """Return how many bytes a row group takes at most at the file's end: places, sizes, least and largest values."""
+        """Return how many bytes a row group takes at most at the file's end: places, sizes, least and largest value."""
         if self._format != "parquet":
             return 0 if self._format == "jsonl" else 64
         texts = [column for column in batch.columns if column.type in (pa.string(), pa.large_string())]

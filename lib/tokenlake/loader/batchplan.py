@@ -40,8 +40,8 @@ class BatchPlan:
         shuffle: False: rows as they are stored (of a dataset only).
         epochs: of a pass; None: no end. Of a mixture 1 or None: where it ends is its own matter.
         drop_last: leave out the last batch of a pass if it is not full.
-        lanes: into how many stretches an epoch is cut; fewer where data without end has fewer rows. None: the largest number up to 64 that divides all batch sizes
-            (of a mixture, as many as the flow ``mix`` takes).
+        lanes: into how many stretches an epoch is cut; fewer where data without end has fewer rows. None: the largest
+            number up to 64 that divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
         window: row groups whose rows are permuted together.
 
     Raises:

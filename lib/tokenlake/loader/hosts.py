@@ -27,7 +27,7 @@ def rows_of_host(host: tuple[int, int] | None, sizes: BatchSizes) -> Wanted:
             pass
         case _:
             raise ConfigError(
-                f"host: got {host!r}, must be (index, number of hosts), as (0, 2), with a number that divides {sizes.common}"
+                f"host: got {host!r}, must be (index, number of hosts), with a number that divides {sizes.common}"
             )
 
     @lru_cache(8)

@@ -323,7 +323,10 @@ def spread(shares: Int64, wanted: Int64, size: int) -> Int64:
 
 
 def _even(total: int, least: Int64, most: Int64, left: Int64, room: Int64) -> Int64:
-    """Return numbers between `least` and `most` that sum to `total`, or as nearly as they can, in proportion to `left`."""
+    """Return numbers between `least` and `most` that sum to `total`, or as nearly as they can, in proportion to `left`.
+
+    What is left over goes to those first that have the least `room` to take it later.
+    """
     whole = max(1, int(left.sum()))
     asked = left * total
     found = np.clip(asked // whole, least, most)

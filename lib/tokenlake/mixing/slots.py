@@ -1,8 +1,9 @@
 """The slots of an endless lane: which source each one takes a row from, and the how manieth row of that source.
 
 Slots come in blocks, the cells of the deal. How many slots of a block are of which source is the difference of what the
-lane has taken at its ends; which slots these are is a shuffle of the block's own. In the shuffle's order of a block's slots, the first are the first
-source's, the next ones the second's and so on; each source then gives its rows in the order of its slots.
+lane has taken at its ends; which slots these are is a shuffle of the block's own. In the shuffle's order of a block's
+slots, the first are the first source's, the next ones the second's and so on; each source then gives its rows in the
+order of its slots.
 """
 
 from __future__ import annotations

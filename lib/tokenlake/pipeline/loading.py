@@ -26,7 +26,7 @@ class LoadStage(BaseStage):
         Rows of different lengths, which there are where nothing is packed or padded, are filled up with the padding
         token of their tokenizer (else its EOS) to the longest of each batch.
 
-        Steps of a schedule of weights are training steps: as many rows as a batch has, unless ``mix.step_rows`` says so.
+        Steps of a schedule of weights are training steps, of as many rows as a batch, unless ``mix.step_rows`` is set.
 
         Raises:
             ConfigError: rows are packed after they are mixed, and nobody says how many of them a step takes.
@@ -59,7 +59,7 @@ def _require_rows(context: PipelineContext) -> None:
     if context.packed:
         raise ConfigError(
             "mix.step_rows: missing. Documents are packed after they are mixed, so that a training step takes no fixed "
-            f"number of them; say how many a step of mix.weight_schedule has, e.g. step_rows: {context.config.load.batch_size}"
+            "number of them; say how many a step of mix.weight_schedule has, as step_rows: 256"
         )
 
 
