@@ -73,6 +73,9 @@ class MixStageConfig(Section):
     batch_size: Count = 256
     """Rows of a global batch, for which a stored mixture is laid out."""
 
+    order: Literal[2, 3] = 3
+    """Version of the order; 2 makes again, and goes on with, what releases before it wrote."""
+
     unit_rows: Count | None = None
     """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""
 

@@ -17,7 +17,6 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps, check_switches, whole_seed
 from tokenlake.loader.stream import MixedOrder, ShuffledOrder, StoredOrder, Stream
-from tokenlake.mixing import MIXTURE_ORDER
 from tokenlake.mixing.stream import StreamRows
 from tokenlake.order import ORDER_VERSION, EpochOrder
 from tokenlake.order.random import Int64
@@ -161,7 +160,7 @@ class BatchPlan:
             "drop_last": self.drop_last,
             "lanes": self.lanes,
             "window": self._window,
-            "order": MIXTURE_ORDER if isinstance(self.data, Mixture) else ORDER_VERSION,
+            "order": self.data.order if isinstance(self.data, Mixture) else ORDER_VERSION,
         }
 
     def _stream(self, passes: int) -> Stream:

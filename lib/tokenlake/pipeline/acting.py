@@ -46,6 +46,7 @@ _RULES: Final[dict[str, dict[str, _Rule]]] = {
     "mix": {
         "lanes": _Rule("rows are drawn in one lane; lanes act where a mixture is built"),
         "weights_by": _Rule("rows; tokens act where a mixture is built", ("rows",)),
+        "order": _Rule("rows are drawn in one lane, in one order; it acts where a mixture is built", (3,)),
         "epochs": _Rule("total_rows and total_tokens end a mixture, and stop_strategy does"),
     },
     "save": {

@@ -121,6 +121,7 @@ def recipe(manifest: Manifest, record: MixtureRecord) -> str:
             f"  {key}: {getattr(order, key)}"
             for key in ("step_rows", "block_size", "seed", "lanes", "batch_size")
         ),
+        *([] if order.version == FIRST_ORDER else [f"  order: {order.version}"]),
         f"  stop_strategy: {order.stop}",
         f"  total_rows: {order.rows}",
     ]
