@@ -59,7 +59,8 @@ class DataLoader:
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
-            None: the largest number up to 64 that divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
+            None: the largest number up to 64 that divides all batch sizes (of a mixture, as many as the flow ``mix``
+            takes).
         window: row groups whose rows are permuted together, part of the order.
         prefetch: batches that are ready ahead; 0: none, and no thread for them.
         workers: threads that decode ahead; 0: none. None: 1, or 16 where a store is remote and they mostly wait.

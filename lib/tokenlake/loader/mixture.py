@@ -8,9 +8,16 @@ from typing import Any, Final, Literal, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.mixing import MIXTURE_ORDER
+from tokenlake.mixing import (
+    MIXTURE_ORDER,
+    MixtureStream,
+    Stop,
+    WeightScheduler,
+    constant,
+    row_weights,
+    source_order,
+)
 from tokenlake.mixing import Mixture as MixtureOrder
-from tokenlake.mixing import MixtureStream, Stop, WeightScheduler, constant, row_weights, source_order
 from tokenlake.mixing.arguments import check_order
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
 from tokenlake.order import key_of
