@@ -35,8 +35,9 @@ def schedules(draw: st.DrawFn, most: int = 4) -> WeightScheduler:
     steps = draw(st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True).map(sorted))
     points = [{"step": step, "weights": draw(weights(sources))} for step in steps]
     found = WeightScheduler(points, draw(st.sampled_from(CURVES)))
-    if draw(st.booleans()):
-        at = draw(st.integers(0, 120))
+    at = 0
+    for _ in range(draw(st.integers(0, 2))):
+        at += draw(st.integers(0, 90))
         later = {"step": at + draw(st.integers(1, 50)), "weights": draw(weights(sources))}
         found = found.extend(at=at, points=[later])
     return found
@@ -163,3 +164,5 @@ def test_a_block_too_small_for_so_many_sources_is_an_error_that_says_how_large()
     ):
         deal(many, 4, block_size=100)
     assert deal(many, 4, block_size=400).cells * 2 == 400
+    with pytest.raises(ConfigError, match="block_size 16777216: too many slots of 64 lanes and 20 sources"):
+        deal(many, 64, block_size=1 << 24)

@@ -36,6 +36,7 @@ from tokenlake.order.random import Int64, key_of, shuffled
 
 _LEAST_GROUP: Final = 128  # slots of a lane: enough for 8 sources that change, or 11 that do not
 _KEPT: Final = 4  # groups whose cells are kept
+_MOST_DEALT: Final = 1 << 25  # counts of cells, lanes and sources that are kept of a group: 256 MiB
 _BORDERS: Final = 1 << 13  # borders whose counts are kept
 _LARGEST: Final = (
     1 << 62
@@ -279,6 +280,11 @@ class Deal(Dealt):
             cell = end
 
     def _check(self, block_size: int) -> None:
+        if self.cells * self._lanes * len(self._names) > _MOST_DEALT:
+            raise ConfigError(
+                f"block_size {block_size}: too many slots of {self._lanes} lanes and {len(self._names)} sources to "
+                "deal together; expected a smaller block_size, or fewer lanes"
+            )
         most = max(self._eras, key=lambda era: era.group)
         if most.group > self.cells * self.cell:
             raise ConfigError(
@@ -344,10 +350,12 @@ def _eras(scheduler: WeightScheduler, counts: Counts, step_rows: int) -> Iterato
     first = late = 0
     if scheduler.before is not None and counts.before is not None:
         first = counts.start
-        for era in _eras(scheduler.before, counts.before, step_rows):
-            if era.start < first:
-                yield era
-        late = first - scheduler.at * step_rows
+        earlier = [era for era in _eras(scheduler.before, counts.before, step_rows) if era.start < first]
+        yield from earlier
+        at = scheduler.at
+        if any(era.settled > first for era in earlier):
+            at = min(at, *(each.at for each in _extended(scheduler)))
+        late = first - at * step_rows
     seen: set[int] = set()
     ends = [*(piece.start for piece in scheduler.pieces[1:]), None]
     for piece, end in zip(scheduler.pieces, ends, strict=True):
@@ -367,6 +375,13 @@ def _eras(scheduler: WeightScheduler, counts: Counts, step_rows: int) -> Iterato
             weight, absorber = max((min(pair), -at) for at, pair in enumerate(weights))
             active = sum(any(pair) for pair in weights)
             yield Era(max(first, start), settled, -absorber, active, weight)
+
+
+def _extended(scheduler: WeightScheduler) -> Iterator[WeightScheduler]:
+    """Yield a schedule and those that it extends, but for the first one, which extends none."""
+    while scheduler.before is not None:
+        yield scheduler
+        scheduler = scheduler.before
 
 
 def _halves(
