@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sharded_support import Known, Plain
+from tokenlake.config.sizes import parse_size
 from tokenlake.errors import BadRecordError, ConfigError, IntegrityError, SourceError
 from tokenlake.flat.manifest import FlatManifest
 from tokenlake.flat.save import create_writer, save_dataset, save_iterator
@@ -132,6 +133,24 @@ def test_files_end_before_max_shard_size(tmp_path: Path, format: str):
     assert max(sizes) <= 9 << 20
     assert sum(sizes[:-1]) > (len(sizes) - 1) * (4 << 20)
     assert Path(stats.output_paths[0]).name.startswith(f"train-00000-of-{len(sizes):05d}")
+    assert read(format, tmp_path / "out") == rows
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "jsonl", "jsonl gzip", "jsonl zstd", "arrow zstd"])
+@pytest.mark.parametrize("limit", ["100KB", "30KB", "250KB"])
+def test_small_files_end_before_max_shard_size_too(tmp_path: Path, form: str, limit: str):
+    generator = np.random.default_rng(0)
+    rows = [
+        {"text": generator.bytes(int(size)).hex(), "ids": list(range(int(size) % 50)), "n": int(size)}
+        for size in generator.integers(1, 900, 600)
+    ]
+    format, _, compression = form.partition(" ")
+    stats = save_dataset(
+        rows, tmp_path / "out", format, max_shard_size=limit, compression=compression or "none"
+    )
+    sizes = [Path(path).stat().st_size for path in stats.output_paths]
+    assert max(sizes) <= parse_size(limit)
+    assert sum(sizes[:-1]) > (len(sizes) - 1) * parse_size(limit) / 4
     assert read(format, tmp_path / "out") == rows
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader_support import LENGTH, ids, plain, same
+from tokenlake.adapters.run import Run
 from tokenlake.errors import ConfigError, IntegrityError
 
 
@@ -278,3 +283,76 @@ def test_an_endless_loader_has_no_length_and_goes_on(ds: tl.Dataset):
     assert next(batches)["input_ids"].shape == (8, LENGTH)
     assert loader.step == 10**12 + 1
     loader.close()
+
+
+def tiny(ds: tl.Dataset, rows: int, group: int) -> tl.Dataset:
+    """A version of so few rows, of which only the plan is asked."""
+    shard = replace(ds.manifest.files[0], split="train", rows=rows, row_groups=tuple(range(0, rows, group)))
+    return tl.Dataset(ds.store, replace(ds.manifest, files=(shard,)), "train")
+
+
+@given(
+    rows=st.integers(1, 70),
+    group=st.integers(1, 9),
+    lanes=st.sampled_from([None, 1, 2, 4, 8]),
+    sizes=st.sampled_from([8, 64, {0: 8, 46: 8, 53: 16}, {0: 16, 1: 8, 3: 64}]),
+    window=st.sampled_from([1, 2]),
+    options=st.fixed_dictionaries({"seed": st.integers(-3, 3), "epochs": st.sampled_from([None, 1, 2])}),
+)
+@settings(max_examples=80)
+def test_every_row_of_a_tiny_dataset_comes_once_in_an_epoch(
+    ds: tl.Dataset,
+    rows: int,
+    group: int,
+    lanes: int | None,
+    sizes: int | dict[int, int],
+    window: int,
+    options: dict[str, Any],
+):
+    plan = tl.DataLoader(tiny(ds, rows, group), sizes, lanes=lanes, window=window, workers=0, **options).plan
+    total = 3 * rows if options["epochs"] is None else plan.steps.rows or 0
+    seen, step = list[tuple[int, ...]](), 0
+    while len(seen) < total:
+        (found,) = plan.rows([plan.batch(step)], np.arange)
+        seen += zip(found.epoch.tolist(), found.group.tolist(), found.row.tolist(), strict=True)
+        step += 1
+    assert len(set(seen)) == len(seen)
+    if options["epochs"] is not None:
+        assert len(seen) == rows * options["epochs"]
+        assert len({row[1:] for row in seen}) == rows
+    elif plan.lanes == 1:
+        assert len({row[1:] for row in seen[:rows]}) == rows
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": "8"}, "batch_size: got '8', must be a whole number of rows from 1 on"),
+        ({"batch_size": 8.0}, "batch_size: got 8.0, must be a whole number"),
+        ({"batch_size": None}, "batch_size: got None, must be a whole number"),
+        ({"batch_size": {0: "8"}}, "batch_size: got {0: '8'}, must be a whole number"),
+        ({"seed": "7"}, "seed: got '7', must be a whole number"),
+        ({"seed": 0.5}, "seed: got 0.5, must be a whole number"),
+        ({"shuffle": "no"}, "shuffle: got 'no', must be True or False"),
+        ({"drop_last": 1}, "drop_last: got 1, must be True or False"),
+        ({"pad_last": "yes"}, "pad_last: got 'yes', must be True or False"),
+        ({"epochs": "2"}, "epochs: got '2', must be a whole number from 1 on"),
+        ({"lanes": "2"}, "lanes: got '2', must be a whole number from 1 on"),
+        ({"window": 1.5}, "window: got 1.5, must be a whole number from 1 on"),
+        ({"columns": 3}, "columns: got 3, must be some of input_ids"),
+        ({"host": 1}, r"host: got 1, must be \(index, number of hosts\)"),
+        ({"host": ("0", "2")}, r"host: got \('0', '2'\), must be \(index, number of hosts\)"),
+        ({"prefetch": "2"}, "prefetch: got '2', must be a whole number from 0 on"),
+        ({"cache_bytes": "1GB"}, "cache_bytes: got '1GB', must be a whole number from 0 on"),
+    ],
+    ids=str,
+)
+def test_a_mistyped_option_is_told_in_a_sentence(ds: tl.Dataset, options: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        tl.DataLoader(ds, **{"batch_size": 8, **options})
+    if options.keys() <= {"batch_size", "seed", "shuffle", "drop_last", "epochs", "host"}:
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            Run(ds, **{"batch_size": 8, **options})
+    if options.keys() <= {"seed", "drop_last"}:
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            tl.AsyncDataLoader(ds, **options)

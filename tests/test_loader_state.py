@@ -151,3 +151,19 @@ def test_a_dataset_takes_no_state_of_a_mixture(store: str):
     state = state_at(mixed(store, schedule((0, 0.5)), rows=100), 2)
     with pytest.raises(ConfigError, match="only one of them is of a mixture"):
         tl.DataLoader(tl.open(store, "code-rows"), 4).set_state(state)
+
+
+def test_a_state_of_an_older_order_goes_on_only_in_that_order(store: str):
+    def loader(**options: Any) -> tl.DataLoader:
+        data = {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
+        mixture = tl.Mixture(data, {"code": 0.3, "web": 0.7}, rows=96, **options)
+        return tl.DataLoader(mixture, 8, lanes=4, columns=["input_ids"], workers=0)
+
+    whole = ids(loader(order=2))
+    state = state_at(loader(order=2), 5)
+    assert state["order"] == 2 and not same(whole, ids(loader()))
+    with pytest.raises(ConfigError, match="order is 2 there and 3 here"):
+        loader().set_state(state)
+    resumed = loader(order=2)
+    resumed.set_state(state)
+    assert same(ids(resumed), whole[5:])

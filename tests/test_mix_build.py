@@ -351,7 +351,7 @@ def test_a_schedule_that_goes_on_takes_over_the_units_before_that(root: Path, po
     points.append({"step": 100, "weights": end})
     opened = BuildSession.open(documents(root, **moving, total_rows=1000, unit_rows=100))
     reused = [index for index, how in opened.how.items() if how == "reused"]
-    assert reused == [0, 1, 2]
+    assert reused == [0, 1]  # rows 256 to 511 are dealt together
     run_pending(opened, pool)
     second = opened.commit()
     assert problems(root, second) == ()

@@ -151,7 +151,7 @@ def test_show_tells_the_mixture(capsys: Output, store: Path) -> None:
     assert ["code", "pile.code.tokens@v1", "50.00%"] in [row[:3] for row in table]
     assert "documents and then packed" in out
     assert "after 120 documents; a source that ends starts again, in another order" in out
-    assert "2 lanes, batches of 4, blocks of 10 at whose ends the weights hold, seed 0" in out
+    assert "2 lanes, batches of 4 at whose ends the weights hold, blocks of 10, seed 0" in out
     assert "parents      pile.code.tokens@v1, pile.web.tokens@v1" in out
     assert " of text\n" not in out
     assert _json(capsys, "show", "pile")["mixture"]["order"]["rows"] == 120

@@ -289,7 +289,7 @@ def test_weights_by_tokens_are_shares_of_tokens(lake: Lake) -> None:
 def test_notes_say_what_was_chosen_what_is_left_and_what_is_seen_too_often(lake: Lake) -> None:
     lake.put("a", [[4]], others={"validation": 12}, build={"kept": [["url", "large_string"]]})
     lake.put("b", [[1000]] * 2)
-    notes = "\n".join(lake.plan(["a", "b"], mix={"total_rows": 100, "lanes": 1, "block_size": 10}).notes)
+    notes = "\n".join(lake.plan(["a", "b"], mix={"total_rows": 100, "lanes": 1, "block_size": 4}).notes)
     assert "of a@v1 only train is mixed, not validation (12 rows)" in notes
     assert "a: each of its 4 rows comes about 12.5 times" in notes
     assert "b: 1,950 of its 2,000 rows (97.50%) are not read" in notes
@@ -496,9 +496,10 @@ def test_units_of_equal_fingerprints_hold_the_same_rows_whatever_the_schedule_do
         if one == two:
             rows, same = (_rows(mixture, start, start + 60) for mixture in mixtures)
             assert rows == same
-        else:  # nothing is built again before the schedules part, but for a block and some rows
+        else:  # nothing is built again before the schedules part, but for a group and some rows
             parted = points[keep - 1][0] + (interpolation == "step")
-            assert start + 60 + lanes * (block + 17) + lanes * step_lanes >= parted * lanes * step_lanes
+            group = max(block, 128) + 4 + 17
+            assert start + 60 + lanes * group + lanes * step_lanes >= parted * lanes * step_lanes
 
 
 def _rows(mixture: Mixture, start: int, stop: int) -> list[tuple[str, int, int]]:

@@ -91,7 +91,7 @@ def test_rows_come_as_a_walk_slot_by_slot_gives_them(case):
 @pytest.mark.parametrize("stop", STOPS)
 def test_it_is_the_mixture_of_one_lane_that_a_store_would_write(stop):
     sizes, weights = {"a": 30, "b": 50}, {"a": 0.45, "b": 0.55}
-    lane = Mixture(sizes, constant(weights), block_size=7, seed=5, stop=stop)
+    lane = Mixture(sizes, constant(weights), batch_size=7, block_size=7, seed=5, stop=stop)
     draws = lane.lane(0, 0, min(lane.rows or 200, 200))
     expected = [
         f"{lane.names[source]}{index}" for source, index in zip(draws.source, draws.index, strict=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice, pairwise
 
 import numpy as np
@@ -13,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing import STOPS, Counts, Mixture, WeightScheduler, constant
+from tokenlake.mixing import MIXTURE_ORDER, STOPS, Counts, Mixture, WeightScheduler, constant
+from tokenlake.mixing.arguments import ORDERS
+from tokenlake.mixing.deal import Deal
 from tokenlake.order import LaneLayout, key_of, lane_bounds, shuffled
 
 Row = tuple[int, int, int]
@@ -35,13 +38,13 @@ def whole_lane(mixture: Mixture, lane: int) -> list[Row]:
 
 
 def walked(
-    counts: Counts, lane: int, block_size: int, seed: int, rows: list[int], stop: str
+    before: Callable[[int], Sequence[int]], lane: int, block_size: int, seed: int, rows: list[int], stop: str
 ) -> Iterator[Row]:
     """One lane by the rules themselves: block by block, slot by slot, with nothing known in advance."""
     drawn = [0] * len(rows)
     block = 0
     while True:
-        ends = (counts.draws_before(at * block_size) for at in (block, block + 1))
+        ends = (before(at) for at in (block, block + 1))
         dealt = [source for source, (a, b) in enumerate(zip(*ends, strict=True)) for _ in range(a, b)]
         slots = dict(zip(shuffled(block_size, key_of(seed, lane, block)).tolist(), dealt, strict=True))
         for slot in range(block_size):
@@ -82,22 +85,33 @@ def asked(draw: st.DrawFn, stops: tuple[str, ...] = STOPS) -> dict:
         "step_rows": lanes * draw(st.integers(1, 3)),
         "seed": draw(st.integers(0, 5)),
         "stop": draw(st.sampled_from(stops)),
+        "order": draw(st.sampled_from(ORDERS)),
     }
 
 
 def walked_lane(options: dict, lane: int) -> Iterator[Row]:
     lanes = options["lanes"]
-    counts = Counts(
-        options["scheduler"],
-        step_rows=options["step_rows"] // lanes,
-        block_size=options["block_size"],
-        batch_rows=options["batch_size"] // lanes,
-    )
+    sizes = {name: options[name] for name in ("lanes", "batch_size", "block_size", "step_rows", "seed")}
+    if options["order"] == MIXTURE_ORDER:
+        deal = Deal(options["scheduler"], **sizes)
+        before, size = partial(deal.before, lane), deal.cell
+    else:
+        size = options["block_size"]
+        counts = Counts(
+            options["scheduler"],
+            step_rows=options["step_rows"] // lanes,
+            block_size=size,
+            batch_rows=options["batch_size"] // lanes,
+        )
+
+        def before(block: int) -> Sequence[int]:
+            return counts.draws_before(block * size)
+
     rows = [
         int(np.diff(lane_bounds(options["lengths"][name], lanes))[lane])
         for name in options["scheduler"].names
     ]
-    return walked(counts, lane, options["block_size"], options["seed"], rows, options["stop"])
+    return walked(before, lane, size, options["seed"], rows, options["stop"])
 
 
 class TestPositions:
@@ -180,31 +194,59 @@ class TestPositions:
 
 class TestGolden:
     @pytest.mark.parametrize(
-        ("seed", "lane", "want"),
+        ("order", "seed", "lane", "want"),
         [
             (
+                2,
                 0,
                 0,
                 "a0.0 b0.0 a0.1 c0.0 a0.2 c0.1 b0.1 a0.3 b0.2 a0.4 c0.2 a0.5 a0.6 b0.3 b0.4 a0.7 a0.8 c1.0 b1.0 a0.9",
             ),
             (
+                2,
                 0,
                 1,
                 "c0.0 a0.0 c0.1 b0.0 a0.1 a0.2 a0.3 b0.1 a0.4 b0.2 c0.2 b0.3 a0.5 b0.4 b1.0 a0.6 a0.7 a0.8 c1.0 a0.9",
             ),
             (
+                2,
                 1,
                 0,
                 "c0.0 a0.0 a0.1 c0.1 a0.2 b0.0 a0.3 a0.4 b0.1 b0.2 b0.3 b0.4 c0.2 a0.5 b1.0 a0.6 a0.7 a0.8 c1.0 a0.9",
             ),
             (
+                2,
                 42,
                 3,
                 "a0.0 b0.0 a0.1 b0.1 c0.0 c0.1 a0.2 a0.3 b0.2 a0.4 a0.5 a0.6 a0.7 c0.2 a0.8 a0.9 b0.3 b0.4 c1.0 b1.0",
             ),
+            (
+                3,
+                0,
+                0,
+                "a0.0 c0.0 c0.1 a0.1 b0.0 a0.2 b0.1 a0.3 c0.2 a0.4 b0.2 a0.5 a0.6 c1.0 b0.3 a0.7 b0.4 a0.8 c1.1 a0.9",
+            ),
+            (
+                3,
+                0,
+                1,
+                "b0.0 a0.0 b0.1 a0.1 c0.0 a0.2 a0.3 b0.2 a0.4 c0.1 b0.3 a0.5 a0.6 b0.4 c0.2 a0.7 b1.0 a0.8 a0.9 c1.0",
+            ),
+            (
+                3,
+                1,
+                0,
+                "c0.0 a0.0 c0.1 a0.1 a0.2 b0.0 b0.1 a0.3 a0.4 c0.2 a0.5 b0.2 a0.6 c1.0 a0.7 b0.3 a0.8 b0.4 a0.9 c1.1",
+            ),
+            (
+                3,
+                42,
+                3,
+                "a0.0 c0.0 b0.0 a0.1 a0.2 b0.1 c0.1 a0.3 b0.2 a0.4 a0.5 c0.2 a0.6 b0.3 b0.4 a0.7 c1.0 a0.8 a0.9 b1.0",
+            ),
         ],
     )
-    def test_the_order_of_a_lane(self, seed, lane, want):
+    def test_the_order_of_a_lane(self, order, seed, lane, want):
         mixture = Mixture(
             {"a": 40, "b": 20, "c": 12},
             constant({"a": 0.5, "b": 0.3, "c": 0.2}),
@@ -212,6 +254,7 @@ class TestGolden:
             batch_size=8,
             block_size=10,
             seed=seed,
+            order=order,
         )
         text = " ".join(
             f"{'abc'[source]}{epoch}.{index}" for source, epoch, index in rows_of(mixture, lane, 0, 20)
@@ -219,27 +262,67 @@ class TestGolden:
         assert text == want
 
     @pytest.mark.parametrize(
-        ("stop", "want"),
+        ("order", "stop", "want"),
         [
-            ("first_exhausted", "a0/0 a1/0 a0/1 a1/1 a2/0 b0/0 a2/1 b0/1 a3/1 b1/1 b2/1"),
+            (2, "first_exhausted", "a0/0 a1/0 a0/1 a1/1 a2/0 b0/0 a2/1 b0/1 a3/1 b1/1 b2/1"),
             (
+                2,
                 "all_exhausted",
                 "a0/0 a1/0 a0/1 a1/1 a2/0 b0/0 a2/1 b0/1 b1/0 b2/0 a3/1 b1/1 b3/0 b2/1 b3/1 b4/1",
             ),
+            (3, "first_exhausted", "a0/0 a1/0 b0/1 a0/1 a2/0 b1/1 a1/1 a2/1 b2/1 b3/1 b4/1"),
+            (
+                3,
+                "all_exhausted",
+                "a0/0 a1/0 b0/1 a0/1 a2/0 b0/0 b1/1 a1/1 b1/0 b2/0 a2/1 b2/1 b3/0 b3/1 b4/1 a3/1",
+            ),
         ],
     )
-    def test_the_order_of_a_stream_that_ends(self, stop, want):
+    def test_the_order_of_a_stream_that_ends(self, order, stop, want):
         scheduler = WeightScheduler(
             [{"step": 0, "weights": {"a": 0.9, "b": 0.1}}, {"step": 10, "weights": {"a": 0.1, "b": 0.9}}],
             "cosine",
         )
         mixture = Mixture(
-            {"a": 7, "b": 9}, scheduler, lanes=2, batch_size=4, block_size=5, step_rows=2, seed=3, stop=stop
+            {"a": 7, "b": 9},
+            scheduler,
+            lanes=2,
+            batch_size=4,
+            block_size=5,
+            step_rows=2,
+            seed=3,
+            stop=stop,
+            order=order,
         )
         rows = [mixture.at(position) for position in range(mixture.rows or 0)]
         assert " ".join(f"{name}{index}/{lane}" for name, _, index, lane in rows) == want
 
-    def test_the_order_far_away(self):
+    @pytest.mark.parametrize(
+        ("order", "want"),
+        [
+            (
+                2,
+                [
+                    ("a", 891549, 15088, 0),
+                    ("a", 891549, 15089, 0),
+                    ("a", 891549, 15088, 1),
+                    ("a", 891549, 15088, 11),
+                    ("a", 891549, 15090, 63),
+                ],
+            ),
+            (
+                3,
+                [
+                    ("a", 891549, 15088, 0),
+                    ("a", 891549, 15089, 0),
+                    ("b", 105908236, 11, 1),
+                    ("b", 105908236, 10, 11),
+                    ("a", 891549, 15091, 63),
+                ],
+            ),
+        ],
+    )
+    def test_the_order_far_away(self, order, want):
         points = [
             {"step": 0, "weights": {"a": 0.9, "b": 0.1}},
             {"step": 1 << 35, "weights": {"a": 0.1, "b": 0.9}},
@@ -251,20 +334,15 @@ class TestGolden:
             batch_size=256,
             step_rows=256,
             seed=7,
+            order=order,
         )
-        assert [mixture.at(10**12 + at) for at in (0, 1, 4, 44, 255)] == [
-            ("a", 891549, 15088, 0),
-            ("a", 891549, 15089, 0),
-            ("a", 891549, 15088, 1),
-            ("a", 891549, 15088, 11),
-            ("a", 891549, 15090, 63),
-        ]
+        assert [mixture.at(10**12 + at) for at in (0, 1, 4, 44, 255)] == want
 
 
 class TestSeeds:
     def test_none_is_the_seed_zero_and_zero_is_a_seed(self):
         rows = {
-            seed: rows_of(Mixture({"a": 90, "b": 90}, even("a", "b"), block_size=30, seed=seed), 0, 0, 90)
+            seed: rows_of(Mixture({"a": 90, "b": 90}, even("a", "b"), batch_size=30, seed=seed), 0, 0, 90)
             for seed in (None, 0, 1)
         }
         assert rows[None] == rows[0] != rows[1]
@@ -272,15 +350,17 @@ class TestSeeds:
     def test_no_block_equals_the_first_block_of_another_seed(self):
         def block(seed: int, number: int) -> bytes:
             return (
-                Mixture({"a": 90, "b": 90}, even("a", "b"), block_size=64, seed=seed).block(number).tobytes()
+                Mixture({"a": 90, "b": 90}, even("a", "b"), batch_size=64, block_size=64, seed=seed)
+                .lane(0, 64 * number, 64 * number + 64)
+                .source.tobytes()
             )
 
         blocks = [block(seed, number) for seed in range(20) for number in range(20)]
         assert len(set(blocks)) == len(blocks)
 
     def test_lanes_are_shuffled_each_for_itself(self):
-        mixture = Mixture({"a": 99, "b": 99}, even("a", "b"), block_size=64, lanes=8, batch_size=8)
-        assert len({mixture.block(0, lane).tobytes() for lane in range(8)}) == 8
+        mixture = Mixture({"a": 99, "b": 99}, even("a", "b"), block_size=64, lanes=8, batch_size=512)
+        assert len({mixture.lane(lane, 0, 64).source.tobytes() for lane in range(8)}) == 8
 
     def test_the_lists_of_many_sources_are_no_problem(self):
         names = [f"s{at}" for at in range(300)]
@@ -388,12 +468,10 @@ class TestStops:
 
 
 class TestUnknownLengths:
-    def test_blocks_of_an_endless_lane_are_the_same_as_with_lengths(self):
-        unknown = Mixture({"a": None, "b": None}, even("a", "b"), block_size=50, seed=5)
-        known = Mixture({"a": 700, "b": 700}, even("a", "b"), block_size=50, seed=5)
-        blocks = np.concatenate(list(islice(unknown.blocks(), 4)))
-        assert blocks.tolist() == known.lane(0, 0, 200).source.tolist()
-        assert np.array_equal(next(unknown.blocks(first=3)), unknown.block(3))
+    def test_an_endless_lane_is_the_same_as_with_lengths(self):
+        unknown = Mixture({"a": None, "b": None}, even("a", "b"), batch_size=50, seed=5)
+        known = Mixture({"a": 700, "b": 700}, even("a", "b"), batch_size=50, seed=5)
+        assert rows_of(unknown, 0, 0, 200) == rows_of(known, 0, 0, 200)
 
     @pytest.mark.parametrize("stop", STOPS)
     def test_rows_are_numbered_without_an_end(self, stop):
@@ -487,13 +565,6 @@ class TestMistakes:
         options = {"lengths": {"a": 5, "b": 5}, "scheduler": even("a", "b")} | change
         with pytest.raises(ConfigError, match=message):
             Mixture(**options)
-
-    def test_a_step_must_take_as_many_rows_of_each_lane_where_weights_change(self):
-        points = [{"step": 0, "weights": {"a": 1.0}}, {"step": 9, "weights": {"a": 1.0}}]
-        assert Mixture({"a": 5}, WeightScheduler(points), lanes=2, batch_size=2).rows is None
-        points = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 9, "weights": {"a": 0.0, "b": 1.0}}]
-        with pytest.raises(ConfigError, match="a step of 3 rows cannot take as many of each of 2 lanes"):
-            Mixture({"a": 5, "b": 5}, WeightScheduler(points), lanes=2, batch_size=2, step_rows=3)
 
     def test_places_and_lanes_that_are_not_there_are_refused(self):
         mixture = Mixture({"a": 5, "b": 5}, even("a", "b"), stop="all_exhausted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,9 @@ from tests.pipeline_support import Counted, gpt, llama, texts, write_jsonl, writ
 from tests.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.core.protocols import BaseStage, PipelineContext, ShardedDataSource
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
+from tokenlake.flat.manifest import FlatManifest
 from tokenlake.pipeline.saved import SavedShardedSource
+from tokenlake.tokenizers.fingerprint import describe
 
 
 @pytest.fixture(scope="module")
@@ -429,6 +432,24 @@ def test_a_schedule_moves_the_weights(two: dict[str, Any]):
     )  # a step is a batch, where nobody says more
 
 
+def test_a_step_of_a_schedule_is_a_training_step_where_loading_follows(two: dict[str, Any]):
+    schedule = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 10, "weights": {"a": 0.0, "b": 1.0}}]
+
+    def names(load: dict[str, Any], **mix: Any) -> list[set[str]]:
+        made = pipeline(two, load={"batch_size": 4})
+        made = made.source().mix({"weight_schedule": schedule, "block_size": 2, **mix}).load(load or None)
+        return [set(batch["__source__"]) for batch in islice(made.build(), 20)]
+
+    assert names({"batch_size": 8}) == [{"a"}] * 10 + [{"b"}] * 10
+    assert names({}) == [{"a"}] * 10 + [{"b"}] * 10
+    assert names({"batch_size": 8}, step_rows=4) == [{"a"}] * 5 + [{"b"}] * 15
+    packed = pipeline(two).source().tokenize().mix({"weight_schedule": schedule}).pack({"seq_length": 16})
+    with pytest.raises(
+        ConfigError, match=r"mix.step_rows: missing. Documents are packed after they are mixed"
+    ):
+        packed.load({"batch_size": 8})
+
+
 def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):
     def order(of_all: int, **mix: Any) -> list[str]:
         made = pipeline(two, seed=of_all).source().mix({"block_size": 50, **mix})
@@ -722,3 +743,36 @@ def test_what_a_stage_returns_is_checked(one: dict[str, Any], made: Any):
 def test_a_stage_is_a_stage(one: dict[str, Any]):
     with pytest.raises(ConfigError, match="must be a BaseStage, made by its class"):
         pipeline(one).source().stage(Wrap)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_path: Path):
+    config = two | {"seed": 7, "save": {"output_dir": str(tmp_path / "out")}}
+    made = pipeline(config).source().tokenize({"max_length": 100, "remove_columns": ["text"]}).save()
+    list(made.build())
+    manifest = FlatManifest.of(tmp_path / "out" / "a")
+    assert manifest.kind == "tokens"
+    settings = {"name": "a"}, {"max_length": 100, "remove_columns": ["text"]}, 7
+    found = manifest.made_of["config"]
+    assert (found["datasets"][0], found["tokenize"], found["seed"]) == settings
+    assert [entry["path"] for entry in manifest.made_of["inputs"]] == ["1.jsonl", "2.jsonl"]
+    assert manifest.made_of["tokenizer"]["a"]["probe"] == describe(llama().files)["probe"]
+    assert str(tmp_path) not in str(found)
+
+    mixed = pipeline(two).source().tokenize().mix({"total_rows": 20}).pack({"seq_length": 16})
+    list(mixed.save({"output_dir": str(tmp_path / "mixed")}).build())
+    manifest = FlatManifest.of(tmp_path / "mixed")
+    assert manifest.kind == "packed" and manifest.made_of["config"]["mix"] == {"total_rows": 20}
+    assert [entry["source"] for entry in manifest.made_of["inputs"]] == ["a", "a", "b"]
+    assert set(manifest.made_of["tokenizer"]) == {"a", "b"}
+
+
+def test_workers_tokenize_ahead_and_change_no_row(two: dict[str, Any]):
+    def rows(workers: int) -> tuple[list[list[int]], bool]:
+        made = pipeline(two).source().tokenize({"num_workers": workers, "batch_size": 2}).build()
+        begun = [next(made) for _ in range(3)]
+        ahead = any(thread.name.startswith("tokenlake-prefetch") for thread in threading.enumerate())
+        return ids_of([*begun, *made]), ahead
+
+    alone, without = rows(1)
+    assert (rows(3), without) == ((alone, True), False)
+    assert not any(thread.name.startswith("tokenlake-prefetch") for thread in threading.enumerate())

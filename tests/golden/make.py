@@ -49,6 +49,7 @@ CONFIGS: dict[str, Config] = {
             "unit_rows": 48,
             "batch_size": 8,
             "block_size": 20,
+            "order": 2,
         },
         "pack": {"enabled": True, "seq_length": 64},
     },

@@ -19,11 +19,11 @@ from tokenlake.loader.assemble import Assembler, check_columns
 from tokenlake.loader.batchplan import BatchPlan, Wanted
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.hostbatches import ALL, HostBatches, Turn, open_groups
-from tokenlake.loader.hosts import check_counts, rows_of_host
+from tokenlake.loader.hosts import rows_of_host
 from tokenlake.loader.loader import CACHE_BYTES, workers_for
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.state import place_of, state_of
-from tokenlake.loader.steps import BatchSizes, Place
+from tokenlake.loader.steps import BatchSizes, Place, check_counts, check_switches
 
 
 @final
@@ -82,6 +82,7 @@ class Run:
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
         workers = workers_for(data) if workers is None else workers
         check_counts(prefetch=prefetch, workers=workers, cache_bytes=cache_bytes)
+        check_switches(pad_last=pad_last)
         self.data = data
         options = _Options(
             batch_size=batch_size,

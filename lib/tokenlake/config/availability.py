@@ -116,7 +116,7 @@ _TOKENIZE: Final[dict[str, Rule]] = {
 _MIX: Final[dict[str, Rule]] = {
     **dict.fromkeys(("weights", "weight_schedule", "weight_schedule_type", "weights_by"), _BUILD),
     **dict.fromkeys(("step_rows", "block_size", "stop_strategy", "seed", "lanes", "batch_size"), _BUILD),
-    **dict.fromkeys(("unit_rows", "total_tokens", "total_rows", "epochs"), _BUILD),
+    **dict.fromkeys(("order", "unit_rows", "total_tokens", "total_rows", "epochs"), _BUILD),
 }
 _PACK: Final[dict[str, Rule]] = {
     **dict.fromkeys(("enabled", "seq_length", "eos_token_id", "pad_token_id", "include_segment_ids"), _BUILD),

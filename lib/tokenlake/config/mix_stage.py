@@ -54,10 +54,12 @@ class MixStageConfig(Section):
     """How weights move between two points of the schedule."""
 
     step_rows: Count | None = None
-    """Rows of the mixture to a step of the schedule, a multiple of the lanes; null: `batch_size`."""
+    """Rows of the mixture to a step of the schedule; null: `batch_size`, or where a pipeline loads what it mixes
+    `load.batch_size`, so that a step is a training step."""
 
     block_size: Count = 1000
-    """Rows of a block of a lane; the weights hold at block boundaries, inside a block the order is a shuffle."""
+    """Rows of a lane that are dealt together. The order of sources is shuffled inside as many, but never beyond a
+    batch, at whose end the weights hold."""
 
     stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
     """When a source ends: start it again, stop, or go on with the others."""
@@ -70,6 +72,9 @@ class MixStageConfig(Section):
 
     batch_size: Count = 256
     """Rows of a global batch, for which a stored mixture is laid out."""
+
+    order: Literal[2, 3] = 3
+    """Version of the order; 2 makes again, and goes on with, what releases before it wrote."""
 
     unit_rows: Count | None = None
     """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""

@@ -43,6 +43,7 @@ class ResolvedMixture:
         lanes: None: the plan chooses.
         batch_size: rows of a global batch.
         step_rows: rows of the mixture to a step of the schedule.
+        order: version of the order.
         unit_rows: rows of a unit of work; None: the plan chooses.
         total_rows, total_tokens, epochs: where the stream ends; at most one is set.
     """
@@ -56,6 +57,7 @@ class ResolvedMixture:
     lanes: int | None
     batch_size: int
     step_rows: int
+    order: int
     unit_rows: int | None
     total_rows: int | None
     total_tokens: int | None

@@ -85,6 +85,7 @@ def resolved_mixture(config: PipelineConfig) -> ResolvedMixture:
         lanes=mix.lanes,
         batch_size=mix.batch_size,
         step_rows=mix.step_rows or mix.batch_size,
+        order=mix.order,
         unit_rows=mix.unit_rows,
         total_rows=mix.total_rows,
         total_tokens=mix.total_tokens,

@@ -29,7 +29,8 @@ class TokenizeStageConfig(Section):
     """Documents per call in the row-wise API; a build works on blocks of bytes and refuses another value."""
 
     num_workers: Count = 4
-    """Workers of the row-wise API; a build refuses another value: its workers are an option of the run."""
+    """Threads of the row-wise API that tokenize ahead, 1 for none; a build refuses another value: its workers are an
+    option of the run."""
 
     cache_tokenized: Switch | None = None
     """Keep the tokens of each source as a dataset of its own; null: only when mixing."""

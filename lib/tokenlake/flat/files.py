@@ -26,6 +26,10 @@ class RowsFile(Protocol):
         """Add rows."""
         ...
 
+    def flush(self) -> None:
+        """Write what a compression holds back."""
+        ...
+
     def close(self) -> None:
         """Write what belongs at the end."""
         ...
@@ -45,7 +49,7 @@ class _ParquetFile:
     """Page checksums always; token ids PLAIN, because dictionaries and statistics of them cost size and time."""
 
     def __init__(self, form: Form, sink: HashingFile, schema: pa.Schema) -> None:
-        encoded = [path for field in schema for path in _leaves(field.name, field.type) if not _is_ids(field)]
+        encoded = [path for field in schema for path in leaves(field.name, field.type) if not _is_ids(field)]
         # Parquet's own lz4 is a frame that no two readers agree on; what is called lz4 here is LZ4_RAW.
         self._writer = _PARQUET.ParquetWriter(
             sink,
@@ -63,6 +67,9 @@ class _ParquetFile:
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch, row_group_size=max(1, len(batch)))
 
+    def flush(self) -> None:
+        pass
+
     def close(self) -> None:
         self._writer.close()
 
@@ -79,6 +86,9 @@ class _ArrowFile:
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
+
+    def flush(self) -> None:
+        pass
 
     def close(self) -> None:
         self._writer.close()
@@ -101,21 +111,25 @@ class _JsonLinesFile:
         data = text_of(batch)
         (self._sink if self._packed is None else self._packed).write(data)
 
+    def flush(self) -> None:
+        if self._packed is not None:
+            self._packed.flush()
+
     def close(self) -> None:
         if self._packed is not None:
             self._packed.close()
 
 
-def _leaves(path: str, kind: Any) -> list[str]:
+def leaves(path: str, kind: Any) -> list[str]:
     """Return the paths of a field's columns as Parquet names them."""
     types = _ARROW.types
     if types.is_struct(kind):
-        return [leaf for child in kind for leaf in _leaves(f"{path}.{child.name}", child.type)]
+        return [leaf for child in kind for leaf in leaves(f"{path}.{child.name}", child.type)]
     if types.is_map(kind):
-        key = _leaves(f"{path}.key_value.key", kind.key_type)
-        return key + _leaves(f"{path}.key_value.value", kind.item_type)
+        key = leaves(f"{path}.key_value.key", kind.key_type)
+        return key + leaves(f"{path}.key_value.value", kind.item_type)
     if is_list(kind):
-        return _leaves(f"{path}.list.element", kind.value_type)
+        return leaves(f"{path}.list.element", kind.value_type)
     return [path]
 
 

@@ -55,6 +55,18 @@ class FlatFile:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What rows are and what they were made of, as :class:`FlatManifest` says it."""
+
+    kind: str = "rows"
+    made_of: dict[str, Any] = field(default_factory=_nothing)
+
+
+NO_ORIGIN: Final = Origin()
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatManifest:
     """What a flat directory is: sealed canonical JSON without clock, host or user.
@@ -64,7 +76,8 @@ class FlatManifest:
         format, compression: of the files.
         columns: name to Arrow type; empty where lines have no schema.
         files: in the order of the rows.
-        made_of: for tokens: the fingerprint, configuration, tokenizers and account of their build; else empty.
+        made_of: the configuration, tokenizers and inputs where they are known (of a pipeline or a build; of a build
+            also its fingerprint and account), else empty.
         produced_by: names and versions of what wrote it.
     """
 

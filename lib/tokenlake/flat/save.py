@@ -11,6 +11,7 @@ import pyarrow as pa
 from tokenlake.config.sizes import parse_size
 from tokenlake.errors import ConfigError
 from tokenlake.flat.form import Form
+from tokenlake.flat.manifest import NO_ORIGIN, Origin
 from tokenlake.flat.rowtypes import Row
 from tokenlake.flat.stats import WriteStats
 from tokenlake.flat.writer import DEFAULT_NAMING, DEFAULT_SHARD_SIZE, DatasetWriter, Rows
@@ -28,6 +29,7 @@ def create_writer(
     *,
     schema: pa.Schema | None = None,
     naming: str = DEFAULT_NAMING,
+    origin: Origin = NO_ORIGIN,
 ) -> DatasetWriter:
     """Return a writer of a flat directory.
 
@@ -43,6 +45,7 @@ def create_writer(
         overwrite: replace the data files of a directory that is not empty; else it is an error.
         schema: types of the columns; None: the first 1,000 rows decide, and lines of JSON need none.
         naming: names of files, without extension, of ``split``, ``index`` and ``count``.
+        origin: what the manifest is to say of where the rows come from.
 
     Raises:
         ConfigError: an argument is not what is allowed, or the target is not empty.
@@ -56,6 +59,7 @@ def create_writer(
         overwrite=overwrite,
         schema=schema,
         naming=naming,
+        origin=origin,
     )
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.flat.files import RowsFile, file_mode, open_rows_file
+from tokenlake.flat.files import RowsFile, file_mode, leaves, open_rows_file
 from tokenlake.flat.form import Form
 from tokenlake.flat.manifest import FlatFile
 from tokenlake.storage.writing import HashingFile
@@ -20,6 +21,7 @@ GROUP_BYTES: Final = 4 << 20
 """Arrow data of a row group, at most where one row is not larger."""
 
 _ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
 
 
 def shard_name(split: str, index: int, count: int, form: Form, naming: str) -> str:
@@ -61,12 +63,22 @@ class Limits:
 
     Attributes:
         max_bytes: a file ends at the row group after which another one, of the size of its largest, would not fit;
-            None: never.
+            None: never. Below 8 MiB row groups are an eighth of it, and what belongs at a file's end is counted.
         edges: rows at which a file ends, ascending, the last of them the number of all rows; None: nowhere.
     """
 
     max_bytes: int | None = None
     edges: tuple[int, ...] | None = None
+
+    @property
+    def tight(self) -> bool:
+        """Whether files are so small that usual row groups would not do."""
+        return self.max_bytes is not None and self.max_bytes < 2 * GROUP_BYTES
+
+    @property
+    def group_bytes(self) -> int:
+        """Arrow data of a row group."""
+        return max(1, self.max_bytes // 8) if self.tight and self.max_bytes else GROUP_BYTES
 
 
 @final
@@ -91,11 +103,11 @@ class ShardFiles:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
         while len(batch):
-            part = batch.slice(0, min(self._room(), _fitting(batch)))
+            part = batch.slice(0, min(self._room(), _fitting(batch, self._limits)))
             self._waiting.append(part)
             self._waiting_bytes += part.nbytes
             self._rows += len(part)
-            if self._waiting_bytes >= GROUP_BYTES:
+            if self._waiting_bytes >= self._limits.group_bytes:
                 self._flush()
             batch = batch.slice(len(part))
 
@@ -134,14 +146,17 @@ class ShardFiles:
         batch = self._waiting[0] if len(self._waiting) == 1 else _ARROW.concat_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         limit = self._limits.max_bytes
-        if limit is not None and self._open is not None and self._open.is_full(limit):
+        if limit is not None and self._open is not None and self._open.is_full(limit, batch):
             self._end(rolled=True)
         self._opened().write(batch)
 
     def _opened(self) -> _OpenFile:
         if self._open is None:
             self._open = _OpenFile(
-                self._folder / f"{self._split}-{len(self._done)}", self._form, self._schema
+                self._folder / f"{self._split}-{len(self._done)}",
+                self._form,
+                self._schema,
+                tight=self._limits.tight,
             )
         return self._open
 
@@ -158,20 +173,36 @@ class ShardFiles:
 
 @final
 class _OpenFile:
-    def __init__(self, path: Path, form: Form, schema: pa.Schema) -> None:
-        self._path = path
+    def __init__(self, path: Path, form: Form, schema: pa.Schema, *, tight: bool) -> None:
+        self._path, self._tight, self._format = path, tight, form.format
         self._sink = HashingFile(path)
         self._file: RowsFile = open_rows_file(form, self._sink, schema)
         self._rows = self._largest = 0
+        self._ending = 0 if form.format == "jsonl" else 1024 + 2 * schema.serialize().size
 
-    def is_full(self, limit: int) -> bool:
-        return self._sink.bytes + self._largest > limit
+    def is_full(self, limit: int, following: pa.RecordBatch) -> bool:
+        if not self._tight:
+            return self._sink.bytes + self._largest > limit
+        ending = self._ending + self._listed(following)
+        return self._sink.bytes + ending + max(self._largest, following.nbytes) > limit
 
     def write(self, batch: pa.RecordBatch) -> None:
         before = self._sink.bytes
         self._file.write(batch)
+        if self._tight:
+            self._file.flush()
+            self._ending += self._listed(batch)
         self._largest = max(self._largest, self._sink.bytes - before)
         self._rows += len(batch)
+
+    def _listed(self, batch: pa.RecordBatch) -> int:
+        """Return how many bytes a row group takes at most at the file's end: places, sizes, least and largest value."""
+        if self._format != "parquet":
+            return 0 if self._format == "jsonl" else 64
+        texts = [column for column in batch.columns if column.type in (pa.string(), pa.large_string())]
+        longest = [_COMPUTE.max(_COMPUTE.binary_length(text)).as_py() or 0 for text in texts]
+        places = [path for field in batch.schema for path in leaves(field.name, field.type)]
+        return 256 * len(places) + sum(2 * min(4096, size) for size in longest)
 
     def close(self) -> FlatFile:
         self._file.close()
@@ -193,6 +224,9 @@ def _miscounted(expected: int, got: str) -> SourceError:
     )
 
 
-def _fitting(batch: pa.RecordBatch) -> int:
+def _fitting(batch: pa.RecordBatch, limits: Limits) -> int:
     """Return how many rows of a batch make a row group."""
-    return max(1, len(batch) * GROUP_BYTES // max(batch.nbytes, 1))
+    rows = max(1, len(batch) * limits.group_bytes // max(batch.nbytes, 1))
+    while limits.tight and rows > 1 and batch.slice(0, rows).nbytes > 2 * limits.group_bytes:
+        rows //= 2
+    return rows

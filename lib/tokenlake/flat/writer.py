@@ -15,7 +15,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.flat.directory import Workplace, check_target, local_target, placed, write_manifest
 from tokenlake.flat.form import Form
 from tokenlake.flat.lines import LINES, lines_of
-from tokenlake.flat.manifest import FlatManifest
+from tokenlake.flat.manifest import NO_ORIGIN, FlatManifest, Origin
 from tokenlake.flat.rowtypes import Row, RowsToArrow
 from tokenlake.flat.shards import Limits, ShardFiles, check_naming, edges_of
 from tokenlake.flat.spool import Spool
@@ -59,11 +59,12 @@ class DatasetWriter:
         overwrite: bool,
         schema: pa.Schema | None,
         naming: str,
+        origin: Origin = NO_ORIGIN,
     ) -> None:
         check_naming(naming, [_SPLIT], form)
         self._target = local_target(output_path)
         check_target(self._target, overwrite=overwrite)
-        self._form, self._overwrite, self._naming = form, overwrite, naming
+        self._form, self._overwrite, self._naming, self._origin = form, overwrite, naming, origin
         self._max_bytes, self._num_shards = max_bytes, num_shards
         self._converter = RowsToArrow(schema)
         # Any row is a line of JSON; columns need one type each.
@@ -162,11 +163,12 @@ class DatasetWriter:
             self._flush()
         schema = pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
         manifest = FlatManifest(
-            kind="rows",
+            kind=self._origin.kind,
             format=self._form.format,
             compression=self._form.compression,
             columns={name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)},
             files=tuple(self._poured(LINES if self._lines else schema).finish(self._naming)),
+            made_of=dict(self._origin.made_of),
             produced_by=produced_by(),
         )
         write_manifest(self._place.new, manifest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -29,7 +29,7 @@ _FROM_LOSS: Final = frozenset({"loss_mask", "labels", "targets"})
 
 def check_columns(asked: Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns asked for, the default ones for None; ConfigError for others."""
-    names = DEFAULT_COLUMNS if asked is None else tuple(asked)
+    names = DEFAULT_COLUMNS if asked is None else tuple(asked) if isinstance(asked, Iterable) else ()  # pyright: ignore[reportUnnecessaryIsInstance]
     wrong = [name for name in names if name not in COLUMNS]
     if isinstance(asked, str) or wrong or not names or len(set(names)) != len(names):
         near = difflib.get_close_matches(str(wrong[0]) if wrong else "", COLUMNS, 1)

@@ -15,7 +15,7 @@ import numpy as np
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps
+from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps, check_switches, whole_seed
 from tokenlake.loader.stream import MixedOrder, ShuffledOrder, StoredOrder, Stream
 from tokenlake.mixing.stream import StreamRows
 from tokenlake.order import ORDER_VERSION, EpochOrder
@@ -39,8 +39,8 @@ class BatchPlan:
         shuffle: False: rows as they are stored (of a dataset only).
         epochs: of a pass; None: no end. Of a mixture 1 or None: where it ends is its own matter.
         drop_last: leave out the last batch of a pass if it is not full.
-        lanes: into how many stretches an epoch is cut; None: the largest number up to 64 that divides all batch sizes
-            (of a mixture, as many as the flow ``mix`` takes).
+        lanes: into how many stretches an epoch is cut; fewer where data without end has fewer rows. None: the largest
+            number up to 64 that divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
         window: row groups whose rows are permuted together.
 
     Raises:
@@ -59,13 +59,16 @@ class BatchPlan:
         lanes: int | None = None,
         window: int = 1,
     ) -> None:
-        self.data, self.sizes, self.seed, self.shuffle = data, sizes, seed, shuffle
+        check_switches(shuffle=shuffle, drop_last=drop_last)
+        self.data, self.sizes, self.seed, self.shuffle = data, sizes, whole_seed(seed), shuffle
         self.epochs, self.drop_last = epochs, drop_last
         self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
         self._check(lanes, window)
-        self.lanes = lanes or self._choose_lanes()
+        self.lanes = self._fitting(lanes) if lanes else self._choose_lanes()
         self._window = window
         self.stream = lru_cache(2)(self._stream)
+        if isinstance(data, Dataset) and not len(data):
+            raise ConfigError("there are no rows to read")
         self.steps = Steps(sizes, self.stream(0).rows, drop_last)
         if self.steps.batches(0) == 0:
             raise ConfigError(
@@ -157,7 +160,7 @@ class BatchPlan:
             "drop_last": self.drop_last,
             "lanes": self.lanes,
             "window": self._window,
-            "order": ORDER_VERSION,
+            "order": self.data.order if isinstance(self.data, Mixture) else ORDER_VERSION,
         }
 
     def _stream(self, passes: int) -> Stream:
@@ -187,6 +190,13 @@ class BatchPlan:
             return 1
         most = min(MOST_LANES, len(self.data))
         return max((number for number in range(1, most + 1) if self.sizes.common % number == 0), default=1)
+
+    def _fitting(self, lanes: int) -> int:
+        """Return so many lanes, or fewer where a lane would be without rows and had to go on for ever."""
+        rows = len(self.data) if isinstance(self.data, Dataset) else lanes
+        if self.epochs is not None or rows >= lanes:
+            return lanes
+        return max(number for number in range(1, max(1, rows) + 1) if lanes % number == 0)
 
     def _check(self, lanes: int | None, window: int) -> None:
         for name, value in (("epochs", self.epochs), ("lanes", lanes), ("window", window)):

@@ -1,4 +1,4 @@
-"""Which rows of each batch a host has, where no sharding says so; and the numbers that loaders are given."""
+"""Which rows of each batch a host has, where no sharding says so."""
 
 from __future__ import annotations
 
@@ -21,21 +21,17 @@ def rows_of_host(host: tuple[int, int] | None, sizes: BatchSizes) -> Wanted:
     Raises:
         ConfigError: it is no such pair, or batches cannot be cut into so many parts.
     """
-    index, hosts = (0, 1) if host is None else host
-    if not 0 <= index < hosts or sizes.common % hosts:
-        raise ConfigError(
-            f"host: got {host}, must be (index, number of hosts) with a number that divides {sizes.common}"
-        )
+    pair: object = (0, 1) if host is None else host
+    match pair:
+        case (int(index), int(hosts)) if 0 <= index < hosts and not sizes.common % hosts:
+            pass
+        case _:
+            raise ConfigError(
+                f"host: got {host!r}, must be (index, number of hosts), with a number that divides {sizes.common}"
+            )
 
     @lru_cache(8)
     def rows(size: int) -> Int64:
         return np.arange(size // hosts * index, size // hosts * (index + 1), dtype=np.int64)
 
     return rows
-
-
-def check_counts(**named: object) -> None:
-    """Raise ConfigError unless all are whole numbers from 0 on."""
-    for name, value in named.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigError(f"{name}: got {value!r}, must be a whole number from 0 on")

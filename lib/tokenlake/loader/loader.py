@@ -12,10 +12,10 @@ from tokenlake.loader.batchplan import BatchPlan, Wanted
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.groups import Groups
 from tokenlake.loader.hostbatches import HostBatch, HostBatches, open_groups
-from tokenlake.loader.hosts import check_counts, rows_of_host
+from tokenlake.loader.hosts import rows_of_host
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.state import place_of, state_of
-from tokenlake.loader.steps import BatchSizes, Place
+from tokenlake.loader.steps import BatchSizes, Place, check_counts, check_switches
 from tokenlake.reading import Decoded
 from tokenlake.storage import LocalStore
 
@@ -58,8 +58,9 @@ class DataLoader:
             (see :mod:`tokenlake.loader.columns`); None: the first four.
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
-        lanes: into how many stretches an epoch is cut, part of the order; None: the largest number up to 64 that
-            divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
+        lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
+            None: the largest number up to 64 that divides all batch sizes (of a mixture, as many as the flow ``mix``
+            takes).
         window: row groups whose rows are permuted together, part of the order.
         prefetch: batches that are ready ahead; 0: none, and no thread for them.
         workers: threads that decode ahead; 0: none. None: 1, or 16 where a store is remote and they mostly wait.
@@ -92,6 +93,7 @@ class DataLoader:
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
         workers = workers_for(data) if workers is None else workers
         check_counts(prefetch=prefetch, workers=workers, cache_bytes=cache_bytes)
+        check_switches(**({} if pad_last is None else {"pad_last": pad_last}))
         sizes = BatchSizes.of(batch_size)
         self.plan = BatchPlan(
             data,

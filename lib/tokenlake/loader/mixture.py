@@ -8,8 +8,17 @@ from typing import Any, Final, Literal, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
+from tokenlake.mixing import (
+    MIXTURE_ORDER,
+    MixtureStream,
+    Stop,
+    WeightScheduler,
+    constant,
+    row_weights,
+    source_order,
+)
 from tokenlake.mixing import Mixture as MixtureOrder
-from tokenlake.mixing import MixtureStream, Stop, WeightScheduler, constant, row_weights, source_order
+from tokenlake.mixing.arguments import check_order
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
 from tokenlake.order import key_of
 
@@ -34,9 +43,10 @@ class Mixture:
         stop: "restart" (a source that ends begins its next epoch: no end, unless `rows` says one), "first_exhausted"
             or "all_exhausted".
         rows: where the stream is cut.
-        block_size: rows inside which the order of sources is shuffled.
+        block_size: rows of a lane that are dealt together; the order of sources is shuffled inside a batch at most.
         step_rows: rows per step of the schedule; None: the batch size.
         weights_by: "rows", or "tokens": weights are shares of ids that are not padding.
+        order: version of the order; 2 goes on with what was written, or begun, by releases before it.
 
     Raises:
         ConfigError: names, weights, kinds, lengths or tokenizers do not fit each other.
@@ -52,6 +62,7 @@ class Mixture:
         block_size: int = 1000,
         step_rows: int | None = None,
         weights_by: Literal["rows", "tokens"] = "rows",
+        order: int = MIXTURE_ORDER,
     ) -> None:
         scheduler = weights if isinstance(weights, WeightScheduler) else constant(_whole(datasets, weights))
         _check_sources(datasets, scheduler)
@@ -59,7 +70,9 @@ class Mixture:
             raise ConfigError(f"weights_by: got {weights_by!r}, must be one of {', '.join(_WEIGHTS_BY)}")
         self.datasets = {name: datasets[name] for name in scheduler.names}
         self.scheduler = scheduler if weights_by == "rows" else self._per_row(scheduler)
+        check_order(order)
         self.stop, self.rows, self.block_size, self.step_rows = stop, rows, block_size, step_rows
+        self.order = order
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -132,6 +145,7 @@ class Mixture:
             seed=seed,
             stop=self.stop,
             rows=rows,
+            order=self.order,
         )
 
     def _per_row(self, scheduler: WeightScheduler) -> WeightScheduler:

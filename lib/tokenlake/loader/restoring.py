@@ -39,7 +39,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Place]:
         ) from error
     datasets = {name: open_dataset(*where) for name, where in sources.items()}
     if mixture is not None:
-        plan = BatchPlan(_mixture(datasets, mixture), sizes, lanes=lanes, **order)
+        plan = BatchPlan(_mixture(datasets, mixture, state.get("order")), sizes, lanes=lanes, **order)
     else:
         # Rows in the order in which they are stored have neither lanes nor windows.
         cut = {"lanes": lanes, "window": window} if order["shuffle"] else {}
@@ -47,7 +47,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Place]:
     return plan, place_of(plan, cast("Mapping[str, Any]", state))
 
 
-def _mixture(datasets: Mapping[str, Dataset], data: Mapping[str, Any]) -> Mixture:
+def _mixture(datasets: Mapping[str, Dataset], data: Mapping[str, Any], order: Any) -> Mixture:
     # Weights by tokens were worked out into weights of rows before they came into the state.
     return Mixture(
         datasets,
@@ -56,6 +56,7 @@ def _mixture(datasets: Mapping[str, Dataset], data: Mapping[str, Any]) -> Mixtur
         rows=data.get("rows"),
         block_size=data["block_size"],
         step_rows=data["step_rows"],
+        order=order,
     )
 
 

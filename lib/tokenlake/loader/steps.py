@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import index
 from typing import Any, Self, final
 
 from tokenlake.errors import ConfigError
@@ -31,10 +32,11 @@ class BatchSizes:
     @classmethod
     def of(cls, asked: int | Mapping[int, int]) -> Self:
         """Read ``256`` or ``{0: 256, 1000: 512}``; ConfigError where it is neither."""
-        points = {0: asked} if isinstance(asked, int) else dict(asked)
+        points = dict(asked) if isinstance(asked, Mapping) else {0: asked}
         if not points or any(_no_count(step, 0) or _no_count(size, 1) for step, size in points.items()):
             raise ConfigError(
-                f"batch_size: got {asked!r}, must be a number of rows from 1 on, or step -> rows, as {{0: 256, 9: 512}}"
+                f"batch_size: got {asked!r}, must be a whole number of rows from 1 on, or step -> rows, "
+                "as {0: 256, 9: 512}"
             )
         if 0 not in points:
             raise ConfigError(f"batch_size: got {asked!r}, must say how many rows step 0 has")
@@ -202,3 +204,24 @@ class Steps:
 
 def _no_count(value: Any, low: int) -> bool:
     return isinstance(value, bool) or not isinstance(value, int) or value < low
+
+
+def check_counts(**named: object) -> None:
+    """Raise ConfigError unless all are whole numbers from 0 on."""
+    for name, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigError(f"{name}: got {value!r}, must be a whole number from 0 on")
+
+
+def check_switches(**named: object) -> None:
+    """Raise ConfigError unless all are True or False."""
+    for name, value in named.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}: got {value!r}, must be True or False")
+
+
+def whole_seed(seed: object) -> int:
+    """Return a seed; ConfigError where it is no whole number."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise ConfigError(f"seed: got {seed!r}, must be a whole number")
+    return index(seed)  # pyright: ignore[reportArgumentType]

@@ -27,6 +27,8 @@ _WEIGHTS_BY: Final = re.compile("rows|tokens")
 MOST_LANES: Final = 1 << 16
 MOST_BLOCK: Final = 1 << 24
 
+FIRST_ORDER: Final = 2
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class MixtureOrder:
         rows: of the whole stream.
         points: (step, source -> weight per row), steps ascending.
         interpolation: between points.
+        version: of the order; manifests of the first ones, which are of version 2, do not name it.
     """
 
     lanes: int
@@ -49,10 +52,16 @@ class MixtureOrder:
     rows: int
     points: tuple[tuple[int, Mapping[str, float]], ...]
     interpolation: Interpolation
+    version: int = FIRST_ORDER
 
     def to_json(self) -> dict[str, Any]:
         points = [{"step": step, "weights": dict(weights)} for step, weights in self.points]
-        return {**asdict(self), "points": points}
+        return self.versioned({**asdict(self), "points": points})
+
+    def versioned(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return JSON of an order with its version, if it is not the first."""
+        others = {key: value for key, value in data.items() if key != "version"}
+        return others if self.version == FIRST_ORDER else {**others, "version": self.version}
 
     @classmethod
     def read(cls, source: Fields) -> Self:
@@ -66,6 +75,7 @@ class MixtureOrder:
             rows=source.count("rows"),
             points=_read_points(source),
             interpolation=cast("Interpolation", source.text("interpolation", _INTERPOLATION)),
+            version=source.count("version", low=FIRST_ORDER) if "version" in source.value else FIRST_ORDER,
         )
         source.end()
         return found

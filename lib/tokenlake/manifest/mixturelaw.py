@@ -49,7 +49,7 @@ class Outcome:
 def settings_of(record: MixtureRecord) -> dict[str, Any]:
     """Return what the key ``mix`` of the version's configuration says of the same mixture."""
     order, names = record.order, list(record.sources)
-    return {
+    settings = {
         "level": record.level,
         "weights_by": record.weights_by,
         "splits": {name: source.split for name, source in record.sources.items()},
@@ -64,6 +64,7 @@ def settings_of(record: MixtureRecord) -> dict[str, Any]:
         "interpolation": order.interpolation,
         "rows": order.rows,
     }
+    return order.versioned(settings)
 
 
 def mixture_of(record: MixtureRecord) -> Mixture:
@@ -86,6 +87,7 @@ def mixture_of(record: MixtureRecord) -> Mixture:
         seed=order.seed,
         stop=order.stop,
         rows=order.rows,
+        order=order.version,
     )
 
 

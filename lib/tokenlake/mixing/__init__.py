@@ -7,13 +7,14 @@ stored or replayed.
 
 from tokenlake.mixing.arguments import STOPS, Stop
 from tokenlake.mixing.counts import Counts
-from tokenlake.mixing.mixture import Draws, Mixture
+from tokenlake.mixing.mixture import MIXTURE_ORDER, Draws, Mixture
 from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
 from tokenlake.mixing.stream import MixtureStream, source_order
 from tokenlake.mixing.weights import row_weights
 
 __all__ = [
     "INTERPOLATIONS",
+    "MIXTURE_ORDER",
     "STOPS",
     "Counts",
     "Draws",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, Literal, get_args
 
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.order import lane_bounds
 from tokenlake.order.random import Int64
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
+ORDERS: Final = (2, 3)
 STOPS: Final[tuple[str, ...]] = get_args(Stop)
 
 
@@ -39,6 +39,12 @@ def check_sizes(**sizes: int) -> None:
             raise ConfigError(f"{name} is {size}; expected 1 or more")
 
 
+def check_order(order: int) -> None:
+    """Raise ConfigError unless there is such a version of the order."""
+    if order not in ORDERS:
+        raise ConfigError(f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it")
+
+
 def check_stop(stop: str) -> None:
     """Raise ConfigError unless there is such a stop strategy."""
     if stop not in STOPS:
@@ -52,7 +58,11 @@ def check_stop(stop: str) -> None:
 
 
 def check_ends(
-    names: Sequence[str], lengths: Sequence[int | None], rows_of: Int64, stop: str, counts: Counts
+    names: Sequence[str],
+    lengths: Sequence[int | None],
+    rows_of: Int64,
+    stop: str,
+    ceiling: Callable[[int], int | None],
 ) -> None:
     """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end.
 
@@ -61,7 +71,7 @@ def check_ends(
         lengths: rows of each; None: unknown.
         rows_of: rows of each source in each lane, int64[lanes, J].
         stop: the stop strategy.
-        counts: of one lane.
+        ceiling: of a source: rows of it that each lane gets at least in all of time; None: there is no end to it.
     """
     lanes = len(rows_of)
     for at, (name, rows) in enumerate(zip(names, lengths, strict=True)):
@@ -72,7 +82,7 @@ def check_ends(
                 f"source {name!r} has {rows} rows for {lanes} lanes, so that a lane has none; expected at least a row "
                 f"for each lane with stop {stop!r} (fewer lanes, or no such source)"
             )
-        most = counts.ceiling(at)
+        most = ceiling(at)
         if stop == "all_exhausted" and most is not None and most < int(rows_of[:, at].max()):
             raise ConfigError(
                 f"source {name!r} can never be exhausted: of its {rows} rows in {lanes} lanes the schedule takes "

@@ -76,6 +76,16 @@ class Counts:
             self._start = -(-batched // block_size) * block_size
             self._base = self._before.draws_before(self._start)
 
+    @property
+    def before(self) -> Counts | None:
+        """The counts of the schedule that this one's extends, which hold up to :attr:`start`."""
+        return self._before
+
+    @property
+    def start(self) -> int:
+        """The row at which the extension takes effect; 0 where there is none."""
+        return self._start
+
     def draws_before(self, position: int) -> Tallies:
         """Return how many of the first `position` rows are of each source; they sum to it."""
         if position < 0:

@@ -1,21 +1,21 @@
 """A mixture: several sources as one stream, in an order that is a function of the position.
 
 Think of cards dealt from several piles. A block of slots is shared out by the weights that hold there and shuffled; a
-slot says from which pile the next card comes, and each pile is dealt from its top. Every lane is such a deal of its
-own, from its own stretch of every source; the lanes' cards go out batch by batch.
+slot says from which pile the next card comes, and each pile is dealt from its top. Every lane has piles of its own, its
+own stretch of every source, and the weights hold for all lanes together; their cards go out batch by batch.
 
 ::
 
     position          where a row is in the stream                     order.LaneLayout
     (lane, place)     where it is in one lane                          stopping.Lane: without skipped slots
     (lane, slot)      where it would be if no source ever ended        slots.Slots: shuffled blocks
-    (source, number)  the how manieth row of a source in this lane     counts.Counts: the closed form
+    (source, number)  the how manieth row of a source in this lane     deal.Deal: the closed form
     (source, epoch, index)   the same, when the source's rows in this lane begin anew each time they end
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, final
@@ -27,16 +27,21 @@ from tokenlake.mixing.arguments import (
     check_cut,
     check_ends,
     check_names,
+    check_order,
     check_sizes,
     check_stop,
     rows_by_lane,
 )
 from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.deal import Deal, Dealt, EvenDeal
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.slots import Slots
 from tokenlake.mixing.stopping import Lane
 from tokenlake.order import LaneLayout
 from tokenlake.order.random import Int64
+
+MIXTURE_ORDER: Final = 3
+"""What lanes, blocks and weights of a mixture mean; what is written in such an order, or stands in it, names it."""
 
 _FARTHEST: Final = 1 << 50
 """The last place that is looked at for a row that may never come: of a source that weighs nothing from some step on."""
@@ -68,12 +73,14 @@ class Mixture:
         scheduler: the weights; it names the same sources.
         lanes: into how many lanes each source and the stream are cut.
         batch_size: rows of a global batch, divisible by `lanes`.
-        block_size: slots of a block.
-        step_rows: rows of the whole stream per step of the schedule, divisible by `lanes`.
+        block_size: slots of a lane that are dealt together. The order of the sources is shuffled inside as many, but
+            never beyond a batch, at whose end the counts of the whole stream are exact.
+        step_rows: rows of the whole stream per step of the schedule.
         seed: any integer; None is 0.
         stop: what happens when a source ends: "restart" begins its next epoch, "first_exhausted" ends each lane before
             the first row that is not there, "all_exhausted" goes on with the others and gives every row once.
         rows: where the stream is cut; None: not.
+        order: version of the order: :data:`MIXTURE_ORDER`, or 2 for what was written before.
 
     Raises:
         ConfigError: any of them cannot be, or they do not fit each other.
@@ -91,6 +98,7 @@ class Mixture:
         seed: int | None = 0,
         stop: str = "restart",
         rows: int | None = None,
+        order: int = MIXTURE_ORDER,
     ) -> None:
         self._asked = {
             "lengths": dict(lengths),
@@ -102,28 +110,19 @@ class Mixture:
             "seed": seed,
             "stop": stop,
             "rows": rows,
+            "order": order,
         }
         check_names(lengths, scheduler)
         check_sizes(lanes=lanes, block_size=block_size, step_rows=step_rows)
         check_stop(stop)
-        if scheduler.changes and step_rows % lanes:
-            raise ConfigError(
-                f"a step of {step_rows} rows cannot take as many of each of {lanes} lanes; "
-                "expected step_rows that the number of lanes divides"
-            )
+        check_order(order)
         self._scheduler = scheduler
         self._lanes, self._stop, self._step_rows = lanes, stop, step_rows
         self._endless = LaneLayout(None, lanes, batch_size)
         self._lengths = tuple(lengths[name] for name in scheduler.names)
         self._rows_of = rows_by_lane(self.names, self._lengths, lanes)
-        self._counts = Counts(
-            scheduler,
-            step_rows=max(1, step_rows // lanes),
-            block_size=block_size,
-            batch_rows=batch_size // lanes,
-        )
-        self._slots = Slots(self._counts, seed=seed or 0, block_size=block_size)
-        check_ends(self.names, self._lengths, self._rows_of, stop, self._counts)
+        self._slots = Slots(self._deal(block_size, seed or 0, order), seed=seed or 0)
+        check_ends(self.names, self._lengths, self._rows_of, stop, self._slots.deal.ceiling)
         self._parts = tuple(self._part(lane) for lane in range(lanes))
         self._rows = rows
         check_cut(rows, self.layout.rows, stop)
@@ -215,19 +214,10 @@ class Mixture:
         draws = self.lane(lane, place, place + 1)
         return self.names[int(draws.source[0])], int(draws.epoch[0]), int(draws.index[0]), lane
 
-    def block(self, number: int, lane: int = 0) -> Int64:
-        """Return the source of each slot of a block of an endless lane, int64[block_size].
-
-        It says nothing of where sources end: for streams of which nobody knows the length.
-        """
-        self._check_lane(lane)
-        return self._slots.sources(lane, number)
-
-    def blocks(self, lane: int = 0, first: int = 0) -> Iterator[Int64]:
-        """Yield the blocks of an endless lane, without end."""
-        while True:
-            yield self.block(first, lane)
-            first += 1
+    @property
+    def group_slots(self) -> int:
+        """Slots of a lane that are dealt together: what comes behind them decides none of them."""
+        return self._slots.decided(1)
 
     def step_after(self, position: int) -> int:
         """Return the first step at which the schedule may be extended without moving a row before a position.
@@ -253,6 +243,19 @@ class Mixture:
     @cached_property
     def _cut(self) -> Int64:
         return self.layout.places_before(self._rows or 0)
+
+    def _deal(self, block_size: int, seed: int, order: int) -> Dealt:
+        lanes, batch_size, step_rows = self._lanes, self._endless.batch_size, self._step_rows
+        if order == MIXTURE_ORDER:
+            sizes = {
+                "lanes": lanes,
+                "batch_size": batch_size,
+                "block_size": block_size,
+                "step_rows": step_rows,
+            }
+            return Deal(self._scheduler, **sizes, seed=seed)
+        each = {"step_rows": max(1, step_rows // lanes), "batch_rows": batch_size // lanes}
+        return EvenDeal(Counts(self._scheduler, **each, block_size=block_size), block_size)
 
     def _part(self, lane: int) -> Lane:
         rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None

@@ -1,27 +1,23 @@
 """The slots of an endless lane: which source each one takes a row from, and the how manieth row of that source.
 
-Slots come in blocks. How many slots of a block are of which source is the difference of the counts at its ends; which
-slots these are is a shuffle of the block's own. In the shuffle's order of a block's slots, the first are the first
-source's, the next ones the second's and so on; each source then gives its rows in the order of its slots.
+Slots come in blocks, the cells of the deal. How many slots of a block are of which source is the difference of what the
+lane has taken at its ends; which slots these are is a shuffle of the block's own. In the shuffle's order of a block's
+slots, the first are the first source's, the next ones the second's and so on; each source then gives its rows in the
+order of its slots.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
-from tokenlake.mixing.counts import Counts, Tallies
+from tokenlake.mixing.counts import Tallies
+from tokenlake.mixing.deal import Dealt
 from tokenlake.order import key_of, splitmix64
 from tokenlake.order.random import WORD, Int64, extended
-
-_KEPT: Final = 1 << 13  # block boundaries whose counts are kept: lanes share them
-_LARGEST: Final = (
-    1 << 62
-) - 1  # rows of a source that are told apart; beyond, only how many are in a block counts
 
 
 @final
@@ -58,45 +54,43 @@ class Runs:
 
 @final
 class Slots:
-    """The slots of all lanes of a mixture.
+    """The slots of all lanes of a mixture, in the cells of its deal.
 
     Args:
-        counts: of one lane.
+        deal: what each lane has taken of each source before each cell.
         seed: of the shuffles.
-        block_size: slots of a block.
     """
 
-    def __init__(self, counts: Counts, *, seed: int, block_size: int) -> None:
-        self._counts = counts
-        self._seed = seed
-        self._block_size = block_size
-        self.before = lru_cache(_KEPT)(self._before)
+    def __init__(self, deal: Dealt, *, seed: int) -> None:
+        self.deal, self._seed = deal, seed
 
     @property
     def block_size(self) -> int:
-        return self._block_size
+        """Slots of a block, which is a cell of the deal."""
+        return self.deal.cell
 
-    def _before(self, block: int) -> Tallies:
-        """Return how many slots before a block are of each source (as :attr:`before`, which remembers)."""
-        return self._counts.draws_before(block * self._block_size)
+    def before(self, lane: int, block: int) -> Tallies:
+        """Return how many slots of a lane before a block are of each source."""
+        return self.deal.before(lane, block)
+
+    def decided(self, blocks: int) -> int:
+        """Return the slots of the groups of the deal that the first blocks are of."""
+        return -(-blocks // self.deal.cells) * self.deal.cells * self.block_size
+
+    def first_block(self, holds: Callable[[int], bool]) -> int:
+        """Return the first block for which `holds` is true, if it stays true from there on: group by group at first."""
+        cells = self.deal.cells
+        group = first_true(0, lambda number: holds(number * cells))
+        return 0 if group == 0 else first_true((group - 1) * cells, holds, group * cells)
 
     def runs(self, lane: int, blocks: range) -> Runs:
         """Return the slots of neighbouring blocks of a lane, by run."""
-        bounds = [self.before(block) for block in range(blocks.start, blocks.stop + 1)]
-        counts = np.array(
-            [[b - a for a, b in zip(low, high, strict=True)] for low, high in pairwise(bounds)],
-            np.int64,
-        )
-        first = np.array([[min(count, _LARGEST) for count in bound] for bound in bounds[:-1]], np.int64)
-        return Runs(self._shuffled(lane, blocks, counts), first, counts)
-
-    def sources(self, lane: int, block: int) -> Int64:
-        """Return the source of each slot of a block, int64[block_size]."""
-        runs = self.runs(lane, range(block, block + 1))
-        return runs.by_slot(runs.spread(np.arange(runs.counts.shape[1])))
+        bounds = self.deal.bounds(lane, blocks)
+        counts = np.diff(bounds, axis=0)
+        return Runs(self._shuffled(lane, blocks, counts), bounds[:-1], counts)
 
     def _shuffled(self, lane: int, blocks: range, counts: Int64) -> Int64:
-        size = self._block_size
+        size = self.block_size
         words = np.array([block & WORD for block in blocks], np.uint64).view(np.int64)
         keys = extended(key_of(self._seed, lane), words)
         chance = splitmix64(keys[:, None] + np.arange(size, dtype=np.uint64))
@@ -108,3 +102,21 @@ class Slots:
         # A stable sort of small integers is a radix sort: each source's slots, ascending.
         slot = np.argsort(source, axis=1, kind="stable")
         return (slot + np.arange(len(counts))[:, None] * size).ravel()
+
+
+def first_true(low: int, holds: Callable[[int], bool], high: int | None = None) -> int:
+    """Return the first number from `low` on for which `holds` is true, if it stays true from there on.
+
+    Args:
+        high: one for which it is true; None: it is looked for.
+    """
+    reach = 1
+    while high is None:
+        if holds(low + reach - 1):
+            high = low + reach - 1
+        else:
+            low, reach = low + reach, reach * 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low

@@ -8,7 +8,7 @@ beginning, ``sum of min(count_j, rows_j)``, so that the block of any place is fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Final, final
 
@@ -76,19 +76,19 @@ class Lane:
         return counts + np.bincount(inside, minlength=len(counts))
 
     def slots_until(self, place: int) -> int:
-        """Return a number of slots, a multiple of the block size, that decide the first `place` places."""
+        """Return a number of slots, those of whole groups of the deal, that decide the first `place` places."""
         if place == 0:
             return 0
         if self._skips and place > self._places_before(self._last_block):
-            return self._last_block * self._slots.block_size
-        return (self._block_of(place - 1) + 1) * self._slots.block_size
+            return self._slots.decided(self._last_block)
+        return self._slots.decided(self._block_of(place - 1) + 1)
 
     def _without_choice(self, place: int) -> bool:
         """Whether all sources but one are exhausted at a place."""
         return self._skips and place >= self._places_before(self._last_block)
 
     def _drawn_before(self, block: int) -> tuple[int, ...]:
-        counts = self._slots.before(block)
+        counts = self._slots.before(self._lane, block)
         return tuple(map(min, counts, self._rows)) if self._skips else counts
 
     def _places_before(self, block: int) -> int:
@@ -99,7 +99,7 @@ class Lane:
         low = place // self._slots.block_size
         if not self._skips:
             return low
-        return first_true(low, lambda block: self._places_before(block + 1) > place)
+        return max(low, self._slots.first_block(lambda block: self._places_before(block + 1) > place))
 
     def _chunk(self, block: int, places: int) -> range:
         """Blocks from one on that may deliver so many places, but no more than fit into the cache."""
@@ -128,11 +128,13 @@ class Lane:
     @cached_property
     def _last_block(self) -> int:
         """The first block before which all sources but one (or all) are exhausted: from there on there is no choice."""
-        return first_true(0, lambda block: len(self._left(block)) <= 1)
+        return self._slots.first_block(lambda block: len(self._left(block)) <= 1)
 
     def _left(self, block: int) -> list[int]:
         """The sources that are not exhausted before a block."""
-        return [at for at, count in enumerate(self._slots.before(block)) if count < self._rows[at]]
+        return [
+            at for at, count in enumerate(self._slots.before(self._lane, block)) if count < self._rows[at]
+        ]
 
     def _of_last_source(self, start: int, stop: int) -> tuple[Int64, Int64]:
         (source,) = self._left(self._last_block)
@@ -151,23 +153,12 @@ class Lane:
 
         def overflows(block: int) -> bool:
             return any(
-                count > limit for count, limit in zip(self._slots.before(block + 1), limits, strict=True)
+                count > limit
+                for count, limit in zip(self._slots.before(self._lane, block + 1), limits, strict=True)
             )
 
-        block = first_true(0, overflows)
+        block = self._slots.first_block(overflows)
         source, number = self._unskipped(range(block, block + 1))
         return block * self._slots.block_size + int(
             np.argmax(number >= np.array(self._rows, np.int64)[source])
         )
-
-
-def first_true(low: int, holds: Callable[[int], bool]) -> int:
-    """Return the first number from `low` on for which `holds` is true, if it stays true from there on."""
-    reach = 1
-    while not holds(low + reach - 1):
-        low, reach = low + reach, reach * 2
-    high = low + reach - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low

@@ -1,6 +1,6 @@
 """Options that a pipeline does not act on, so that none is ignored: what it does instead stands here.
 
-Options that change how fast rows come but never which (`unit_size`, `engine`, `num_workers` ...) are let be, so that
+Options that change how fast rows come but never which (`unit_size`, `engine` ...) are let be, so that
 one file can configure a build and a pipeline. Any other option acts, or a value beside its default is an error.
 """
 
@@ -46,6 +46,7 @@ _RULES: Final[dict[str, dict[str, _Rule]]] = {
     "mix": {
         "lanes": _Rule("rows are drawn in one lane; lanes act where a mixture is built"),
         "weights_by": _Rule("rows; tokens act where a mixture is built", ("rows",)),
+        "order": _Rule("rows are drawn in one lane, in one order; it acts where a mixture is built", (3,)),
         "epochs": _Rule("total_rows and total_tokens end a mixture, and stop_strategy does"),
     },
     "save": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -33,6 +34,7 @@ class PipelineContext:
         tokenizers: name of a source to its tokenizer, once :meth:`Pipeline.tokenize` was called.
         packed: whether rows are packed by a stage that was called.
         saved: what is to be written when the pipeline is built.
+        stepped: tells the mixture how many rows a training step takes; None: nothing hangs on it.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
@@ -41,6 +43,7 @@ class PipelineContext:
         self.tokenizers: dict[str, ChosenTokenizer] = {}
         self.packed = False
         self.saved: list[SavedShardedSource] = []
+        self.stepped: Callable[[int], None] | None = None
 
     @property
     def seed(self) -> int | None:

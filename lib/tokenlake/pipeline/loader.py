@@ -10,6 +10,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.steps import check_switches, whole_seed
 from tokenlake.pipeline.batches import Batch, Filling
 from tokenlake.pipeline.devices import RowPlacement, first_device
 from tokenlake.pipeline.rowbatches import RowOrder
@@ -93,6 +94,10 @@ class AsyncDataLoader:
             raise ConfigError(f"source: got a {type(source).__name__}, must be a source of rows")
         if padding_side not in ("left", "right"):
             raise ConfigError(f"padding_side: got {padding_side!r}, must be 'left' or 'right'")
+        seed = 0 if seed is None else whole_seed(seed)
+        check_switches(
+            drop_last=drop_last, prefetch_enabled=prefetch_enabled, prefetch_to_device=prefetch_to_device
+        )
         size = _count("batch_size", batch_size)
         workers = _count("prefetch_workers", prefetch_workers)
         ahead = _count("prefetch_buffer_size", prefetch_buffer_size)
@@ -105,7 +110,7 @@ class AsyncDataLoader:
             self._loader = DataLoader(
                 source,
                 size,
-                seed=seed or 0,
+                seed=seed,
                 shuffle=buffer is not None or isinstance(source, Mixture),
                 drop_last=drop_last,
                 sharding=sharding,
@@ -116,7 +121,7 @@ class AsyncDataLoader:
         if sharding is not None and not drop_last:
             raise ConfigError("drop_last: False, but batches on devices are all full; leave it out")
         self._loader = RowLoader(
-            RowOrder(source, size, buffer, drop_last, seed or 0),
+            RowOrder(source, size, buffer, drop_last, seed),
             None if pad_token_id is None else Filling(pad_token_id, padding_side),
             None if sharding is None else RowPlacement(sharding, size),
             prefetch=prefetch_enabled,

@@ -48,14 +48,16 @@ class MixStage(BaseStage):
             block_size=mix.block_size,
             seed=context.seed if mix.seed is None else mix.seed,
             stop_strategy=mix.stop_strategy,
-            weight_scheduler=_schedule(mix),
+            weight_scheduler=_schedule(mix, mix.batch_size),
         )
+        if mix.weight_schedule and mix.step_rows is None:
+            context.stepped = lambda rows: mixed.reschedule(_schedule(mix, rows))
         return {MIXED: _ended(mixed, mix)}
 
 
-def _schedule(mix: MixStageConfig) -> WeightScheduler | None:
+def _schedule(mix: MixStageConfig, batch_size: int) -> WeightScheduler | None:
     """Return the weights along the rows of the mixture; a step is `step_rows` of them, else a batch."""
-    rows = mix.step_rows or mix.batch_size
+    rows = mix.step_rows or batch_size
     points = [{"step": point.step * rows, "weights": point.weights} for point in mix.weight_schedule or ()]
     return WeightScheduler(points, mix.weight_schedule_type) if points else None
 

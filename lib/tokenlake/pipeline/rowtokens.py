@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any, Final, final
 
 import numpy as np
@@ -16,6 +19,7 @@ from tokenlake.faults import Fault
 from tokenlake.packing.marks import learned, plain
 from tokenlake.pipeline.rowencoding import RowEncoding
 from tokenlake.pipeline.settling import settled
+from tokenlake.prefetching import Prefetched
 from tokenlake.ragged import Ragged
 from tokenlake.rows import Rows
 from tokenlake.sources.sharded.base import Numbered, ShardedDataSource
@@ -27,6 +31,8 @@ from tokenlake.transforms.rendering import Renderer
 
 Int64 = npt.NDArray[np.int64]
 Batch = list[tuple[int, Row]]
+_Batched = tuple[Batch, Exception | None]
+_Tokens = tuple[list[tuple[int, Row]], Exception | None]
 
 _FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
@@ -45,6 +51,8 @@ class Wanted:
         remove: fields that do not come out.
         batch_size: rows that are tokenized together, at most; with padding "longest" exactly those whose numbers,
             divided by it, are the same.
+        workers: threads that tokenize batches side by side, ahead of who draws rows, at most as many batches; 1: none,
+            rows are tokenized when they are drawn.
     """
 
     options: TokenizerConfig
@@ -52,6 +60,7 @@ class Wanted:
     keep: tuple[str, ...] | None
     remove: frozenset[str]
     batch_size: int
+    workers: int
 
 
 @final
@@ -93,11 +102,24 @@ class RowTokens:
         Raises:
             BadRecordError: a row cannot be used, and the policy is ``fail``; names shard and row.
         """
-        for batch, error in _batched(rows, self.batch_size, aligned=self.aligned):
-            if batch:
-                yield from self._made(batch, shard)
-            if error is not None:
-                raise error
+        batches, workers = _batched(rows, self.batch_size, aligned=self.aligned), self._wanted.workers
+        make = partial(self._tokens, shard=shard)
+        yield from _drawn(map(make, islice(batches, 1)))  # it decides how the others are read
+        if workers == 1:
+            yield from _drawn(map(make, batches))
+            return
+        with closing(Prefetched(batches, make, workers=workers, ahead=workers)) as made:
+            yield from _drawn(made)
+
+    def _tokens(self, rows: _Batched, shard: str) -> _Tokens:
+        """Return the rows made of a batch, and what stopped them, if anything did."""
+        batch, error = rows
+        found: list[tuple[int, Row]] = []
+        try:
+            found.extend(self._made(batch, shard) if batch else ())
+        except Exception as refused:
+            error = refused
+        return found, error
 
     def _made(self, batch: Batch, shard: str) -> Numbered:
         source, renderer = self._open([row for _, row in batch])
@@ -170,13 +192,20 @@ class RowTokens:
         return {name: row[name] for name in self._wanted.keep if name not in self._wanted.remove}
 
 
+def _drawn(made: Iterator[_Tokens]) -> Numbered:
+    for rows, error in made:
+        yield from rows
+        if error is not None:
+            raise error
+
+
 def _refused(shard: str, number: int, fault: Fault) -> BadRecordError:
     return BadRecordError(
         f"shard {shard!r}, row {number}: {fault.detail}", reason=fault.reason, shard=shard, row=number
     )
 
 
-def _batched(rows: Numbered, batch_size: int, *, aligned: bool) -> Iterator[tuple[Batch, Exception | None]]:
+def _batched(rows: Numbered, batch_size: int, *, aligned: bool) -> Iterator[_Batched]:
     """Yield rows in batches, and what stopped them, if anything did, with the rows before it."""
     batch: Batch = []
     size, most = 0, batch_size if aligned else min(_FIRST_ROWS, batch_size)

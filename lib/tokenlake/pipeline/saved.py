@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from tokenlake.flat.save import save_dataset
+from tokenlake.flat.manifest import NO_ORIGIN, Origin
+from tokenlake.flat.save import create_writer
 from tokenlake.flat.stats import WriteStats
 from tokenlake.sources.sharded.base import Numbered, ShardedDataSource
 from tokenlake.sources.sharded.fields import Row
@@ -39,9 +40,14 @@ class SavedShardedSource(ShardedDataSource):
     which are the files. After that the other source is not asked again.
     """
 
-    def __init__(self, source: ShardedDataSource, target: SaveTarget) -> None:
-        """Write nothing yet."""
-        self._source, self.target = source, target
+    def __init__(
+        self,
+        source: ShardedDataSource,
+        target: SaveTarget,
+        origin: Callable[[], Origin] = lambda: NO_ORIGIN,
+    ) -> None:
+        """Write nothing yet; `origin` is asked when rows are written."""
+        self._source, self.target, self._origin = source, target, origin
         self._lock = threading.Lock()
         self._stats: WriteStats | None = None
         self._files: ShardedDataSource | None = None
@@ -55,15 +61,16 @@ class SavedShardedSource(ShardedDataSource):
         with self._lock:
             if self._stats is None:
                 target = self.target
-                stats = save_dataset(
-                    self._source,
+                writer = create_writer(
                     target.path,
                     target.format,
                     target.max_shard_size,
                     target.num_shards,
                     target.compression,
                     target.overwrite,
+                    origin=self._origin(),
                 )
+                stats = writer.write(self._source)
                 self._files = _READERS[target.format](stats.output_paths)
                 self._stats = stats
             return self._stats

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
+from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.flat.directory import check_target, local_target
 from tokenlake.flat.form import Form
+from tokenlake.flat.manifest import Origin
 from tokenlake.pipeline.acting import check_stage
 from tokenlake.pipeline.context import PipelineContext
 from tokenlake.pipeline.saved import SavedShardedSource, SaveTarget
 from tokenlake.pipeline.stage import BaseStage
 from tokenlake.sources.sharded.base import ShardedDataSource
+from tokenlake.tokenizers.fingerprint import describe
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.save_stage import SaveStageConfig
 
 DEFAULT_OUTPUT: Final = "./output"
+
+_NO_SETTING: Final[Any] = {
+    **dict.fromkeys(("load", "save", "cache", "ray", "observability", "default_tokenizer"), True),
+    "datasets": {
+        "__all__": {"data_files", "storage_options", "save_path", "cache_path", "tokenizer", "exclude"}
+    },
+    "tokenize": {"default_tokenizer", "num_workers", "engine", "cache_tokenized"},
+}
+"""Places and secrets, what changes no row, and tokenizers, which are described by what they are."""
 
 
 @final
@@ -49,9 +62,47 @@ class SaveStage(BaseStage):
         _check(targets, context)
         for name, source in data.items():
             _require_end(name, source)
-        made = {name: SavedShardedSource(source, targets[name]) for name, source in data.items()}
+        made = {
+            name: SavedShardedSource(source, targets[name], _Origin(name, context))
+            for name, source in data.items()
+        }
         context.saved += made.values()
         return made
+
+
+@final
+class _Origin:
+    """What the manifest of a saved source says of where its rows come from, as the stages before have decided it.
+
+    Of inputs it names what lies below the folder that all of them are in: no path of the machine.
+    """
+
+    def __init__(self, name: str, context: PipelineContext) -> None:
+        self._config, self._context = context.config, context
+        self._names = [name] if name in context.opened else list(context.opened)
+        self._tokenizers = {
+            each: context.tokenizers[each] for each in self._names if each in context.tokenizers
+        }
+        self._kind = "packed" if context.packed else "tokens" if self._tokenizers else "rows"
+
+    def __call__(self) -> Origin:
+        tokenizers = {name: describe(chosen.loaded.files) for name, chosen in self._tokenizers.items()}
+        inputs = [entry for name in self._names for entry in self._inputs(name)]
+        return Origin(self._kind, {"config": self._settings(), "tokenizer": tokenizers, "inputs": inputs})
+
+    def _settings(self) -> dict[str, Any]:
+        """The configuration as it was written, but for places and what decides no row."""
+        decided = self._config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
+        decided["datasets"] = [each for each in decided["datasets"] if each.get("name") in self._names]
+        return decided
+
+    def _inputs(self, name: str) -> list[dict[str, Any]]:
+        versions = self._context.opened[name].versions
+        folder = commonpath([posixpath.dirname(path) for path, _, _ in versions]) if versions else ""
+        return [
+            {"source": name, "path": path[len(folder) :].lstrip("/"), "bytes": size, "version": token}
+            for path, size, token in versions
+        ]
 
 
 def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:

@@ -111,6 +111,7 @@ class _Deciding:
             keep=() if kept is None and remove is None else kept,
             remove=frozenset(remove or ()),
             batch_size=config.tokenize.batch_size,
+            workers=config.tokenize.num_workers,
         )
         source = resolved(config, dataset, self._name, packing=packing)
         encoding = RowEncoding(files, eos_id=eos, packing=packing)

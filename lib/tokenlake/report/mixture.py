@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from tokenlake.manifest import Manifest, MixedSource, MixtureRecord
+from tokenlake.manifest.mixture import FIRST_ORDER
 from tokenlake.report import numbers
 from tokenlake.report.table import Column, Table, facts, label, number
 
@@ -61,6 +62,8 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
     order = record.order
     packed = " and then packed" if record.level == "documents" and record.rows.sequences else ""
     weights = weights_in_words(_points(record), order.interpolation, order.step_rows, record.level)
+    exact = " at whose ends the weights hold"
+    held, held_late = ("", exact) if order.version == FIRST_ORDER else (exact, "")
     by = ", by the mean tokens of a row of each" if record.weights_by == "tokens" else ""
     pairs = [
         ("mixed", f"{record.level}{packed}"),
@@ -68,8 +71,8 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
         ("end", f"after {numbers.count(order.rows)} {record.level}; {STOPS[order.stop]}"),
         (
             "order",
-            f"{numbers.plural(order.lanes, 'lane')}, batches of {numbers.count(order.batch_size)}, "
-            f"blocks of {numbers.count(order.block_size)} at whose ends the weights hold, seed {order.seed}",
+            f"{numbers.plural(order.lanes, 'lane')}, batches of {numbers.count(order.batch_size)}{held}, "
+            f"blocks of {numbers.count(order.block_size)}{held_late}, seed {order.seed}",
         ),
     ]
     return facts(pairs, title)
@@ -118,6 +121,7 @@ def recipe(manifest: Manifest, record: MixtureRecord) -> str:
             f"  {key}: {getattr(order, key)}"
             for key in ("step_rows", "block_size", "seed", "lanes", "batch_size")
         ),
+        *([] if order.version == FIRST_ORDER else [f"  order: {order.version}"]),
         f"  stop_strategy: {order.stop}",
         f"  total_rows: {order.rows}",
     ]

@@ -23,6 +23,7 @@ def open_mixture(spec: MixtureSpec) -> Mixture:
         seed=spec.seed,
         stop=spec.stop,
         rows=spec.rows,
+        order=spec.order,
     )
 
 

@@ -96,4 +96,5 @@ def _order(spec: MixtureSpec) -> MixtureOrder:
         rows=spec.rows or 0,
         points=spec.points,
         interpolation=spec.interpolation,
+        version=spec.order,
     )

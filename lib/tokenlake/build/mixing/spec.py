@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from tokenlake.mixing import MIXTURE_ORDER
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureSpec:
@@ -17,6 +19,7 @@ class MixtureSpec:
         interpolation: between points.
         lanes, batch_size, block_size, step_rows, seed, stop: of the order.
         rows: where the stream is cut; None: at its own end.
+        order: version of the order.
     """
 
     lengths: Mapping[str, int]
@@ -29,6 +32,7 @@ class MixtureSpec:
     seed: int
     stop: Literal["restart", "first_exhausted", "all_exhausted"]
     rows: int | None
+    order: int = MIXTURE_ORDER
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, final
 
 from tokenlake.errors import BadRecordError
@@ -69,6 +70,10 @@ class MixedShardedSource(ShardedDataSource):
             seed=self._seed,
             stop=self._stop,
         )
+
+    def reschedule(self, scheduler: WeightScheduler | None) -> None:
+        """Take other weights; whoever draws rows now draws by these."""
+        self._turns = replace(self._turns, scheduler=scheduler_of(tuple(self._sources), None, scheduler))
 
     @property
     def shard_names(self) -> Sequence[str]:

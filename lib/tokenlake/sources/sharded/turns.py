@@ -79,7 +79,8 @@ class Turns:
 
     def _mixture(self, lengths: Lengths) -> Mixture:
         told = {name: self._told(name, lengths[name], most) for name, most in self._ceilings().items()}
-        return Mixture(told, self.scheduler, block_size=self.block_size, seed=self.seed, stop=self.stop)
+        size = self.block_size  # and of a batch: the order is shuffled inside a block
+        return Mixture(told, self.scheduler, batch_size=size, block_size=size, seed=self.seed, stop=self.stop)
 
     def _ceilings(self) -> dict[str, int | None]:
         """Rows that the schedule takes of each source, ever; None: there is no end to them."""

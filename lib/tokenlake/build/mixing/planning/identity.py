@@ -20,8 +20,8 @@ from tokenlake.build.mixing.spec import MixtureSpec
 from tokenlake.config.identity import pack_identity
 from tokenlake.fingerprint import fingerprint
 from tokenlake.manifest import ShardEntry
+from tokenlake.manifest.mixture import FIRST_ORDER
 from tokenlake.mixing import Mixture
-from tokenlake.order import ORDER_VERSION
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
@@ -92,6 +92,7 @@ def order_identity(spec: MixtureSpec) -> dict[str, Any]:
         "stop": spec.stop,
         "points": [[step, [weights[name] for name in names]] for step, weights in spec.points],
         "interpolation": spec.interpolation,
+        **({} if spec.order == FIRST_ORDER else {"version": spec.order}),
     }
 
 
@@ -107,7 +108,7 @@ class UnitIdentity:
         self, level: Level, content: Mapping[str, str], spec: MixtureSpec, mixture: Mixture, out: RowsOut
     ) -> None:
         self._spec, self._mixture, self._content, self._out = spec, mixture, content, out
-        self._base = {"format_version": FORMAT_VERSION, "order_version": ORDER_VERSION, "level": level}
+        self._base = {"format_version": FORMAT_VERSION, "order_version": spec.order, "level": level}
 
     def of(self, start: int, stop: int) -> str:
         """Return the fingerprint of the rows at positions ``start .. stop``."""
@@ -145,13 +146,13 @@ class UnitIdentity:
     def _last_step(self, stop: int) -> int:
         """A step whose weights, and those of later ones, put no row before position `stop`.
 
-        In a lane, the blocks that hold the places before it are decided by counts at their ends. A count of n rows is
+        In a lane, the groups that hold the places before it are decided by counts at their ends. A count of n rows is
         that of a time at most half a row for each source later than n (see :mod:`tokenlake.mixing.counts`); rounded up,
         so that a source more changes nothing here.
         """
         spec = self._spec
         places = int(self._mixture.layout.places_before(stop).max())
-        slots = -(-places // spec.block_size) * spec.block_size
+        slots = -(-places // self._mixture.group_slots) * self._mixture.group_slots
         rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * spec.lanes
         return -(-rows // spec.step_rows)
 

@@ -41,7 +41,6 @@ from tokenlake.config.resolved_mix import ResolvedMix, ResolvedMixture
 from tokenlake.fingerprint import fingerprint
 from tokenlake.manifest import InputFileEntry
 from tokenlake.manifest.mixturelaw import outcomes
-from tokenlake.order import ORDER_VERSION
 from tokenlake.report import numbers
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.storage import open_store
@@ -180,7 +179,7 @@ def _mixed(
     identity = {
         "content": [content[name] for name in spec.lengths],
         "order": order_identity(spec),
-        "order_version": ORDER_VERSION,
+        "order_version": spec.order,
         "rows": spec.rows,
         "out": rows_identity(out),
     }

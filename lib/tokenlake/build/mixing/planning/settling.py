@@ -48,6 +48,7 @@ def settled(
         seed=asked.seed,
         stop=asked.stop,
         rows=None,
+        order=asked.order,
     )
     single = open_mixture(spec)
     lanes = asked.lanes
