@@ -5,6 +5,7 @@ Planning reads inputs (their hashes, their footers) and tokenizers; it writes no
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeAlias
@@ -20,7 +21,7 @@ from tokenlake.build.planning.units import WorkUnit, group_ranges, range_identit
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.fingerprint import fingerprint
+from tokenlake.fingerprint import canonical_texts, fingerprint, joined
 from tokenlake.predicate.where import Predicate
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.inputs import InputFile
@@ -113,7 +114,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | 
     notes += notes_on_kept(build)
     units: list[WorkUnit] = []
     for source, parts, files in zip(sources, ranges, _shares(build, ranges), strict=True):
-        base = unit_identity(build, source, tokenizers[source.name])
+        base = canonical_texts(unit_identity(build, source, tokenizers[source.name]))
         first = len(units)
         for group, number in _groups(build, source, parts, files):
             units.append(_unit(len(units), source, group, base, excluded[source.name], number))
@@ -206,7 +207,7 @@ def _unit(
     index: int,
     source: ResolvedSource,
     ranges: tuple[FileRange, ...],
-    base: dict[str, Any],
+    base: dict[str, str],
     excluded: dict[int, list[int]],
     files: int | None,
 ) -> WorkUnit:
@@ -215,5 +216,6 @@ def _unit(
         str(file): excluded[file] for file in sorted({part.file.file_id for part in ranges} & excluded.keys())
     }
     dealt = {} if files is None else {"files": files}
-    digest = fingerprint(base | {"ranges": range_identity(ranges), "excluded": mine} | dealt)
+    own = canonical_texts({"ranges": range_identity(ranges), "excluded": mine} | dealt)
+    digest = hashlib.sha256(joined(base | own)).hexdigest()
     return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest, files)
