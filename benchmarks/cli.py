@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.adding import measure_adding
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import Determinism
 from benchmarks.goals import Goal
@@ -41,6 +42,7 @@ PARTS: Final = (
     "mix",
     "loader",
     "verify",
+    "adding",
     "determinism",
     "kill",
     "memory",
@@ -156,6 +158,7 @@ def run(options: Options) -> Results:
         "mix": _mix,
         "loader": _loader,
         "verify": _verify,
+        "adding": _adding,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -250,6 +253,14 @@ def _verify(
     goals, notes = measure_verify(
         options.work, maker, vocabularies[0], 2 * options.megabytes, options.repeats, quick=options.quick
     )
+    results.figures += goals
+    results.notes += notes
+
+
+def _adding(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    goals, notes = measure_adding(options.work, vocabularies[0], quick=options.quick)
     results.figures += goals
     results.notes += notes
 

@@ -116,7 +116,6 @@ def small_parts(patch: pytest.MonkeyPatch) -> None:
     for module in (content, objectstore):
         patch.setattr(module, "LARGE", 1_000_000)
     patch.setattr(content, "PIECE", 500 << 10)
-    patch.setattr(objectstore, "PIECE", 500 << 10)
     patch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

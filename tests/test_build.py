@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -23,6 +24,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from tokenlake.build import reuse
 from tokenlake.build import session as session_module
 from tokenlake.build import unit as unit_module
 from tokenlake.build.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
@@ -47,8 +49,10 @@ from tokenlake.errors import (
 )
 from tokenlake.fingerprint import file_id
 from tokenlake.packing import Packed
+from tokenlake.storage import LocalStore, open_store
 from tokenlake.tokenizers import Encoder
 from tokenlake.tokenizers import encoder as encoder_module
+from tokenlake.verify import verify
 
 Config = dict[str, Any]
 
@@ -188,6 +192,60 @@ def test_a_damaged_unit_of_another_version_is_not_reused(config, tmp_path):
     victim.write_bytes(victim.read_bytes()[:-9] + b"123456789")
     write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
     assert build_dataset(config, workers=1).units_reused == 2
+
+
+def test_units_are_taken_over_in_batches_and_the_end_is_the_same(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(reuse, "_TOGETHER", 2)
+    build_dataset(config, workers=1)
+    write_jsonl(tmp_path / "in" / "0.jsonl", texts(200, 230))
+    second = build_dataset(config, workers=1)
+    assert (second.units_built, second.units_reused) == (1, 3)
+    fresh = build_dataset({**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1)
+    assert second.manifest.files == fresh.manifest.files
+    assert second.manifest.accounts == fresh.manifest.accounts
+    ledger = {path: e for path, e in fresh.manifest.other_files.items() if path.startswith("ledger/")}
+    assert ledger.items() <= second.manifest.other_files.items()
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+def test_a_unit_that_is_spoilt_in_the_newest_version_is_taken_from_an_older_one(config, tmp_path, damage):
+    build_dataset(config, workers=1)
+    write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
+    second = build_dataset(config, workers=1)
+    victim = Path(second.path) / second.manifest.files[1].path
+    data = victim.read_bytes()
+    victim.unlink()
+    if damage != "gone":
+        victim.write_bytes(data[:-1] if damage == "cut" else data[:-9] + b"123456789")
+    write_jsonl(tmp_path / "in" / "e.jsonl", texts(300, 330))
+    third = build_dataset(config, workers=1)
+    assert (third.version, third.units_built, third.units_reused) == (3, 1, 4)
+    assert verify(open_store(tmp_path / "store"), "set", 3, deep=True).ok
+
+
+@pytest.mark.parametrize("moment", ["link_all", "put_all"])
+def test_a_run_that_dies_while_it_takes_units_over_is_resumed(config, tmp_path, monkeypatch, moment):
+    monkeypatch.setattr(reuse, "_TOGETHER", 1)
+    build_dataset(config, workers=1)
+    write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
+    calls, real = itertools.count(), getattr(LocalStore, moment)
+
+    def dying(store: LocalStore, *arguments: Any) -> Any:
+        found = real(store, *arguments)
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, moment, dying)
+        with pytest.raises(KeyboardInterrupt):
+            build_dataset(config, workers=1)
+    result = build_dataset(config, workers=1)
+    done = 1 + (moment == "put_all")
+    assert (result.status, result.units_resumed, result.units_reused) == ("resumed", done, 3 - done)
+    fresh = build_dataset({**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1)
+    assert result.manifest.files == fresh.manifest.files
+    assert verify(open_store(tmp_path / "store"), "set", 2, deep=True).ok
 
 
 class StopAfter:

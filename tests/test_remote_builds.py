@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import yaml
@@ -29,6 +32,7 @@ from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
 from tokenlake.query import query
 from tokenlake.storage import StoreAddress, open_store
+from tokenlake.storage.remote.filesystems import close_filesystems
 from tokenlake.verify import verify
 
 
@@ -110,6 +114,99 @@ def test_units_of_another_version_are_copied_inside_the_storage(
     build(settings(inputs, tokenizer_dir, tmp_path, SOURCES[:2]))
     build(settings(inputs, tokenizer_dir, tmp_path))
     require_same(stored(lake, "reused"), stored(tmp_path))
+
+
+def _many(inputs: Path, tokenizer: Path, address: StoreAddress, files: int) -> dict[str, Any]:
+    """The configuration of a build of so many files, each of which is a unit of one shard."""
+    folder = inputs.parent / address.url.replace("/", "-")
+    folder.mkdir(exist_ok=True)
+    lines = [json.dumps({"text": f"{number:02d} a lake holds water"}) + "\n" for number in range(files)]
+    for number, line in enumerate(lines):
+        (folder / f"{number:02d}.jsonl").write_text(line)
+    config = settings(inputs, tokenizer, address, ())
+    return config | {
+        "datasets": [{"name": "many", "data_files": str(folder)}],
+        "source": {"unit_size": len(lines[0])},
+    }
+
+
+def _reads_of_shards(lake: Bucket) -> list[str]:
+    log = [(one.method, unquote(one.path)) for one in lake.server.log]
+    return [path for method, path in log if method == "GET" and "/data/train" in path.partition("?")[0]]
+
+
+def test_taking_over_a_unit_takes_three_requests_and_no_byte_of_its_shards(
+    lake: Bucket, inputs: Path, tokenizer_dir: Path
+) -> None:
+    taken: list[int] = []
+    for files in (5, 25):
+        address = lake.address(f"cost-{files}")
+        build(_many(inputs, tokenizer_dir, address, files))
+        lake.server.log.clear()
+        assert list(build(_many(inputs, tokenizer_dir, address, files + 1)).values()).count("reused") == files
+        assert _reads_of_shards(lake) == []
+        taken.append(len(lake.server.log))
+        assert verify(open_store(address), "small", 2, deep=True).ok
+    assert taken[1] - taken[0] <= 3 * 20
+
+
+def test_what_was_copied_and_not_recorded_is_found_again(
+    lake: Bucket, inputs: Path, tokenizer_dir: Path
+) -> None:
+    address = lake.address("copied")
+    build(_many(inputs, tokenizer_dir, address, 3))
+    config = _many(inputs, tokenizer_dir, address, 4)
+    with pytest.raises(KeyboardInterrupt):
+        build(config, bench=Bench(interrupted_at=3))
+    for unit in range(3):  # as if the run had died between the copies and their records
+        open_store(address).delete(f"small/v2/ledger/{unit:05d}.json")
+    lake.server.log.clear()
+    assert build(config) == {0: "reused", 1: "reused", 2: "reused", 3: "built"}
+    if lake.address("").url.startswith("s3"):  # where a copy has the ETag of what it is a copy of
+        assert _reads_of_shards(lake) == []
+    assert verify(open_store(address), "small", 2, deep=True).ok
+
+
+def test_a_shard_that_is_younger_than_its_record_is_read_before_it_is_taken_over(
+    lake: Bucket, inputs: Path, tokenizer_dir: Path
+) -> None:
+    address = lake.address("younger")
+    build(_many(inputs, tokenizer_dir, address, 3))
+    shards = [f"small/v1/data/train-{unit:05d}-00.parquet" for unit in range(3)]
+    there = lake.everything("younger")
+    time.sleep(1.1)  # S3 tells the time in seconds
+    damaged = there[shards[1]][:-9] + b"123456789"
+    lake.put("younger", {shards[0]: there[shards[0]], shards[1]: damaged, shards[2]: there[shards[2]][:-1]})
+    found = build(_many(inputs, tokenizer_dir, address, 4))
+    assert found == {0: "reused", 1: "built", 2: "built", 3: "built"}
+    assert verify(open_store(address), "small", 2, deep=True).ok
+
+
+def test_a_storage_that_forgets_the_conditions_of_copies(
+    s3: Bucket, inputs: Path, tokenizer_dir: Path
+) -> None:
+    s3.server.forgets_copies = True
+    close_filesystems()
+    try:
+        address = s3.address("forgets")
+        build(_many(inputs, tokenizer_dir, address, 2))
+        s3.server.log.clear()
+        assert list(build(_many(inputs, tokenizer_dir, address, 3)).values()).count("reused") == 2
+        copied = [one.path for one in s3.server.log if "x-amz-copy-source" in one.headers]
+        assert [path for path in copied if "/data/" in path and "partNumber=1" not in path] == []
+        assert verify(open_store(address), "small", 2, deep=True).ok
+    finally:
+        s3.server.forgets_copies = False
+        close_filesystems()
+
+
+def test_a_resumed_build_reads_no_shard_again(lake: Bucket, inputs: Path, tokenizer_dir: Path) -> None:
+    config = _many(inputs, tokenizer_dir, lake.address("again"), 4)
+    with pytest.raises(KeyboardInterrupt):
+        build(config, bench=Bench(interrupted_at=3))
+    lake.server.log.clear()
+    assert build(config) == {0: "resumed", 1: "resumed", 2: "resumed", 3: "built"}
+    assert _reads_of_shards(lake) == []
 
 
 def test_sql_reads_copies_that_are_verified(lake: Bucket, inputs: Path, tokenizer_dir: Path) -> None:

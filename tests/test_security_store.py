@@ -169,7 +169,7 @@ def test_links_in_a_store_are_not_followed(copy: Path, store: Path, place: str) 
     target.rename(target.with_name("moved-away"))
     target.symlink_to(store / place)
     readers: list[Callable[[], object]] = [
-        lambda: query(str(copy), "select count(*) from small"),
+        lambda: query(str(copy), "select max(len(input_ids)) from small"),
         lambda: verify(open_store(copy), "small", 2, deep=True),
     ]
     for read in readers:

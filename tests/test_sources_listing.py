@@ -22,7 +22,7 @@ from tokenlake.sources import HashCache, InputFile, list_inputs, split_file, spl
 from tokenlake.sources.local.hashcache import default_path
 from tokenlake.sources.local.patterns import expand
 from tokenlake.sources.meter import Progress
-from tokenlake.sources.threads import in_order
+from tokenlake.threads import in_order
 
 NAMES = ["a.jsonl", "b/c.jsonl.gz", "b/d.txt", "b/e/f.ndjson", "b/e/g.txt.zst", "z.JSONL"]
 OTHERS = [".hidden.jsonl", "_part.jsonl", ".git/x.jsonl", "_tmp/x.jsonl", "README.md", "b/x.bin"]

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from tokenlake.storage import (
     check_key,
     open_store,
 )
+from tokenlake.storage.base import Link
 from tokenlake.storage.durable import is_abandoned, new_temp_name
 from tokenlake.storage.layout import ledger_unit, shard_path, version_number
 
@@ -306,6 +308,66 @@ def test_linking_reuses_an_object_after_hashing_it(store: Store) -> None:
         store.link("d/v1/x", "d/v2/data/z", digest)
     assert store.link("d/v1/x", "d/v2/data/z", digest, replace_orphan=True) == "replaced"
     assert everything(store) == ["d/v1/x", "d/v2/data/x", "d/v2/data/z"]
+
+
+@pytest.mark.parametrize("size", [6, 16 << 20])  # of which several are hashed at a time
+def test_many_links_are_judged_one_by_one(store: Store, size: int) -> None:
+    data = {name: name.encode() * 6 for name in ("a", "b", "c", "d", "e")}
+    store.put_all({f"d/v1/{name}": content for name, content in data.items()})
+    store.delete("d/v1/c")
+    store.put_new("d/v2/d", data["d"])
+    store.put_new("d/v2/e", b"left by another run")
+    links = [
+        Link(
+            source=f"d/v1/{name}",
+            target=f"d/v2/{name}",
+            size=size,
+            sha256=sha256(data["a" if name == "b" else name]),
+        )
+        for name in data
+    ]
+    found = store.link_all(links, lambda link: link.target == "d/v2/e")
+    assert [type(each) for each in found] == [
+        type(None),
+        IntegrityError,
+        NotFoundError,
+        type(None),
+        type(None),
+    ]
+    assert everything(store) == [*(f"d/v1/{name}" for name in "abde"), "d/v2/a", "d/v2/d", "d/v2/e"]
+    assert store.read("d/v2/e") == data["e"]
+    assert store.local_path("d/v2/a").samefile(store.local_path("d/v1/a"))
+    with pytest.raises(VersionConflictError):
+        store.link_all([replace(links[0], target="d/v2/d")], lambda _: False)
+
+
+def test_many_objects_are_put_whole_or_refused(store: Store) -> None:
+    objects = {f"d/v1/{number:03d}": b"%d" % number for number in range(100)}
+    store.put_new("d/v1/007", b"7")
+    store.put_all(objects)
+    assert {key: store.read(key) for key in everything(store)} == objects
+    with pytest.raises(VersionConflictError):
+        store.put_all({"d/v1/100": b"new", "d/v1/008": b"other"})
+    assert store.read("d/v1/008") == b"8"
+    assert not store.leftovers("")
+
+
+def test_a_file_that_is_replaced_while_it_is_linked_is_hashed_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_new("d/v1/x", b"shared")
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        if source.name == "x":
+            source.unlink()
+            source.write_bytes(b"mended" if target.name == "z" else b"shared")
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    assert store.link("d/v1/x", "d/v2/y", sha256(b"shared")) == "created"
+    with pytest.raises(IntegrityError, match="cannot reuse"):
+        store.link("d/v1/x", "d/v2/z", sha256(b"shared"))
 
 
 def test_linking_copies_where_links_fail(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

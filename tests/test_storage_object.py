@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.object_store_support import CLOUDS, Bucket, bucket_on, environment, s
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.storage import StoreAddress, open_read_store, open_store
-from tokenlake.storage.base import Leftover
+from tokenlake.storage.base import Leftover, Link
 from tokenlake.storage.remote.filesystems import close_filesystems
 
 LIB = Path(__file__).resolve().parents[1] / "lib"
@@ -170,6 +171,19 @@ class TestLink:
         assert sent < 10_000  # what is large does not come back to us to be sent again
         assert store.link("corpus/v1/x", "corpus/v2/x", digest) == "equal"
         assert bucket.inside(store)["corpus/v2/x"] == data
+
+    def test_a_version_that_was_seen_is_copied_unread_and_no_other(self, bucket: Bucket) -> None:
+        store = bucket.ready()
+        store.put_new("corpus/v1/x", b"whole")
+        (seen,) = store.list("corpus/v1")
+        link = Link(source="corpus/v1/x", target="corpus/v2/x", size=5, sha256=sha256(b"whole"), seen=seen)
+        bucket.server.log.clear()
+        assert store.link_all([link], lambda _: False) == [None]
+        assert [one for one in bucket.server.log if one.method == "GET" and "corpus" in one.path] == []
+        bucket.put(store, "corpus/v1/x", b"other")
+        (error,) = store.link_all([replace(link, target="corpus/v3/x")], lambda _: False)
+        assert isinstance(error, IntegrityError)
+        assert set(bucket.inside(store, "corpus")) == {"corpus/v1/x", "corpus/v2/x"}
 
     def test_a_damaged_source_is_not_copied(self, bucket: Bucket) -> None:
         store = bucket.ready()

@@ -11,8 +11,8 @@ Each unit keeps one, they are summed per source and for the version, and they mu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self, final
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Self, final
 
 from tokenlake.errors import AccountError
 from tokenlake.sealed import Fields
@@ -76,20 +76,16 @@ class Account:
     @classmethod
     def total(cls, accounts: Iterable[Self]) -> Self:
         """Return the sum of any number of accounts."""
-        result = cls()
-        for account in accounts:
-            result = result + account
-        return result
+        found = [dict(account._items()) for account in (cls(), *accounts)]
+        return cls(**{name: _sum([each[name] for each in found]) for name in found[0]})
 
     def __add__(self, other: Self) -> Self:
         """Sum field by field and reason by reason; associative and commutative."""
-        return type(self)(
-            **{f.name: _sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
-        )
+        return self.total((self, other))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict with every field."""
-        return asdict(self)
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in self._items()}
 
     @classmethod
     def from_json(cls, value: object, where: str = "account") -> Self:
@@ -137,14 +133,16 @@ class Account:
                 where=where,
             )
 
+    def _items(self) -> list[tuple[str, int | dict[str, int]]]:
+        return [(name, getattr(self, name)) for name in _NAMES]
+
     def _flat(self) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
-        for item in fields(self):
-            value: int | dict[str, int] = getattr(self, item.name)
+        for name, value in self._items():
             if isinstance(value, dict):
-                found += [(f"{item.name}[{reason!r}]", count) for reason, count in value.items()]
+                found += [(f"{name}[{reason!r}]", count) for reason, count in value.items()]
             else:
-                found.append((item.name, value))
+                found.append((name, value))
         return found
 
     def _equations(self, seq_length: int | None) -> list[tuple[str, int, tuple[int, ...]]]:
@@ -165,7 +163,11 @@ class Account:
         return found
 
 
-def _sum(a: Any, b: Any) -> Any:
-    if isinstance(a, int):
-        return a + b
-    return {reason: a.get(reason, 0) + b.get(reason, 0) for reason in sorted(a.keys() | b.keys())}
+_NAMES: Final = tuple(each.name for each in fields(Account))
+
+
+def _sum(values: list[Any]) -> Any:
+    if isinstance(values[0], int):
+        return sum(values)
+    reasons = sorted({reason for value in values for reason in value})
+    return {reason: sum(value.get(reason, 0) for value in values) for reason in reasons}

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -34,8 +35,29 @@ def canonical_json(obj: Any) -> bytes:
     """
     if not _has_text_keys(obj):
         _check_keys(obj, "$")
-    try:
+    with _refusing():
         return canonical_text(obj).encode("utf-8")
+
+
+def canonical_texts(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the canonical form of each value of an object, for :func:`joined`; ConfigError as above."""
+    if not _has_text_keys(fields):
+        _check_keys(fields, "$")
+    with _refusing():
+        return {key: canonical_text(value) for key, value in fields.items()}
+
+
+def joined(texts: Mapping[str, str]) -> bytes:
+    """Return the canonical form of an object, made of those of its values: parts that repeat are written once."""
+    with _refusing():
+        pairs = (f"{canonical_text(key)}:{text}" for key, text in sorted(texts.items()))
+        return f"{{{','.join(pairs)}}}".encode()
+
+
+@contextmanager
+def _refusing() -> Generator[None]:
+    try:
+        yield
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"a value has no canonical JSON form: {error}. "

@@ -202,7 +202,6 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(content, "PIECE", 1000)
     monkeypatch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
     monkeypatch.setattr(objectstore, "LARGE", 1000)
-    monkeypatch.setattr(objectstore, "PIECE", 1000)
 
 
 def _ground(

@@ -1,9 +1,9 @@
 """S3 as moto plays it, behind a proxy that logs, breaks answers, and does what moto leaves out.
 
 What moto leaves out and S3 does: to refuse a body whose Content-MD5 or ``x-amz-checksum-*`` is another
-(400 BadDigest), a copied part whose source is not the one that ``x-amz-copy-source-if-match`` names, and a
-completion with an ``If-Match`` that is another (412); to decide on a condition and write in one step; to
-say when an upload was begun.
+(400 BadDigest), a copied object or part whose source is not the one that ``x-amz-copy-source-if-match`` names, a
+copy with ``If-None-Match`` over an object, and a completion with an ``If-Match`` that is another (412); to
+decide on a condition and write in one step; to say when an upload was begun.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class _Proxy(Handler):
         """Return the answer to a condition that moto does not know and that does not hold."""
         if self.owner.careless:
             return None
+        if self._copies_over():
+            return 412, {}, self.named(412, "PreconditionFailed")
         wanted = self.headers.get("x-amz-copy-source-if-match")
         place = "/" + unquote(self.headers.get("x-amz-copy-source", "")).lstrip("/")
         if wanted is None and self.command == "POST" and "uploadId=" in self.path:
@@ -96,6 +98,12 @@ class _Proxy(Handler):
             return None
         return 412, {}, self.named(412, "PreconditionFailed")
 
+    def _copies_over(self) -> bool:
+        if "x-amz-copy-source" not in self.headers or self.headers.get("If-None-Match") != "*":
+            return False
+        whose = {"Authorization": self.headers.get("Authorization", "")}
+        return not self.owner.forgets_copies and self.owner.ask("HEAD", self.path, b"", whose)[0] == 200
+
 
 class S3Server(Server):
     """A moto server; `client` talks to it directly, tests go through the proxy at `url`.
@@ -103,6 +111,7 @@ class S3Server(Server):
     Attributes:
         refuse: requests that are not signed with the right key are answered with 403.
         careless: conditions of writing requests are ignored, as some servers that speak like S3 do.
+        forgets_copies: conditions of copies in one request are ignored, as services do that do not know them.
         writing: held while a request that writes is carried out.
     """
 
@@ -112,7 +121,7 @@ class S3Server(Server):
         super().__init__()
         self._moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self.backend = 0
-        self.refuse = self.careless = False
+        self.refuse = self.careless = self.forgets_copies = False
         self.writing = threading.Lock()
         self._begun: dict[str, float] = {}  # when each multipart upload was
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tokenlake.build.holding import publish_manifest, require_held
 from tokenlake.build.project import Project
@@ -78,7 +79,7 @@ def _commit(store: Store, project: Project, layout: Layout, records: Sequence[Un
     # An equal build of another release may have committed meanwhile: its card stays.
     store.put_new(layout.card, card, replace_orphan=lambda: not store.exists(layout.manifest))
     others[layout.path(layout.card)] = _entry_of(card)
-    manifest = project.manifest(layout.version, records, _sorted(others))
+    manifest = replace(draft, other_files=_sorted(others))
     publish_manifest(store, layout, manifest)
     return manifest
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, final
 
 from tokenlake.build.project import PlannedUnit
 from tokenlake.catalog import Catalog, read_record
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.manifest import UnitRecord
-from tokenlake.storage.base import Digest, ReadStore, Store
-from tokenlake.storage.layout import LEDGER, Layout, ledger_unit, quarantine_path, shard_path
+from tokenlake.manifest import QuarantineEntry, ShardEntry, UnitRecord
+from tokenlake.storage.base import Digest, Link, ObjectInfo, Store, caught
+from tokenlake.storage.layout import (
+    DATA,
+    LEDGER,
+    QUARANTINE,
+    Layout,
+    ledger_path,
+    ledger_unit,
+    quarantine_path,
+    shard_path,
+)
 from tokenlake.storage.looking import require_digest
+from tokenlake.threads import in_order
 
 #: Versions looked through for reusable units, newest first.
 _VERSIONS_BACK: Final = 20
+
+
+#: Units taken over together: so much is linked before it is recorded, and that much a crash may leave unrecorded.
+_TOGETHER: Final = 256
 
 
 def finished_records(
@@ -25,71 +39,105 @@ def finished_records(
 
     A record that is damaged, or whose files are, is deleted: its unit will be built again.
     """
-    layout = Layout(dataset, version)
+    store, layout = catalog.writable, Layout(dataset, version)
     wanted = {unit.index: unit.fingerprint for unit in units}
-    for index in _units(catalog.store, layout):
+    listed = _Listed(store, layout)
+
+    def intact(index: int) -> UnitRecord | None:
         try:
-            record = read_record(catalog.store, layout, index)
+            record = read_record(store, layout, index)
             if wanted.get(index) != record.fingerprint:
                 raise IntegrityError(f"{layout.ledger(index)}: not a unit of this build")
-            _require_intact(catalog.writable, layout, record)
+            for file in _files(record):
+                if listed.proof(file, index) is None:
+                    require_digest(store, layout.key(file.path), Digest(file.bytes, file.sha256))
         except (IntegrityError, NotFoundError):
-            catalog.writable.delete(layout.ledger(index))
-        else:
-            yield record
+            store.delete(layout.ledger(index))
+            return None
+        return record
+
+    found = in_order(intact, listed.units, store.at_once)
+    return (record for record in found if record is not None)
 
 
-def reusable_records(
+def adopted_records(
     catalog: Catalog, pending: Iterable[PlannedUnit], dataset: str, version: int
-) -> Iterator[tuple[Layout, UnitRecord, int]]:
-    """Yield (where, record, our unit) for pending units that another version of the dataset has built.
+) -> Iterator[UnitRecord]:
+    """Take over pending units that other versions have built; yield their records as our ledger holds them.
 
-    Older versions are looked at newest first; a damaged record is passed over.
+    Older versions are looked at newest first. A unit whose record or files are damaged or gone is passed over.
     """
-    by_fingerprint = {unit.fingerprint: unit.index for unit in pending}
+    wanted = {unit.fingerprint: unit.index for unit in pending}
     others = [info.version for info in catalog.versions(dataset) if info.version != version]
     for other in sorted(others, reverse=True)[:_VERSIONS_BACK]:
-        layout = Layout(dataset, other)
-        for index in _units(catalog.store, layout):
-            if not by_fingerprint:
-                return
-            try:
-                record = read_record(catalog.store, layout, index)
-            except (IntegrityError, NotFoundError):
-                continue
-            ours = by_fingerprint.pop(record.fingerprint, None)
-            if ours is not None:
-                yield layout, record, ours
+        if not wanted:
+            return
+        source = _Listed(catalog.writable, Layout(dataset, other))
+        for start in range(0, len(source.units), _TOGETHER):
+            units = source.units[start : start + _TOGETHER]
+            for record in _adopted(source, units, wanted, Layout(dataset, version)):
+                del wanted[record.fingerprint]
+                yield record
 
 
-def adopt_record(
-    store: Store, source: Layout, record: UnitRecord, target: Layout, unit: int
-) -> UnitRecord | None:
-    """Link another version's files under this version's names, re-hashing them first, and file the record.
-
-    Returns:
-        The record as this version's ledger holds it, or None when a file turned out damaged or gone.
-    """
-
-    def orphan() -> bool:
-        return not store.exists(target.ledger(unit))
-
-    adopted = renamed_record(record, unit)
-    try:
-        for old, new in zip(record.parts, adopted.parts, strict=True):
-            store.link(source.key(old.path), target.key(new.path), old.sha256, replace_orphan=orphan)
-        if record.quarantine is not None and adopted.quarantine is not None:
-            old, new = record.quarantine, adopted.quarantine
-            store.link(source.key(old.path), target.key(new.path), old.sha256, replace_orphan=orphan)
-    except (IntegrityError, NotFoundError):
-        return None
-    store.put_new(target.ledger(unit), adopted.to_bytes())
-    return adopted
+def _adopted(
+    source: _Listed, units: Sequence[int], wanted: Mapping[str, int], target: Layout
+) -> list[UnitRecord]:
+    """Take over those of some units that are wanted: all their files, and when these are durable all records."""
+    store = source.store
+    read = in_order(
+        lambda unit: caught(lambda: read_record(store, source.layout, unit)), units, store.at_once
+    )
+    found = {record.fingerprint: record for record in read if isinstance(record, UnitRecord)}
+    records = [
+        (record, renamed_record(record, wanted[key])) for key, record in found.items() if key in wanted
+    ]
+    links = {link: new.unit for old, new in records for link in source.links(old, new, target)}
+    wrong = store.link_all(list(links), lambda link: not store.exists(target.ledger(links[link])))
+    spoilt = {unit for unit, error in zip(links.values(), wrong, strict=True) if error is not None}
+    taken = [new for _, new in records if new.unit not in spoilt]
+    store.put_all({target.ledger(record.unit): record.to_bytes() for record in taken})
+    return taken
 
 
-def _units(store: ReadStore, layout: Layout) -> list[int]:
-    found = [ledger_unit(layout.path(info.key)) for info in store.list(layout.key(LEDGER))]
-    return sorted(index for index in found if index is not None)
+@final
+class _Listed:
+    """A version by what listings say of its files: a request for a thousand objects, and none for each."""
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self.store, self.layout = store, layout
+        found = (info for folder in (LEDGER, DATA, QUARANTINE) for info in store.list(layout.key(folder)))
+        self._infos = {layout.path(info.key): info for info in found}
+        self.units = sorted(unit for unit in map(ledger_unit, self._infos) if unit is not None)
+
+    def proof(self, file: ShardEntry | QuarantineEntry, unit: int) -> ObjectInfo | None:
+        """Return what the storage says of a file of a unit where that proves its bytes; None: they must be read.
+
+        A record is written after its files, and a bucket changes no object in place. So an object of the recorded size
+        that is not younger than the record is the one that was checked when it was put. A folder tells nothing.
+        """
+        info, record = self._infos.get(file.path), self._infos.get(ledger_path(unit))
+        if info is None or not info.token or info.size != file.bytes or record is None:
+            return None
+        old = info.modified is not None and record.modified is not None and info.modified <= record.modified
+        return info if old else None
+
+    def links(self, old: UnitRecord, new: UnitRecord, target: Layout) -> list[Link]:
+        """Return what makes the files of a unit those of another version."""
+        return [
+            Link(
+                source=self.layout.key(there.path),
+                target=target.key(here.path),
+                size=there.bytes,
+                sha256=there.sha256,
+                seen=self.proof(there, old.unit),
+            )
+            for there, here in zip(_files(old), _files(new), strict=True)
+        ]
+
+
+def _files(record: UnitRecord) -> list[ShardEntry | QuarantineEntry]:
+    return [*record.parts, *([] if record.quarantine is None else [record.quarantine])]
 
 
 def renamed_record(record: UnitRecord, unit: int) -> UnitRecord:
@@ -100,15 +148,6 @@ def renamed_record(record: UnitRecord, unit: int) -> UnitRecord:
     held = record.quarantine
     quarantine = None if held is None else replace(held, path=quarantine_path(unit))
     return replace(record, unit=unit, parts=parts, quarantine=quarantine)
-
-
-def _require_intact(store: Store, layout: Layout, record: UnitRecord) -> None:
-    files = [(part.path, part.bytes, part.sha256) for part in record.parts]
-    if record.quarantine is not None:
-        files.append((record.quarantine.path, record.quarantine.bytes, record.quarantine.sha256))
-    for path, size, sha256 in files:
-        key = layout.key(path)
-        require_digest(store, key, Digest(size, sha256))
 
 
 def publish_record(store: Store, layout: Layout, record: UnitRecord) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -134,13 +134,10 @@ def _run_round(
             return None
         return run_with_retries(session, index, pool, on_event=on_event, retries=retries)
 
-    futures: set[Future[UnitRecord | None]] = {threads.submit(one, index) for index in pending}
-    while futures:
-        done, futures = wait(futures, return_when=FIRST_COMPLETED)
-        for future in done:
-            if (error := future.exception()) is not None:
-                failed.set()
-                raise error
+    for future in as_completed([threads.submit(one, index) for index in pending]):
+        if (error := future.exception()) is not None:
+            failed.set()
+            raise error
 
 
 def run_with_retries(

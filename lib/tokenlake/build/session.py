@@ -29,11 +29,10 @@ from tokenlake.build.pool import WorkerPool
 from tokenlake.build.project import PlannedUnit, Project
 from tokenlake.build.projects import Configuration, plan_project
 from tokenlake.build.reuse import (
-    adopt_record,
+    adopted_records,
     finished_records,
     publish_record,
     remove_record,
-    reusable_records,
 )
 from tokenlake.build.runlog import RunLog
 from tokenlake.build.textproject import TextProject
@@ -238,10 +237,8 @@ class BuildSession:
         for record in finished_records(self._catalog, self.plan.units, self.dataset, self.version):
             self._know(record, "resumed")
         missing = [self.plan.units[index] for index in self.pending]
-        for source, record, unit in reusable_records(self._catalog, missing, self.dataset, self.version):
-            adopted = adopt_record(self._store, source, record, self._layout, unit)
-            if adopted is not None:
-                self._know(adopted, "reused")
+        for record in adopted_records(self._catalog, missing, self.dataset, self.version):
+            self._know(record, "reused")
 
     def _know(self, record: UnitRecord, how: How) -> None:
         with self._lock:

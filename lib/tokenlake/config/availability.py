@@ -51,7 +51,7 @@ def _later(*available: Any, instead: str, acts_with: str | None = None) -> Rule:
 
 _STORE = "a build writes one dataset to the store save.output_dir"
 _SHARDS = "files end at save.max_shard_size"
-_REUSE = "a build always reuses equal units of its store, after hashing them again"
+_REUSE = "a build always reuses equal units of its store, after checking them"
 _PROGRESS = "progress goes to a terminal as bars and to a file as lines, and figures to runs/"
 _HUB = "`tokenlake push NAME --repo org/name` after the build, or tl.push_to_hub"
 

@@ -86,7 +86,7 @@ class InputEntry:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**self.file.to_json(), "start": self.start, "stop": self.stop}
 
     @classmethod
     def read(cls, source: Fields) -> Self:

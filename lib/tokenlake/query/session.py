@@ -7,6 +7,8 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from tokenlake.query.decoding import Decoders
 from tokenlake.query.memory import MEMORY_VARIABLE, memory_bytes
 from tokenlake.query.relations import Relation, mentioned, relations
 from tokenlake.query.verified import OnVerified, VerifiedFiles
-from tokenlake.query.views import create
+from tokenlake.query.views import FilesNeededError, create
 from tokenlake.storage import ReadStore, StoreAddress, open_store
 
 _SETTINGS: Final = {
@@ -45,7 +47,8 @@ def query(
 
     The shards that the query mentions are hashed first and compared with their manifests; DuckDB may then
     read these files and nothing else, and nothing can be written. Those of a remote store are copied to this
-    machine first, into a temporary folder that ends with the query.
+    machine first, into a temporary folder that ends with the query. A query that needs no column of them (how many
+    rows, in which split or shard) is answered from the manifest, which is sealed; no shard is opened.
 
     Args:
         store: a store, its address, or its path or URL.
@@ -68,19 +71,40 @@ def query(
             "temp_directory": spill,
             "max_temp_directory_size": f"{_SPILLED * memory} bytes",
         }
-        connection = duckdb.connect(":memory:", config=settings)
+        manifests = cache(catalog.manifest)
+
+        def answer(wanted: Sequence[Relation], files: VerifiedFiles | Path) -> pa.Table:
+            connection = duckdb.connect(":memory:", config=settings)
+            try:
+                readable = create(connection, catalog, manifests, wanted, known, files)
+                _add_decode(connection, Decoders(catalog))
+                _lock(connection, readable)
+                return _plain_integers(_result(connection, sql, memory))
+            finally:
+                connection.close()
+
         try:
-            _check_reads_only(connection, sql)
-            wanted = mentioned(_words(sql), known)
-            files = VerifiedFiles(catalog.store, Path(spill) / "copies", on_verified)
-            readable = create(connection, catalog, wanted, known, files)
-            _add_decode(connection, Decoders(catalog))
-            _lock(connection, readable)
-            return _plain_integers(_result(connection, sql, memory))
+            _check_reads_only(sql)
+            words = _words(sql)
+            wanted = mentioned(words, known)
+            if _may_do_without_files(words, wanted):
+                with suppress(duckdb.InvalidInputException, FilesNeededError):
+                    return answer(wanted, Path(spill))
+            return answer(wanted, VerifiedFiles(catalog.store, Path(spill) / "copies", on_verified))
         except duckdb.Error as error:
             raise _explained(error, sql, known) from error
-        finally:
-            connection.close()
+
+
+def _may_do_without_files(words: Sequence[str], wanted: Sequence[Relation]) -> bool:
+    """Say whether a query over rows may turn out to need none of the stored columns.
+
+    Not where an error could be caught, nor where the question is how files would be read.
+    """
+    return (
+        any(relation.kind == "rows" for relation in wanted)
+        and all(relation.kind in ("rows", "table") and relation.name != "documents" for relation in wanted)
+        and not any(word.lower().startswith(("try", "explain")) for word in words)
+    )
 
 
 def _result(connection: Any, sql: str, memory: int) -> pa.Table:
@@ -124,13 +148,14 @@ def _unquoted(word: str) -> str:
     return word
 
 
-def _check_reads_only(connection: Any, sql: str) -> None:
-    statements = connection.extract_statements(sql)
+def _check_reads_only(sql: str) -> None:
+    with duckdb.connect(":memory:") as connection:
+        statements = connection.extract_statements(sql)
     if len(statements) != 1:
         raise ConfigError(f"expected one SQL statement, got {len(statements)}: run them one at a time")
     kind = statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
-        _check_reads_only(connection, _EXPLAIN.sub("", sql, count=1))
+        _check_reads_only(_EXPLAIN.sub("", sql, count=1))
     elif kind != duckdb.StatementType.SELECT:
         raise ConfigError(
             f"a query may only read, and this is {kind.name}: expected SELECT, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"

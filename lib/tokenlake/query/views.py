@@ -1,11 +1,17 @@
-"""DuckDB views over verified shards."""
+"""DuckDB views over verified shards, or over what manifests say of them.
+
+How many rows each shard has is in the manifest. So a query over rows is tried without any file first: the stored
+columns are an error there, which DuckDB raises as soon as the query needs a value of them, and else leaves away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias, final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError
@@ -14,6 +20,7 @@ from tokenlake.preferences import id_weights
 from tokenlake.query import tables
 from tokenlake.query.relations import Relation
 from tokenlake.query.verified import VerifiedFiles
+from tokenlake.reading.storedrows import stored_schema
 from tokenlake.storage import Layout
 
 _NO_DOCUMENTS: Final = pa.schema(
@@ -26,19 +33,31 @@ _NO_DOCUMENTS: Final = pa.schema(
 ).empty_table()
 
 
+class FilesNeededError(Exception):
+    """A query cannot be answered without the files of a version."""
+
+
+Manifests: TypeAlias = Callable[[str, int], Manifest]
+"""Reads the manifest of a version."""
+
+
 def create(
     connection: Any,
     catalog: Catalog,
+    manifests: Manifests,
     wanted: Sequence[Relation],
     known: dict[str, Relation],
-    files: VerifiedFiles,
+    files: VerifiedFiles | Path,
 ) -> list[str]:
     """Make the wanted relations and what they rest on; return the files that DuckDB may read.
+
+    Args:
+        files: those of versions; or a folder for a file without rows, for views of rows without their files.
 
     Raises:
         IntegrityError: a shard is not what its manifest says.
     """
-    maker = _Maker(connection, catalog, files)
+    maker = _Maker(connection, manifests, files)
     for relation in wanted:
         if relation.kind != "table":
             maker.make(relation)
@@ -57,8 +76,8 @@ def _is_newest_documents(relation: Relation) -> bool:
 class _Maker:
     """Creates each view once and collects the files behind them."""
 
-    def __init__(self, connection: Any, catalog: Catalog, files: VerifiedFiles) -> None:
-        self._connection, self._catalog, self._files = connection, catalog, files
+    def __init__(self, connection: Any, manifests: Manifests, files: VerifiedFiles | Path) -> None:
+        self._connection, self._manifest, self._files = connection, manifests, files
         self._made: set[str] = set()
         self.readable: list[str] = []
 
@@ -74,7 +93,7 @@ class _Maker:
     def make(self, relation: Relation) -> None:
         """Make the view of one version, under the name it was asked by."""
         base = f"{relation.dataset}@v{relation.version}"
-        manifest = self._catalog.manifest(relation.dataset, relation.version)
+        manifest = self._manifest(relation.dataset, relation.version)
         real = base if relation.kind == "rows" else f"{base}/{relation.kind}"
         {"rows": self._rows, "documents": self._documents, "quarantine": self._quarantine}[relation.kind](
             real, manifest
@@ -100,6 +119,9 @@ class _Maker:
             return
         if not manifest.files:
             raise ConfigError(f"{name} has no rows: nothing was written in any split")
+        if isinstance(self._files, Path):
+            self._counted(name, manifest, self._files)
+            return
         layout = Layout(manifest.dataset, manifest.version)
         hashes = {shard.path: shard.sha256 for shard in manifest.files}
         paths = self._files.paths(layout, hashes)
@@ -114,6 +136,26 @@ class _Maker:
             "select f.split, f.shard, r.file_row_number as row, r.* exclude (filename, file_row_number) "
             f"from {rows} r join {places} f using (filename)",
         )
+
+    def _counted(self, name: str, manifest: Manifest, folder: Path) -> None:
+        """Make the view of rows without their files; its columns have the types that DuckDB gives those of a file."""
+        shards = {
+            "split": [shard.split for shard in manifest.files],
+            "shard": [shard.path for shard in manifest.files],
+            "rows": [shard.rows for shard in manifest.files],
+        }
+        schema = stored_schema(manifest)
+        if set(schema.names) != {column for shard in manifest.files for column in shard.logical}:
+            raise FilesNeededError("there are columns of which only the files know the type")
+        self.table(f"{name}/counts", pa.table(shards))
+        empty = folder / "empty.parquet"
+        pq.write_table(schema.empty_table(), empty)
+        found = self._connection.execute(f"describe from read_parquet({_literal(str(empty))})").fetchall()
+        # Of the shard, so that it is no constant that could be worked out beforehand.
+        missing = "error('no file of ' || shard || ' was read')"
+        stored = "".join(f", {missing}::{kind} as {_quoted(column)}" for column, kind, *_ in found)
+        rows = f"select split, shard, unnest(range(rows)) as row from {_quoted(f'{name}/counts')}"
+        self._view(name, f"select split, shard, row{stored} from ({rows})")
 
     def _documents(self, name: str, manifest: Manifest) -> None:
         rows = name.removesuffix("/documents")
@@ -135,6 +177,7 @@ class _Maker:
     def _quarantine(self, name: str, manifest: Manifest) -> None:
         layout = Layout(manifest.dataset, manifest.version)
         hashes = {p: entry.sha256 for p, entry in manifest.other_files.items() if p.startswith("quarantine/")}
+        assert isinstance(self._files, VerifiedFiles)
         paths = self._files.paths(layout, hashes)
         if not paths:
             raise ConfigError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.fingerprint import canonical_json
+from tokenlake.fingerprint import canonical_json, canonical_texts, joined
 from tokenlake.sealed.canonical import parse_canonical
 from tokenlake.sealed.fields import SHA256, Fields
 
@@ -22,7 +22,8 @@ def seal_of(fields: Mapping[str, Any]) -> str:
 
 def seal(fields: Mapping[str, Any]) -> bytes:
     """Return the document's bytes: canonical JSON of ``fields`` with their seal."""
-    return canonical_json({**fields, "sha256": seal_of(fields)})
+    texts = canonical_texts({key: value for key, value in fields.items() if key != "sha256"})
+    return joined({**texts, "sha256": f'"{hashlib.sha256(joined(texts)).hexdigest()}"'})
 
 
 def unseal(data: bytes, where: str) -> Fields:

@@ -21,7 +21,7 @@ from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.split import split_file
 from tokenlake.sources.stream import ByteStream
-from tokenlake.sources.threads import in_order
+from tokenlake.threads import in_order
 
 _FILES: Final = 8  # empty ones may come first
 _HEAD: Final = 256 << 10  # bytes of lines that are looked at before more are read

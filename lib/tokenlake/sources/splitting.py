@@ -9,7 +9,7 @@ from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.meter import Meter, OnProgress
 from tokenlake.sources.ranges import FileRange
 from tokenlake.sources.split import split_file
-from tokenlake.sources.threads import in_order
+from tokenlake.threads import in_order
 
 _TAKE: Final = 64  # files that one thread takes at a time
 _WITH_FOOTER: Final = frozenset({"parquet", "arrow"})

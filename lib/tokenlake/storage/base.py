@@ -5,16 +5,18 @@ from __future__ import annotations
 import builtins
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeAlias, final
+from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar, final
 
-from tokenlake.errors import StoreError
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError
+from tokenlake.threads import in_order
 
 Outcome: TypeAlias = Literal["created", "equal", "replaced"]
 
 _PIECE: Final = 1 << 20
+_Made = TypeVar("_Made")
 
 
 @final
@@ -26,11 +28,25 @@ class ObjectInfo:
         key: of the object.
         size: in bytes.
         modified: seconds since the epoch, by the clock of the storage; None where it does not say.
+        token: of its version, of a storage that changes no object in place: its ETag or generation; "" elsewhere.
     """
 
     key: str
     size: int
     modified: float | None = None
+    token: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """An object that is to be had under a second key; see :meth:`Store.link`."""
+
+    source: str
+    target: str
+    size: int
+    sha256: str
+    seen: ObjectInfo | None = None
 
 
 @final
@@ -146,7 +162,12 @@ class Store(ReadStore):
 
     Publishing is create-only: of two writers of one key exactly one creates it, and the other learns whether
     the object is what it wanted to write.
+
+    Attributes:
+        at_once: how many objects are worth having under way at a time.
     """
+
+    at_once: int = 1
 
     def local_path(self, key: str) -> Path:
         """Return the object's path on this machine (local stores only; the object need not exist)."""
@@ -199,15 +220,53 @@ class Store(ReadStore):
 
     @abstractmethod
     def link(
-        self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
+        self,
+        src_key: str,
+        dst_key: str,
+        sha256: str,
+        *,
+        seen: ObjectInfo | None = None,
+        replace_orphan: bool | Callable[[], bool] = False,
     ) -> Outcome:
         """Reuse an object under a second key (hard link, else a copy), after checking its hash.
 
+        Args:
+            seen: what a listing says of the source, where the caller knows that this version of it has the hash: where
+                the storage names versions it is not read, and only this version is copied.
+
         Raises:
             NotFoundError: no such source.
-            IntegrityError: the source's bytes do not have ``sha256``.
+            IntegrityError: the source's bytes do not have ``sha256``, or are not the version that was seen.
             VersionConflictError: as in :meth:`publish`.
         """
+
+    def link_all(
+        self, links: Sequence[Link], replace_orphan: Callable[[Link], bool]
+    ) -> builtins.list[NotFoundError | IntegrityError | None]:
+        """Reuse many objects, several at a time; all are durable when it returns.
+
+        Args:
+            replace_orphan: as in :meth:`publish`, for each.
+
+        Returns:
+            For each what is wrong with its source; None where it was linked.
+        """
+
+        def one(link: Link) -> None:
+            self.link(
+                link.source,
+                link.target,
+                link.sha256,
+                seen=link.seen,
+                replace_orphan=lambda: replace_orphan(link),
+            )
+
+        return list(in_order(lambda link: caught(lambda: one(link)), links, self.at_once))
+
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        """Create many objects as :meth:`put_new` does, several at a time; all are durable when it returns."""
+        for _ in in_order(lambda item: self.put_new(*item), list(objects.items()), self.at_once):
+            pass
 
     @abstractmethod
     def delete(self, key: str) -> None:
@@ -267,6 +326,14 @@ class Store(ReadStore):
     def remove_folder(self, prefix: str) -> bool:
         """Remove a folder that holds nothing; return whether there was one. Only file systems have such."""
         return False
+
+
+def caught(act: Callable[[], _Made]) -> _Made | NotFoundError | IntegrityError:
+    """Return what an act gives, or that what it rests on is not there or damaged."""
+    try:
+        return act()
+    except (NotFoundError, IntegrityError) as error:
+        return error
 
 
 def _pour(source: BinaryIO, target: BinaryIO | None) -> Digest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import io
 import os
@@ -170,6 +171,7 @@ def _is_zombie(pid: int) -> bool:
         return False
 
 
+@functools.cache  # asked for each temporary name
 def _machine() -> str:
     host = "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in socket.gethostname())[
         :100

@@ -10,15 +10,18 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.storage.base import Leftover, ObjectInfo, Outcome, Store
+from tokenlake.storage.base import Leftover, Link, ObjectInfo, Outcome, Store, caught
 from tokenlake.storage.conflicts import create_conflict
 from tokenlake.storage.durable import (
     fsync_directory,
@@ -36,9 +39,13 @@ from tokenlake.storage.keys import TEMP_MARK, check_key, key_problem
 from tokenlake.storage.limits import check_size
 from tokenlake.storage.swapping import replace_file, swap_file
 from tokenlake.storage.writing import HashingFile
+from tokenlake.threads import in_order
 
 # Hard links that cannot be made: other file system, too many links, none at all.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP})
+_SYNCED: Final = 8  # files that wait for the disk at a time
+_HASHED: Final = 4  # files that are hashed at a time
+_LARGE: Final = 16 << 20  # bytes that are worth a thread
 _TRIES: Final = 8  # an object that vanishes between "exists" and read-back is created again, but not for ever
 
 
@@ -165,7 +172,13 @@ class LocalStore(Store):
             remove_temp(temp)
 
     def _create(
-        self, temp: Path, path: Path, key: str, sha256: str, replace_orphan: bool | Callable[[], bool]
+        self,
+        temp: Path,
+        path: Path,
+        key: str,
+        sha256: str,
+        replace_orphan: bool | Callable[[], bool],
+        sync: Callable[[Path], object] = fsync_directory,
     ) -> Outcome:
         self._make_durable(path.parent)
         outcome: Outcome | None = None
@@ -177,29 +190,107 @@ class LocalStore(Store):
                 outcome = _read_back(temp, path, key, sha256, replace_orphan)
             if outcome is not None:
                 # Also after "equal": the other writer may have died before its own fsync.
-                fsync_directory(path.parent)
+                sync(path.parent)
                 return outcome
         raise StoreError(
             f"cannot publish {key}: it appears and vanishes; another process deletes it", key=key
         )
 
-    def link(
-        self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
-        source, path = self.local_path(src_key), self.local_path(dst_key)
-        temp = self.temp(_temp_prefix(dst_key))
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        written: builtins.list[tuple[str, Path, str]] = []
+        folders: set[Path] = set()
         try:
-            with os_errors("reuse", src_key):
-                temp.unlink()
-                _link_or_copy(source, temp)
-                settle(temp)
-                if (found := hash_regular(temp)) != sha256:
-                    raise IntegrityError(
-                        f"cannot reuse {src_key} as {dst_key}: its sha256 is {found}, expected {sha256}. "
-                        "Verify the version it belongs to; without reuse the unit is built again.",
-                        file=src_key,
-                    )
-                return self._create(temp, path, dst_key, sha256, replace_orphan)
+            for key, data in objects.items():
+                written.append((key, *self._written(key, data)))
+            # Waiting for the disk is what takes the time, and it takes many at once in hardly more of it.
+            for _ in in_order(lambda one: _settled(*one), written, _SYNCED):
+                pass
+            for key, temp, sha256 in written:
+                with os_errors("publish", key):
+                    self._create(temp, self.local_path(key), key, sha256, False, folders.add)
+            _fsync_all(folders)
+        finally:
+            for _, temp, _ in written:
+                remove_temp(temp)
+
+    def link(
+        self,
+        src_key: str,
+        dst_key: str,
+        sha256: str,
+        *,
+        seen: ObjectInfo | None = None,
+        replace_orphan: bool | Callable[[], bool] = False,
+    ) -> Outcome:
+        self.local_path(dst_key)
+        link = Link(source=src_key, target=dst_key, size=0, sha256=sha256)
+        return self._link(link, self._whole(link), replace_orphan, fsync_directory)
+
+    def link_all(
+        self, links: Sequence[Link], replace_orphan: Callable[[Link], bool]
+    ) -> builtins.list[NotFoundError | IntegrityError | None]:
+        folders: set[Path] = set()
+        # Small files take less time than a thread does to take them over.
+        threads = min(_HASHED, sum(link.size for link in links) // _LARGE)
+        whole = in_order(lambda link: caught(lambda: self._whole(link)), links, threads)
+
+        def one(link: Link, found: os.stat_result | NotFoundError | IntegrityError) -> None:
+            if isinstance(found, Exception):
+                raise found
+            self._link(link, found, lambda: replace_orphan(link), folders.add)
+
+        done = [caught(partial(one, link, found)) for link, found in zip(links, whole, strict=True)]
+        _fsync_all(folders)
+        return done
+
+    def _whole(self, link: Link) -> os.stat_result:
+        """Return which file the source of a link is; IntegrityError if it has not the hash."""
+        with os_errors("reuse", link.source), open_regular(self.local_path(link.source)) as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+            if found == link.sha256:
+                return os.fstat(stream.fileno())
+        raise IntegrityError(
+            f"cannot reuse {link.source} as {link.target}: its sha256 is {found}, expected {link.sha256}. "
+            "Verify the version it belongs to; without reuse the unit is built again.",
+            file=link.source,
+        )
+
+    def _link(
+        self,
+        link: Link,
+        whole: os.stat_result,
+        replace_orphan: bool | Callable[[], bool],
+        sync: Callable[[Path], object],
+    ) -> Outcome:
+        """Name a file that was hashed; it was durable before it got its first name."""
+        source, path = self.local_path(link.source), self.local_path(link.target)
+        with os_errors("reuse", link.source):
+            self._make_durable(path.parent)
+            try:
+                os.link(source, path)
+            except OSError as error:
+                if error.errno not in _NO_LINK and error.errno != errno.EEXIST:
+                    raise
+                return self._copy(link, source, path, replace_orphan, sync)
+            if not os.path.samestat(whole, path.lstat()):  # it was replaced meanwhile, as repair does
+                self._whole(replace(link, source=link.target))
+            sync(path.parent)
+            return "created"
+
+    def _copy(
+        self,
+        link: Link,
+        source: Path,
+        path: Path,
+        replace_orphan: bool | Callable[[], bool],
+        sync: Callable[[Path], object],
+    ) -> Outcome:
+        temp = self.temp(_temp_prefix(link.target))
+        try:
+            temp.unlink()
+            _link_or_copy(source, temp)
+            _settle_as(temp, link.target, link.sha256)
+            return self._create(temp, path, link.target, link.sha256, replace_orphan, sync)
         finally:
             remove_temp(temp)
 
@@ -297,6 +388,17 @@ class LocalStore(Store):
 def _temp_prefix(key: str) -> str:
     """Return the version's folder (or what there is of it): the same file system as the object's."""
     return "/".join(key.split("/")[:-1][:2])
+
+
+def _settled(key: str, temp: Path, sha256: str) -> None:
+    with os_errors("publish", key):
+        _settle_as(temp, key, sha256)
+
+
+def _fsync_all(folders: Iterable[Path]) -> None:
+    for folder in sorted(folders):
+        with os_errors("sync", str(folder)):
+            fsync_directory(folder)
 
 
 def _settle_as(temp: Path, key: str, sha256: str) -> None:

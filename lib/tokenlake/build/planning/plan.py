@@ -5,6 +5,7 @@ Planning reads inputs (their hashes, their footers) and tokenizers; it writes no
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeAlias
@@ -21,7 +22,7 @@ from tokenlake.build.planning.units import WorkUnit, group_ranges, range_identit
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.fingerprint import fingerprint
+from tokenlake.fingerprint import canonical_texts, fingerprint, joined
 from tokenlake.predicate.where import Predicate
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.inputs import InputFile
@@ -123,7 +124,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | 
     excluded = {name: found for each in exclusions for name, found in each.positions.items()}
     units: list[WorkUnit] = []
     for source, parts, files in zip(sources, ranges, _shares(build, ranges), strict=True):
-        base = unit_identity(build, source, tokenizers[source.name])
+        base = canonical_texts(unit_identity(build, source, tokenizers[source.name]))
         first, passed = len(units), dict[int, int | None]()
         for group, number in _groups(build, source, parts, files):
             mine = of_unit(group, excluded.get(source.name, {}), passed)
@@ -217,11 +218,12 @@ def _unit(
     index: int,
     source: ResolvedSource,
     ranges: tuple[FileRange, ...],
-    base: dict[str, Any],
+    base: dict[str, str],
     excluded: Positions,
     files: int | None,
 ) -> WorkUnit:
     mine = {str(file): positions for file, positions in excluded.items()}
     dealt = {} if files is None else {"files": files}
-    digest = fingerprint(base | {"ranges": range_identity(ranges), "excluded": mine} | dealt)
+    own = canonical_texts({"ranges": range_identity(ranges), "excluded": mine} | dealt)
+    digest = hashlib.sha256(joined(base | own)).hexdigest()
     return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest, excluded, files)

@@ -13,7 +13,7 @@ from tokenlake.errors import InputChangedError
 from tokenlake.sources.inputbytes import state
 from tokenlake.sources.local.hashcache import HashCache
 from tokenlake.sources.meter import Meter, OnProgress
-from tokenlake.sources.threads import in_order
+from tokenlake.threads import in_order
 
 _PIECE: Final = 1 << 20
 # Files that one thread takes at a time: handing over a file costs as much as hashing a tiny one.

@@ -44,11 +44,24 @@ class Connection:
     @property
     def tried(self) -> bool:
         """Whether this process has tried out what writing here rests on."""
-        return str(self.url) in tried_out(self.url, self._options)
+        return str(self.url) in self._trials
 
     def set_tried(self) -> None:
         """Remember that it has."""
-        tried_out(self.url, self._options).add(str(self.url))
+        self._trials[str(self.url)] = True
+
+    @property
+    def whole_copies(self) -> bool | None:
+        """Whether copies in one request keep conditions here; None: this process has not tried it out."""
+        return self._trials.get(f"{self.url} copies")
+
+    def set_whole_copies(self, kept: bool) -> None:
+        """Remember what a trial of them showed."""
+        self._trials[f"{self.url} copies"] = kept
+
+    @property
+    def _trials(self) -> dict[str, bool]:
+        return tried_out(self.url, self._options)
 
     def _opened(self) -> tuple[Any, Objects]:
         filesystem = open_filesystem(self.url, self._options, self._failures)

@@ -30,9 +30,9 @@ _T = TypeVar("_T")
 
 _EXTRAS: Final = {"s3": "'tokenlake[s3]'", "gs": "'tokenlake[gcs]'", "http": "aiohttp", "https": "aiohttp"}
 # We send each request again ourselves, with a look at what has already come; two layers would multiply.
-_ONE_TRY: Final = {"retries": {"mode": "standard", "total_max_attempts": 1}}
+_CLIENT: Final = {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 32}
 _OPEN: dict[str, Any] = {}
-_TRIED: dict[str, set[str]] = {}
+_TRIED: dict[str, dict[str, bool]] = {}
 _LOCK: Final = threading.Lock()
 
 
@@ -55,10 +55,10 @@ def open_filesystem(url: Url, options: Mapping[str, Any], failures: Failures) ->
         return _OPEN[key]
 
 
-def tried_out(url: Url, options: Mapping[str, Any]) -> set[str]:
-    """Return the roots on the file system of `url` that this process has tried out before it writes."""
+def tried_out(url: Url, options: Mapping[str, Any]) -> dict[str, bool]:
+    """Return what this process has tried out on the file system of `url` before it writes, and what came of it."""
     with _LOCK:
-        return _TRIED.setdefault(_key(url, resolve_options(options)), set())
+        return _TRIED.setdefault(_key(url, resolve_options(options)), {})
 
 
 def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
@@ -117,7 +117,7 @@ def _key(url: Url, options: Mapping[str, Any]) -> str:
 def _make(url: Url, options: Mapping[str, Any], failures: Failures) -> Any:
     given = {**options, "use_listings_cache": False, "skip_instance_cache": True}
     if url.scheme == "s3":
-        given["config_kwargs"] = {**_ONE_TRY, **options.get("config_kwargs", {})}
+        given["config_kwargs"] = {**_CLIENT, **options.get("config_kwargs", {})}
     if url.is_http:
         given = _http_options(given)
     _require_package(url, failures.option)

@@ -9,28 +9,32 @@ compare-and-swap of the version that was read.
 from __future__ import annotations
 
 import builtins
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import Any, BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.storage.base import Digest, Leftover, ObjectInfo, Outcome, Store
 from tokenlake.storage.conflicts import create_conflict, replace_conflict, swap_conflict
 from tokenlake.storage.durable import os_errors
 from tokenlake.storage.remote import unfinished
+from tokenlake.storage.remote.asking import ask
 from tokenlake.storage.remote.connection import Connection
-from tokenlake.storage.remote.content import LARGE, PIECE, Content, content_of, content_of_file
+from tokenlake.storage.remote.content import LARGE, Content, content_of, content_of_file
 from tokenlake.storage.remote.failures import OF_WRITERS
 from tokenlake.storage.remote.filesystems import on_loop
-from tokenlake.storage.remote.judging import Send, settle
+from tokenlake.storage.remote.judging import Look, Send, settle
 from tokenlake.storage.remote.objects import Found, SourceChangedError
 from tokenlake.storage.remote.place import root_of, url_of
-from tokenlake.storage.remote.preflight import try_out
+from tokenlake.storage.remote.preflight import keeps_copies, try_out
 from tokenlake.storage.remote.scratch import Scratch
 from tokenlake.storage.remote.seeing import Hashed, Kept, see
 from tokenlake.storage.remote.store import RemoteStore
 from tokenlake.storage.remote.target import Target
 from tokenlake.storage.remote.writes import Writes
+
+_TRYING: Final = threading.Lock()
 
 
 @final
@@ -44,6 +48,8 @@ class ObjectStore(Store):
         address: ``s3://`` or ``gs://``, without credentials and without a query.
         options: of fsspec's file system; credentials may be references.
     """
+
+    at_once = 32
 
     def __init__(self, address: str, options: Mapping[str, Any] | None = None) -> None:
         self._root = root_of(address)
@@ -100,16 +106,24 @@ class ObjectStore(Store):
         return self._with_temp(temp, key, sha256, create)
 
     def link(
-        self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
+        self,
+        src_key: str,
+        dst_key: str,
+        sha256: str,
+        *,
+        seen: ObjectInfo | None = None,
+        replace_orphan: bool | Callable[[], bool] = False,
     ) -> Outcome:
         url_of(self._root, dst_key)
-        found, data = self._source(src_key, dst_key, sha256)
-        if data is not None:
-            send = self._putting(dst_key, content_of(data))
-            return self._create(dst_key, sha256, send, replace_orphan)
+        found = self._source(src_key, dst_key, sha256) if seen is None or not seen.token else _found(seen)
+
+        def look() -> tuple[str, str] | None:
+            token = self._same(dst_key, found)
+            return self._hash(dst_key) if token is None else (sha256, token)
+
         try:
             send = self._copying(src_key, found, dst_key)
-            return self._create(dst_key, sha256, send, replace_orphan, look_first=True)
+            return self._create(dst_key, sha256, send, replace_orphan, look=look)
         except SourceChangedError as error:
             raise IntegrityError(
                 f"cannot reuse {src_key} as {dst_key}: it was replaced while it was copied ({error}); nothing was "
@@ -166,6 +180,7 @@ class ObjectStore(Store):
         send: Send,
         replace_orphan: bool | Callable[[], bool],
         *,
+        look: Look[str] | None = None,
         look_first: bool = False,
     ) -> Outcome:
         def judge(found: str | None) -> Outcome | None:
@@ -177,7 +192,7 @@ class ObjectStore(Store):
                 raise create_conflict(key, found, sha256)
             return None
 
-        return settle(key, send, lambda: self._hash(key), judge, look_first=look_first)
+        return settle(key, send, look or (lambda: self._hash(key)), judge, look_first=look_first)
 
     def _with_temp(self, temp: Path, key: str, sha256: str, use: Callable[[Content], Outcome]) -> Outcome:
         """Read a temporary file back and use it; its name is gone after."""
@@ -207,7 +222,7 @@ class ObjectStore(Store):
 
     def _copying(self, src_key: str, found: Found, dst_key: str) -> Send:
         source, url = url_of(self._root, src_key), url_of(self._root, dst_key)
-        return lambda over: self._writes().copy(source, found, url, over)
+        return lambda over: self._copies().copy(source, found, url, over)
 
     def _writes(self) -> Writes:
         """Return the storage to write to, which this process has tried out."""
@@ -215,20 +230,40 @@ class ObjectStore(Store):
             self.preflight()
         return self._connection.writes()
 
-    def _source(self, src_key: str, dst_key: str, sha256: str) -> tuple[Found, bytes | None]:
-        """Return which version of an object has a hash, and its bytes where they are few."""
+    def _copies(self) -> Writes:
+        """Return the storage to make copies in, which this process has tried out, too."""
+        writes = self._writes()
+        if writes.parts:
+            with _TRYING:
+                if self._connection.whole_copies is None:
+                    kept = keeps_copies(writes, self._root, self._connection.patience)
+                    self._connection.set_whole_copies(kept)
+            writes.whole_copies = self._connection.whole_copies is True
+        return writes
+
+    def _source(self, src_key: str, dst_key: str, sha256: str) -> Found:
+        """Return which version of an object has a hash."""
         got: builtins.list[str] = []
         for _ in range(2):  # a damaged answer must not look like a damaged object
-            target = Kept() if (self.size(src_key) or 0) <= PIECE else Hashed()
+            target = Hashed()
             found = self._see(src_key, target)
             if target.digest.sha256 == sha256:
-                return found, target.data if isinstance(target, Kept) else None
+                return found
             got.append(target.digest.sha256)
         raise IntegrityError(
             f"cannot reuse {src_key} as {dst_key}: its sha256 is {got[-1]}, expected {sha256}. "
             "Verify the version it belongs to; without reuse the unit is built again.",
             file=src_key,
         )
+
+    def _same(self, key: str, found: Found) -> str | None:
+        """Return the token of an object that has the one of another version, as copies have on S3; else None."""
+        objects, url = self._connection.objects(), url_of(self._root, key)
+        try:
+            there = on_loop(ask(objects, url, self._connection.patience, lambda: objects.stat(url)))
+        except NotFoundError:
+            return None
+        return there.token if there.token == found.token else None
 
     def _bytes(self, key: str) -> tuple[bytes, str] | None:
         target = Kept()
@@ -248,3 +283,7 @@ class ObjectStore(Store):
 
     def _see(self, key: str, target: Target) -> Found:
         return see(self._connection.objects(), url_of(self._root, key), self._connection.patience, target)
+
+
+def _found(seen: ObjectInfo) -> Found:
+    return Found(path=seen.key, size=seen.size, token=seen.token, modified=seen.modified)

@@ -13,7 +13,7 @@ from typing import Final
 from tokenlake.errors import NotFoundError, StoreError
 from tokenlake.storage.remote.content import content_of
 from tokenlake.storage.remote.filesystems import on_loop
-from tokenlake.storage.remote.objects import OtherObjectError
+from tokenlake.storage.remote.objects import OtherObjectError, SourceChangedError
 from tokenlake.storage.remote.place import url_of
 from tokenlake.storage.remote.retries import Patience
 from tokenlake.storage.remote.seeing import Kept, see
@@ -63,6 +63,29 @@ def try_out(writes: Writes, root: Url, patience: Patience) -> None:
         raise StoreError(f"{root}: it cannot be written to: {error}", url=str(root)) from None
     finally:
         _tidy(writes, url)
+
+
+def keeps_copies(writes: Writes, root: Url, patience: Patience) -> bool:
+    """Say whether a create-only copy in one request is refused where there is an object, by a trial.
+
+    Not all services that take the condition keep it; where they do not, or it cannot be tried, copies are uploads in
+    parts.
+    """
+    source, copy = (url_of(root, f"{PROBE}{secrets.token_hex(8)}") for _ in range(2))
+    writes.whole_copies = True
+    try:
+        _put(writes, source, patience, b"original", None)
+        found = see(writes.objects, source, patience, Kept())
+        on_loop(writes.copy(source, found, copy, None))
+        on_loop(writes.copy(source, found, copy, None))
+    except OtherObjectError:
+        return True
+    except (SourceChangedError, StoreError):
+        return False
+    finally:
+        _tidy(writes, source)
+        _tidy(writes, copy)
+    return False
 
 
 def _put(writes: Writes, url: Url, patience: Patience, data: bytes, over: str | None) -> None:

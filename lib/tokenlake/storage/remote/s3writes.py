@@ -15,7 +15,7 @@ from tokenlake.storage.remote.retries import HttpStatusError, Patience
 from tokenlake.storage.remote.urls import Url
 from tokenlake.storage.remote.writes import AT_ONCE, Upload, Writes
 
-_COPIED: Final = 256 << 20  # bytes of a copied part
+_COPIED: Final = 1 << 30  # bytes that are copied at once
 _Part = dict[str, Any]
 
 
@@ -23,7 +23,8 @@ _Part = dict[str, Any]
 class S3Writes(Writes):
     """Puts, and uploads in parts, whose completion has the condition; tokens are ETags.
 
-    A copy is an upload in parts as well: CopyObject has no create-only condition that all services keep.
+    A copy is one request where the service keeps the create-only condition of CopyObject, which not all do; else, and
+    where it is large or replaces an object, it is an upload in parts as well.
     """
 
     parts = True
@@ -45,6 +46,9 @@ class S3Writes(Writes):
 
     async def copy(self, source: Url, found: Found, url: Url, over: str | None) -> None:
         count = max(-(-found.size // _COPIED), 1)
+        if self.whole_copies and count == 1 and over is None:
+            await self._copy_whole(source, found, url)
+            return
         await self._in_parts(url, over, count, partial(self._copy, source, found, url))
 
     async def delete(self, url: Url) -> None:
@@ -118,15 +122,23 @@ class S3Writes(Writes):
         answer = await self._ask(url, partial(self._call, "upload_part", url, **given), len(data))
         return {"PartNumber": index + 1, "ETag": answer["ETag"]}
 
+    async def _copy_whole(self, source: Url, found: Found, url: Url) -> None:
+        given = _copied(source, found) | _condition(None)
+        try:
+            await self._ask(url, partial(self._call, "copy_object", url, **given))
+        except NotFoundError as error:
+            raise SourceChangedError(str(error)) from None
+        except OtherObjectError:
+            # The same status for the source's condition and the target's.
+            now = await self._ask(source, partial(self.objects.stat, source), done="read")
+            if now.token != found.token:
+                raise SourceChangedError(f"{now.token}, read was {found.token}") from None
+            raise
+
     async def _copy(self, source: Url, found: Found, url: Url, upload: str, index: int) -> _Part:
         start = index * _COPIED
         stop = min(start + _COPIED, found.size)
-        given: dict[str, Any] = {
-            "UploadId": upload,
-            "PartNumber": index + 1,
-            "CopySource": {"Bucket": _bucket(source), "Key": source.path},
-            "CopySourceIfMatch": f'"{_etag(found.token)}"',
-        }
+        given = {"UploadId": upload, "PartNumber": index + 1, **_copied(source, found)}
         if stop - start < found.size:
             given["CopySourceRange"] = f"bytes={start}-{stop - 1}"
         try:
@@ -172,6 +184,13 @@ def _code(error: BaseException) -> str:
             return str(cast("dict[str, Any]", response).get("Error", {}).get("Code", ""))
         cause = cause.__cause__
     return ""
+
+
+def _copied(source: Url, found: Found) -> dict[str, Any]:
+    return {
+        "CopySource": {"Bucket": _bucket(source), "Key": source.path},
+        "CopySourceIfMatch": f'"{_etag(found.token)}"',
+    }
 
 
 def _bucket(url: Url) -> str:

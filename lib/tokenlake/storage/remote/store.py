@@ -102,7 +102,7 @@ class RemoteStore(ReadStore):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         found = [one for one in self._listed(prefix, flat=False) if not one.path.endswith("/")]
-        named = (ObjectInfo(self._key(one), one.size, one.modified) for one in found)
+        named = (ObjectInfo(self._key(one), one.size, one.modified, one.token) for one in found)
         shown = (info for info in named if not _is_passing(info.key))
         yield from sorted(shown, key=lambda info: info.key)
 

@@ -52,9 +52,11 @@ class Writes(ABC):
 
     Attributes:
         parts: large objects are sent in parts.
+        whole_copies: copies in one request keep conditions, as a trial has shown; of interest where there are parts.
     """
 
     parts: bool = False
+    whole_copies: bool = False
 
     def __init__(self, objects: Objects, patience: Patience) -> None:
         self.objects, self._patience = objects, patience
