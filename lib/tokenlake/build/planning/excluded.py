@@ -22,7 +22,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.opening import opened
 from tokenlake.sources.ranges import FileRange
-from tokenlake.sources.threads import in_order
+from tokenlake.threads import in_order
 
 Positions: TypeAlias = dict[int, list[int]]
 """File id to the positions that are left out, ascending."""
