@@ -160,7 +160,7 @@ def test_a_claim_that_began_to_commit_is_closed_first(store: LocalStore, tmp_pat
     catalog = Catalog(store)
     assert catalog.read_claim("code", 1).state == "swept"
     assert catalog.datasets() == []
-    with pytest.raises(NotFoundError, match="gc removed it"):
+    with pytest.raises(NotFoundError, match="was removed, by rm or as an unfinished build by gc"):
         catalog.manifest("code", 1)
     with pytest.raises(VersionConflictError):
         commit(store, "code", 1)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Final, Literal, Self, cast, final
 
 from tokenlake.account import Account
+from tokenlake.columntypes import arrow_type
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.manifest.files import FileEntry, ShardEntry, Totals
 from tokenlake.manifest.inputs import InputFileEntry, Lineage, Parent, inputs_fingerprint
@@ -215,6 +216,7 @@ class Manifest:
     def _check_shape(self, fields: Fields) -> None:
         if (self.kind == "packed") != (self.seq_length is not None):
             fields.fail("seq_length", "a length for kind packed, else null", self.seq_length)
+        _ = self.preference  # one that is none is an error here, and not when rows are read
         repeated = [path for path, times in Counter(shard.path for shard in self.files).items() if times > 1]
         if repeated:
             fields.fail("files", "each path once", repeated)
@@ -240,15 +242,22 @@ def _config(fields: Fields) -> dict[str, Any]:
         for key in ("pack", "around"):
             _ = build.optional_child(key) if key in build.value else None
         for index, pair in enumerate(build.plain_list("kept") if "kept" in build.value else ()):
-            if not (
-                isinstance(pair, list) and [type(each) for each in cast("list[Any]", pair)] == [str, str]
-            ):
+            if not _is_kept_field(pair):
                 build.fail(f"kept[{index}]", "a name and a type", pair)
     for source in config.named_children("sources").values() if "sources" in config.value else ():
         for key in ("texts", "tokenizer"):
             part = source.child(key) if key in source.value else None
-            _ = part.optional_child("preference") if part and "preference" in part.value else None
+            _ = part.child("preference") if part and "preference" in part.value else None
     return config.value
+
+
+def _is_kept_field(pair: Any) -> bool:
+    try:
+        name, kind = pair
+        arrow_type(kind)
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
+        return False
+    return isinstance(name, str)
 
 
 def _tokenizers(fields: Fields) -> dict[str, Any]:
