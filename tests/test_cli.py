@@ -370,7 +370,7 @@ def test_without_prefect_the_way_out_is_named(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["rum"], 2, "there is no command 'rum'; did you mean 'run'?"),
+        (["runn"], 2, "there is no command 'runn'; did you mean 'run'?"),
         (["ls", "--foo"], 2, "--foo"),
         (["peek", "small", "-n", "x"], 2, "x"),
         (["show"], 2, "NAME"),
