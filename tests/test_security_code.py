@@ -28,6 +28,7 @@ MODULES: Final = {
     **dict.fromkeys(("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc"), ()),
     "subprocess": (
         "tokenlake/build/pool.py",  # starts our own workers, by a fixed command
+        "tokenlake/templates/process.py",  # starts the process that renders templates, by a fixed command
         "tokenlake/demo/__main__.py",  # runs this very command line
         "tokenlake/prefect/flows/embedded.py",  # starts our own Prefect server, by a fixed command
     ),
