@@ -74,6 +74,8 @@ def adopted_records(
             return
         source = _Listed(catalog.writable, Layout(dataset, other))
         for start in range(0, len(source.units), _TOGETHER):
+            if not wanted:
+                return
             units = source.units[start : start + _TOGETHER]
             for record in _adopted(source, units, wanted, Layout(dataset, version)):
                 del wanted[record.fingerprint]
