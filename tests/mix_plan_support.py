@@ -73,7 +73,8 @@ class Lake:
         entry = InputFileEntry(
             source=source, path="p", size=input_size, token="t", file_id=file_id(source, "p")
         )
-        plain = {"texts": {}, "tokenizer": {"add_special_tokens": True}}
+        texts = {"preference": {"method": "dpo", "trainer": "trl"}} if kind == "preference" else {}
+        plain = {"texts": texts, "tokenizer": {"add_special_tokens": True}}
         manifest = Manifest(
             kind=kind,
             dataset=name,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
 from tests.hub_support import writable_hub
 from tests.servers.hub import HubServer
@@ -97,6 +98,7 @@ def shown(
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
+            patch.setattr(app.app, "_console", Console())  # the one for help is kept, colours and all
             code = main([argument.replace("CONFIG", str(config)) for argument in arguments])
         text = out.getvalue() + err.getvalue()
         rest = _RICH.sub("", text) if request.param == "terminal" else text
@@ -124,6 +126,7 @@ WELL = {
     "verify": ["verify --all", "verify evil --deep --json"],
     "repair": ["repair evil --dry-run"],
     "gc": ["gc", "gc --json"],
+    "rm": ["rm evil@v1 --dry-run", "rm evil@v1"],
     "push": ["push packed --repo our-org/small --dry-run"],
     "peek": ["peek evil", "peek evil --full", "peek packed --json"],
     "explain": ["explain packed --batch-size 4 --step 1", "explain packed --batch-size 4 --step 1 --json"],
@@ -146,6 +149,7 @@ WRONG = {
     "verify": ["verify EVIL", "verify evil@EVIL"],
     "repair": ["repair EVIL", "repair evil --config EVIL"],
     "gc": ["gc --grace EVIL", "gc EVIL"],
+    "rm": ["rm EVIL", "rm evil@EVIL"],
     "push": [
         "push evil --repo EVIL",
         "push evil --repo a/b --token-env EVIL",

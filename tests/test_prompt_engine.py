@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
@@ -261,12 +261,20 @@ def test_results_are_values_or_errors_and_say_which() -> None:
         tl.Err("plain words").unwrap()
 
 
+def test_a_budget_that_its_strategy_does_not_take_is_told_before_the_first_row() -> None:
+    with pytest.raises(ConfigError, match="'equal' takes no priority"):
+        engine(byte_level(), budget="equal", priority=["question"])
+    with pytest.raises(ConfigError, match="priority: no column 'none'"):
+        engine(byte_level(), budget="priority", priority=["none"])
+
+
 @given(
     st.lists(st.sampled_from(["one", "two", "many words", "x", "é 你"]), min_size=1, max_size=60),
     st.lists(st.sampled_from(["a", "b", "long context"]), max_size=60),
     st.sampled_from(["equal", "proportional", "priority", "adaptive"]),
     st.integers(80, 140),
 )
+@example(["many words"] * 30, [], "priority", 80)
 @settings(max_examples=60)
 def test_with_a_budget_the_input_is_shortened_and_the_answer_stays(
     question: list[str], context: list[str], budget: Any, size: int
@@ -279,7 +287,9 @@ def test_with_a_budget_the_input_is_shortened_and_the_answer_stays(
     row = {"context": " ".join(context), "question": " ".join(question), "answer": "the answer is four"}
     files = byte_level()
     options: dict[str, Any] = {"max_length": size, "padding": "do_not_pad", "budget": budget}
-    made = tl.PromptEngine(config, files, priority=["question", "context"], **options).process(row).unwrap()
+    if budget == "priority":
+        options["priority"] = ["question", "context"]
+    made = tl.PromptEngine(config, files, **options).process(row).unwrap()
     whole = tl.PromptEngine(config, files, max_length=10_000, padding="do_not_pad").process(row).unwrap()
     assert len(made["input_ids"]) <= size
     learned = made["labels"][made["labels"] != -100]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import gc
-import importlib
 import inspect
 import os
 import shutil
@@ -168,8 +167,8 @@ def _missing_module(error: ImportError) -> int:
 
 
 def _bug() -> int:
-    # Not above: `--help` needs no configurations.
-    scrub = importlib.import_module("tokenlake.config.references").scrub
+    from tokenlake.config.references import scrub  # not above: `--help` needs no configurations
+
     sys.stderr.write(printable(scrub(traceback.format_exc())))
     return _fail(
         f"this is a bug in tokenlake {__version__}, not something you did",
