@@ -190,7 +190,7 @@ class Mixture:
     def place_of(self, lane: int, source: int, number: int) -> int | None:
         """Return the place of a lane at which a source gives its row `number` (from 0, over its epochs); None: never.
 
-        The inverse of :meth:`lane`, by bisection of :meth:`drawn`: some milliseconds.
+        The inverse of :meth:`lane`, by bisection of :meth:`drawn`: some tenths of a second.
         """
         self._check_lane(lane)
         end = self.lane_rows(lane)
