@@ -53,6 +53,25 @@ CONFIGS: dict[str, Config] = {
         },
         "pack": {"enabled": True, "seq_length": 64},
     },
+    "mixture-of-stored": {
+        "datasets": [
+            {"name": "text", "dataset": "mixture.text.tokens@v1"},
+            {"name": "table", "dataset": "mixture.table.tokens@v1"},
+        ],
+        "mix": {
+            "weight_schedule": [
+                {"step": 0, "weights": {"text": 0.75, "table": 0.25}},
+                {"step": 10, "weights": {"text": 0.25, "table": 0.75}},
+            ],
+            "weight_schedule_type": "linear",
+            "total_rows": 96,
+            "lanes": 4,
+            "unit_rows": 48,
+            "batch_size": 8,
+            "block_size": 20,
+        },
+        "pack": {"enabled": True, "seq_length": 64},
+    },
     "chat": {
         "default_tokenizer": "tokenizers/chatml",
         "datasets": [{"name": "chat", "data_files": "inputs/chat.jsonl", "content_field": "messages"}],
