@@ -72,7 +72,7 @@ def test_ctrl_c_and_a_killed_worker_cost_nothing_that_was_finished(
     with launched(environment, config) as first:
         first.read_until("UnitFinished", 2)
         children = psutil.Process(first.process.pid).children(recursive=True)
-        assert len(children) == 3, "two workers and a server"
+        assert len(children) == 4, "two workers, the process that ends them with their parent, and a server"
         interrupted = time.monotonic()
         first.process.send_signal(signal.SIGINT)
         assert first.wait() == 130
