@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -32,7 +33,9 @@ class Tally:
         documents, tokens: so far, those of resumed units included.
         written: ids in finished units, BOS and EOS included and what was cut away not.
         sources: per source, in plan order.
-        began: when the first unit started (monotonic clock), or None.
+        began: when the first unit started, or None.
+        ended: when the last one finished, or None.
+        clock: what these times are read from, in seconds.
     """
 
     what: str = ""
@@ -49,6 +52,7 @@ class Tally:
     sources: dict[str, SourceTally] = field(default_factory=dict[str, SourceTally])
     began: float | None = None
     ended: float | None = None
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def total(self) -> int:
@@ -73,7 +77,7 @@ class Tally:
                 self.units = event.units
                 self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
             case UnitStarted():
-                self.began = self.began or time.monotonic()
+                self.began = self.clock() if self.began is None else self.began
             case UnitProgress():
                 self._move(event.source, event.bytes, built=True)
                 self.documents += event.documents
@@ -87,7 +91,7 @@ class Tally:
 
     def seconds(self) -> float:
         """Since the first unit started, until the last one finished."""
-        return 0.0 if self.began is None else (self.ended or time.monotonic()) - self.began
+        return 0.0 if self.began is None else (self.clock() if self.ended is None else self.ended) - self.began
 
     def left(self) -> float | None:
         """Seconds until the end at the speed so far; None before there is one."""
@@ -97,7 +101,7 @@ class Tally:
         self.finished += 1
         account = event.record.account
         self.written += account.content_packed + account.bos + account.eos
-        self.ended = time.monotonic() if self.finished == self.units else None
+        self.ended = self.clock() if self.finished == self.units else None
         self._move(event.source, event.bytes - event.progressed, built=event.how == "built")
         if event.how != "built":
             self.documents += event.record.account.documents
