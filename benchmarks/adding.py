@@ -21,10 +21,10 @@ from benchmarks.loader_many import multiply
 from benchmarks.measure import Measurement, measure
 from benchmarks.vocabularies import Vocabulary
 from tests.servers.s3 import KEY, SECRET, S3Server
-from tokenlake.build.runner import build_dataset
-from tokenlake.catalog import Catalog
-from tokenlake.storage import open_store
-from tokenlake.storage.remote.filesystems import close_filesystems
+from tokenlake.etl.runner import build_dataset
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.remote.filesystems import close_filesystems
 
 FILES: Final = 20_000
 ADD_SECONDS: Final = 20.0

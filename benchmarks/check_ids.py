@@ -17,7 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.tokenizers import Encoder, choose_engine, load_tokenizer
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import load_tokenizer
+from tokenlake.tokenizers.gate import choose_engine
 
 TOKENIZERS = ("openai-community/gpt2", "meta-llama/Llama-2-7b-hf")
 ROWS = 50

@@ -29,16 +29,18 @@ import pyarrow.parquet as pq
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests import tokenizer_samples as samples
-from tokenlake.build.job import EngineJob, UnitJob
-from tokenlake.build.runner import run_pending
-from tokenlake.build.session import BuildSession
-from tokenlake.build.unit import Progress, Unit
-from tokenlake.build.workbench import Workbench
-from tokenlake.tokenizers import Encoder, TokenizerFiles, choose_encoder, choose_engine
-from tokenlake.tokenizers.probe import FINGERPRINT_TEXTS
-from tokenlake.tokenizers.sampling import Sampler
-from tokenlake.tokenizers.unicode_ranges import COMPOSING, SPLITTING
+from tests.tokenizers import tokenizer_samples as samples
+from tokenlake.etl.job import EngineJob, UnitJob
+from tokenlake.etl.runner import run_pending
+from tokenlake.etl.session import BuildSession
+from tokenlake.etl.unit.text import Progress, Unit
+from tokenlake.etl.workbench import Workbench
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.fast import Sampler
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.fingerprint import FINGERPRINT_TEXTS
+from tokenlake.tokenizers.gate import choose_encoder, choose_engine
+from tokenlake.tokenizers.unicode_guard import COMPOSING, SPLITTING
 
 REAL = {
     "gpt2 (real)": "models--openai-community--gpt2",

@@ -16,9 +16,9 @@ from benchmarks.loader_contenders import GRAIN, LITDATA, OURS, Loader
 from benchmarks.loader_input import CORPUS, LoaderInput
 from benchmarks.loader_rates import once
 from benchmarks.systems.loader_sink import BATCH
-from tokenlake.order.quality import ShuffleQuality, quality_of, references
-from tokenlake.reading import open_rows
-from tokenlake.storage import open_store
+from tokenlake.mixing.quality import ShuffleQuality, quality_of, references
+from tokenlake.reading.version import open_rows
+from tokenlake.store.address import open_store
 
 JUDGED: Final = (OURS, GRAIN, "Grain ArrayRecord", LITDATA, "datasets, Arrow mapped", "MosaicML MDS")
 FIGURES: Final = {

@@ -54,6 +54,6 @@ def measure_memory(work: Path, source: Input, vocabulary: Vocabulary, unit_size:
 
 def _split(run: Measurement) -> tuple[list[int], list[int]]:
     """Peaks of the workers and of the other processes, by their command lines."""
-    workers = [peak for name, peak in run.processes.items() if "tokenlake.build.worker" in name]
-    others = [peak for name, peak in run.processes.items() if "tokenlake.build.worker" not in name]
+    workers = [peak for name, peak in run.processes.items() if "tokenlake.etl.worker" in name]
+    others = [peak for name, peak in run.processes.items() if "tokenlake.etl.worker" not in name]
     return workers, others

@@ -65,7 +65,7 @@ class MixCase:
             peak
             for run in self.runs
             for name, peak in run.processes.items()
-            if "tokenlake.build.worker" in name
+            if "tokenlake.etl.worker" in name
         )
 
 

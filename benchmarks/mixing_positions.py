@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.goals import Goal
-from tokenlake.mixing import Mixture, WeightScheduler, constant
+from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.schedule import WeightScheduler, constant
 
 FAR: Final = 10**12
 RATE: Final = 10.0  # million rows per CPU second, at least

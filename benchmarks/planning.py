@@ -20,13 +20,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.build.planning.plan import make_plan
-from tokenlake.config import load_config
+from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
-from tokenlake.sources import HashCache, list_inputs
-from tokenlake.sources.splitting import split_files
-from tokenlake.tokenizers import train_bpe
+from tokenlake.etl.plan.text import make_plan
+from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.local.hash_cache import HashCache
+from tokenlake.sources.splits import split_files
+from tokenlake.tokenizers.reference import train_bpe
 
 PLAN_SECONDS: Final = 20.0
 PLAN_BYTES: Final = 1 << 30

@@ -20,7 +20,7 @@ from benchmarks.inputs import Input
 from benchmarks.measure import ROOT, descendants
 from benchmarks.vocabularies import Vocabulary
 
-WORKER: Final = b"tokenlake.build.worker"
+WORKER: Final = b"tokenlake.etl.worker"
 LIMIT: Final = 300.0  # seconds to wait for a first unit
 
 

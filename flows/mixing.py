@@ -1,3 +1,3 @@
 """Entry point of the flow `mix`."""
 
-from tokenlake.prefect.flows.mixing import mix as mix
+from tokenlake.prefect.flows import mix as mix

@@ -1,3 +1,3 @@
 """Entry point of the flow `tokenize`."""
 
-from tokenlake.prefect.flows.tokenization import tokenize as tokenize
+from tokenlake.prefect.flows import tokenize as tokenize

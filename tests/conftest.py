@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tokenlake.tokenizers import train_bpe
+from tokenlake.tokenizers.reference import train_bpe
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

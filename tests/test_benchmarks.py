@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-pytest.importorskip("tokenizers", reason="the benchmark needs the etl extra: pip install 'tokenlake[etl]'")
-
 import tokenlake as tl
 from benchmarks import builds, cli
 from benchmarks.contenders import SYSTEMS, System
@@ -33,8 +31,11 @@ from benchmarks.systems import loader_bare, loader_convert
 from benchmarks.systems.loader_sink import BATCH, LENGTH, Sink
 from benchmarks.text import find_texts, is_text_name
 from benchmarks.vocabularies import Vocabulary
-from tests.outputs_support import build_here, notes, settings, write_jsonl
-from tests.tokenizer_samples import byte_level
+from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
+from tests.tokenizers.tokenizer_samples import byte_level
+
+pytest.importorskip("tokenizers", reason="the benchmark needs the etl extra: pip install 'tokenlake[etl]'")
+
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 # With SIGCHLD ignored this waits for the child, which nobody may reap.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenlake.config import PipelineConfig, load_config
+from tokenlake.config.load import load_config
+from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.steps import first_steps, foreseen, is_text_build
 

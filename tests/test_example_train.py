@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.reading_support import lake_of
+from tests.reading.support import lake_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--batch-size", "8", "--width", "32", "--layers", "2", "--heads", "2", "--every", "6", "--log", "1")

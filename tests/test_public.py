@@ -19,7 +19,7 @@ LIB = Path(tokenlake.__file__).parents[1]
 
 @pytest.mark.parametrize("name", sorted({*tokenlake.__all__, "open"} - {"__version__"}))
 def test_every_public_name_is_there_and_is_no_module(name):
-    importlib.import_module("tokenlake.build.runner")
+    importlib.import_module("tokenlake.etl.runner")
     value = getattr(tokenlake, name)
     assert value.__name__ == name
     assert callable(value)
@@ -44,7 +44,7 @@ def test_a_star_import_leaves_builtins_alone():
 def test_a_trainer_can_read_manifests_without_the_build_side():
     """None of the build side's packages is imported by what a trainer uses."""
     script = (
-        "import sys, tokenlake, tokenlake.catalog, tokenlake.manifest, tokenlake.schema, tokenlake.storage\n"
+        "import sys, tokenlake, tokenlake.store, tokenlake.store, tokenlake.schema, tokenlake.store\n"
         "heavy = {'prefect', 'transformers', 'tokenizers', 'gigatoken', 'awkward', 'polars', 'duckdb', 'pydantic'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -61,4 +61,4 @@ def test_the_wheel_holds_the_library_alone(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tokenlake"}
     assert "tokenlake/py.typed" in names
-    assert "tokenlake/build/planning/plan.py" in names
+    assert "tokenlake/etl/plan/text.py" in names

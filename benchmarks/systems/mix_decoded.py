@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tokenlake.build.mixing.job import MixJob
-from tokenlake.build.session import BuildSession
-from tokenlake.build.workbench import Workbench
+from tokenlake.etl.job import MixJob
+from tokenlake.etl.session import BuildSession
+from tokenlake.etl.workbench import Workbench
 
 
 def main(config: dict[str, Any]) -> None:

@@ -20,8 +20,10 @@ Counts = tuple[int, int]
 
 def tokenlake(kind: str, path: str) -> Counts:
     """All checks, batches of text with positions."""
-    from tokenlake.sources import list_inputs, read_range, split_file
-    from tokenlake.sources.sharded.options import wanted_source
+    from tokenlake.rowwise.files import wanted_source
+    from tokenlake.sources.listing import list_inputs
+    from tokenlake.sources.records import read_range
+    from tokenlake.sources.splits import split_file
 
     source = wanted_source(None, path, None)
     rows = size = 0

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from tokenlake.build.runner import build_dataset
+from tokenlake.etl.runner import build_dataset
 
 if __name__ == "__main__":
     build_dataset(json.loads(Path(sys.argv[1]).read_bytes()), workers=int(sys.argv[2]))

@@ -11,204 +11,194 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenlake._version import __version__
 
 if TYPE_CHECKING:
-    from tokenlake.adapters.grain import grain_dataset, grain_source
-    from tokenlake.adapters.hf import hf_dataset
-    from tokenlake.adapters.orbax import LoaderRestore, LoaderSave
-    from tokenlake.adapters.torch import torch_dataset, torch_rows
-    from tokenlake.build.runner import BuildResult
-    from tokenlake.catalog import Catalog
-    from tokenlake.collect import gc, remove_version
-    from tokenlake.config import (
+    from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.load import load_config
+    from tokenlake.config.pipeline import PipelineConfig
+    from tokenlake.config.stages import (
         CacheStageConfig,
-        DatasetConfig,
         LoadStageConfig,
         MixStageConfig,
         ObservabilityConfig,
         PackStageConfig,
-        PipelineConfig,
         RayConfig,
         SaveStageConfig,
         SourceStageConfig,
         TokenizerConfig,
         TokenizeStageConfig,
         WeightSchedulePoint,
-        load_config,
     )
-    from tokenlake.difference import diff
-    from tokenlake.discovery import ColumnMapper, DatasetIntrospector
     from tokenlake.errors import TokenlakeError
-    from tokenlake.flat.pretokenizing import pretokenize
-    from tokenlake.flat.save import create_writer, save_dataset, save_iterator
-    from tokenlake.flat.stats import WriteStats
-    from tokenlake.flat.tokenizing import tokenize_and_save
-    from tokenlake.legacy.building import build_dataset
-    from tokenlake.legacy.informs import TextDatasetInform
-    from tokenlake.legacy.mixture import DatasetMixture
-    from tokenlake.lengths.manager import LengthManager
+    from tokenlake.etl.runner import BuildResult
+    from tokenlake.inspect.introspector import DatasetIntrospector
+    from tokenlake.inspect.mapping import ColumnMapper
+    from tokenlake.integrity.findings import RepairReport
+    from tokenlake.integrity.repair import repair
     from tokenlake.loader.dataset import Dataset
+    from tokenlake.loader.dataset import open as open
+    from tokenlake.loader.grain import grain_dataset, grain_source
+    from tokenlake.loader.hf import hf_dataset
     from tokenlake.loader.loader import DataLoader
     from tokenlake.loader.mixture import Mixture
-    from tokenlake.loader.opening import open as open  # public, and yet not in __all__
-    from tokenlake.manifest import Manifest
-    from tokenlake.mending import RepairReport, repair
+    from tokenlake.loader.orbax import LoaderRestore, LoaderSave
+    from tokenlake.loader.torch import torch_dataset, torch_rows
     from tokenlake.mixing.schedule import WeightScheduler
-    from tokenlake.packing import PackedRows, pack_constant_length, pack_pre_tokenized
-    from tokenlake.pipeline.context import PipelineContext
-    from tokenlake.pipeline.loader import AsyncDataLoader
-    from tokenlake.pipeline.pipeline import Pipeline, create_pipeline
-    from tokenlake.pipeline.stage import BaseStage
-    from tokenlake.publish import PushReport, push_to_hub
+    from tokenlake.packing.rows import PackedRows, pack_constant_length, pack_pre_tokenized
+    from tokenlake.publish.push import PushReport, push_to_hub
     from tokenlake.result import Err, Ok, Result
-    from tokenlake.sources.sharded import (
+    from tokenlake.rowwise.combine import CompositeShardedSource, LimitedShardedSource
+    from tokenlake.rowwise.directory import WriteStats
+    from tokenlake.rowwise.files import (
         ArrowShardedSource,
-        CompositeShardedSource,
         CsvShardedSource,
         FilesShardedSource,
-        HFDatasetShardedSource,
         HuggingFaceShardedSource,
         JsonShardedSource,
-        LimitedShardedSource,
-        MixedShardedSource,
         ParquetShardedSource,
-        ShardedDataSource,
-        ShardInfo,
         TextShardedSource,
-        TransformedShardedSource,
-        block_mixture_interleave,
         create_source,
         expand_data_files,
-        wrap_hf_dataset,
     )
-    from tokenlake.sources.sharded.packed import PackedShardedSource
-    from tokenlake.sources.sharded.tokenized import TokenizedShardedSource, batched_tokenize_iterator
-    from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
-    from tokenlake.transforms import (
+    from tokenlake.rowwise.interleave import block_mixture_interleave
+    from tokenlake.rowwise.legacy import DatasetMixture, TextDatasetInform, build_dataset
+    from tokenlake.rowwise.loader import AsyncDataLoader
+    from tokenlake.rowwise.memory import HFDatasetShardedSource, wrap_hf_dataset
+    from tokenlake.rowwise.mixed import MixedShardedSource
+    from tokenlake.rowwise.packed import PackedShardedSource
+    from tokenlake.rowwise.pipeline import Pipeline, create_pipeline
+    from tokenlake.rowwise.pretokenize import pretokenize
+    from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator
+    from tokenlake.rowwise.source import ShardedDataSource, ShardInfo, TransformedShardedSource
+    from tokenlake.rowwise.stage import BaseStage, PipelineContext
+    from tokenlake.rowwise.tokenize import tokenize_and_save
+    from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
+    from tokenlake.store.catalog import Catalog
+    from tokenlake.store.diff import diff
+    from tokenlake.store.gc import gc
+    from tokenlake.store.manifest import Manifest
+    from tokenlake.store.remove import remove_version
+    from tokenlake.text.chat.messages import ConvertInputOutputToChatML, ConvertToChatML
+    from tokenlake.text.chat.renderer import ChatTemplateTransform, MaybeApplyChatTemplate
+    from tokenlake.text.fields import (
         AddField,
-        ChainedTransform,
         CombineFields,
         DropFields,
-        ExpandTransform,
         ExtractField,
-        FilterByField,
-        FilterNonEmpty,
-        FilterTransform,
         MapField,
         RenameFields,
         SelectFields,
-        Transform,
-        Where,
     )
-    from tokenlake.transforms.chat.chatml import ConvertInputOutputToChatML, ConvertToChatML
-    from tokenlake.transforms.chat.rowwise import ChatTemplateTransform, MaybeApplyChatTemplate
-    from tokenlake.transforms.preference import PreferenceRows
-    from tokenlake.transforms.prompt.engine import PromptEngine
-    from tokenlake.transforms.supervised import SupervisedRows
+    from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
+    from tokenlake.text.lengths.manager import LengthManager
+    from tokenlake.text.prompt.engine import PromptEngine
+    from tokenlake.text.trainer_rows import PreferenceRows, SupervisedRows
+    from tokenlake.text.transform import ChainedTransform, ExpandTransform, Transform
+    from tokenlake.tokenizers.manager import TokenizerManager, compute_tokenizer_hash
 
 _HOME: Final = {
-    "BuildResult": "tokenlake.build.runner",
-    "build_dataset": "tokenlake.legacy.building",
-    "Catalog": "tokenlake.catalog",
-    "ColumnMapper": "tokenlake.discovery",
-    "diff": "tokenlake.difference",
-    "gc": "tokenlake.collect",
-    "remove_version": "tokenlake.collect",
+    "BuildResult": "tokenlake.etl.runner",
+    "build_dataset": "tokenlake.rowwise.legacy",
+    "Catalog": "tokenlake.store.catalog",
+    "ColumnMapper": "tokenlake.inspect.mapping",
+    "diff": "tokenlake.store.diff",
+    "gc": "tokenlake.store.gc",
+    "remove_version": "tokenlake.store.remove",
     "DataLoader": "tokenlake.loader.loader",
     "Dataset": "tokenlake.loader.dataset",
-    "LoaderRestore": "tokenlake.adapters.orbax",
-    "LoaderSave": "tokenlake.adapters.orbax",
+    "LoaderRestore": "tokenlake.loader.orbax",
+    "LoaderSave": "tokenlake.loader.orbax",
     "Mixture": "tokenlake.loader.mixture",
-    "grain_dataset": "tokenlake.adapters.grain",
-    "grain_source": "tokenlake.adapters.grain",
-    "hf_dataset": "tokenlake.adapters.hf",
-    "open": "tokenlake.loader.opening",
-    "torch_dataset": "tokenlake.adapters.torch",
-    "torch_rows": "tokenlake.adapters.torch",
-    "DatasetIntrospector": "tokenlake.discovery",
-    "DatasetMixture": "tokenlake.legacy.mixture",
-    "TextDatasetInform": "tokenlake.legacy.informs",
+    "grain_dataset": "tokenlake.loader.grain",
+    "grain_source": "tokenlake.loader.grain",
+    "hf_dataset": "tokenlake.loader.hf",
+    "open": "tokenlake.loader.dataset",
+    "torch_dataset": "tokenlake.loader.torch",
+    "torch_rows": "tokenlake.loader.torch",
+    "DatasetIntrospector": "tokenlake.inspect.introspector",
+    "DatasetMixture": "tokenlake.rowwise.legacy",
+    "TextDatasetInform": "tokenlake.rowwise.legacy",
     "Err": "tokenlake.result",
-    "LengthManager": "tokenlake.lengths.manager",
-    "Manifest": "tokenlake.manifest",
+    "LengthManager": "tokenlake.text.lengths.manager",
+    "Manifest": "tokenlake.store.manifest",
     "Ok": "tokenlake.result",
-    "PackedRows": "tokenlake.packing",
-    "PipelineConfig": "tokenlake.config",
-    "PreferenceRows": "tokenlake.transforms.preference",
-    "PromptEngine": "tokenlake.transforms.prompt.engine",
-    "RepairReport": "tokenlake.mending",
-    "repair": "tokenlake.mending",
-    "PushReport": "tokenlake.publish",
+    "PackedRows": "tokenlake.packing.rows",
+    "PipelineConfig": "tokenlake.config.pipeline",
+    "PreferenceRows": "tokenlake.text.trainer_rows",
+    "PromptEngine": "tokenlake.text.prompt.engine",
+    "RepairReport": "tokenlake.integrity.findings",
+    "repair": "tokenlake.integrity.repair",
+    "PushReport": "tokenlake.publish.push",
     "Result": "tokenlake.result",
     "TokenlakeError": "tokenlake.errors",
-    "load_config": "tokenlake.config",
-    "pack_constant_length": "tokenlake.packing",
-    "pack_pre_tokenized": "tokenlake.packing",
-    "ArrowShardedSource": "tokenlake.sources.sharded",
-    "CompositeShardedSource": "tokenlake.sources.sharded",
-    "CsvShardedSource": "tokenlake.sources.sharded",
-    "FilesShardedSource": "tokenlake.sources.sharded",
-    "HFDatasetShardedSource": "tokenlake.sources.sharded",
-    "HuggingFaceShardedSource": "tokenlake.sources.sharded",
-    "JsonShardedSource": "tokenlake.sources.sharded",
-    "LimitedShardedSource": "tokenlake.sources.sharded",
-    "MixedShardedSource": "tokenlake.sources.sharded",
-    "ParquetShardedSource": "tokenlake.sources.sharded",
-    "ShardInfo": "tokenlake.sources.sharded",
-    "ShardedDataSource": "tokenlake.sources.sharded",
-    "TextShardedSource": "tokenlake.sources.sharded",
-    "TransformedShardedSource": "tokenlake.sources.sharded",
-    "block_mixture_interleave": "tokenlake.sources.sharded",
-    "create_source": "tokenlake.sources.sharded",
-    "expand_data_files": "tokenlake.sources.sharded",
-    "wrap_hf_dataset": "tokenlake.sources.sharded",
-    "WriteStats": "tokenlake.flat.stats",
-    "create_writer": "tokenlake.flat.save",
-    "save_dataset": "tokenlake.flat.save",
-    "save_iterator": "tokenlake.flat.save",
-    "pretokenize": "tokenlake.flat.pretokenizing",
-    "push_to_hub": "tokenlake.publish",
-    "tokenize_and_save": "tokenlake.flat.tokenizing",
-    "TokenizedShardedSource": "tokenlake.sources.sharded.tokenized",
-    "batched_tokenize_iterator": "tokenlake.sources.sharded.tokenized",
+    "load_config": "tokenlake.config.load",
+    "pack_constant_length": "tokenlake.packing.rows",
+    "pack_pre_tokenized": "tokenlake.packing.rows",
+    "ArrowShardedSource": "tokenlake.rowwise.files",
+    "CompositeShardedSource": "tokenlake.rowwise.combine",
+    "CsvShardedSource": "tokenlake.rowwise.files",
+    "FilesShardedSource": "tokenlake.rowwise.files",
+    "HFDatasetShardedSource": "tokenlake.rowwise.memory",
+    "HuggingFaceShardedSource": "tokenlake.rowwise.files",
+    "JsonShardedSource": "tokenlake.rowwise.files",
+    "LimitedShardedSource": "tokenlake.rowwise.combine",
+    "MixedShardedSource": "tokenlake.rowwise.mixed",
+    "ParquetShardedSource": "tokenlake.rowwise.files",
+    "ShardInfo": "tokenlake.rowwise.source",
+    "ShardedDataSource": "tokenlake.rowwise.source",
+    "TextShardedSource": "tokenlake.rowwise.files",
+    "TransformedShardedSource": "tokenlake.rowwise.source",
+    "block_mixture_interleave": "tokenlake.rowwise.interleave",
+    "create_source": "tokenlake.rowwise.files",
+    "expand_data_files": "tokenlake.rowwise.files",
+    "wrap_hf_dataset": "tokenlake.rowwise.memory",
+    "WriteStats": "tokenlake.rowwise.directory",
+    "create_writer": "tokenlake.rowwise.save",
+    "save_dataset": "tokenlake.rowwise.save",
+    "save_iterator": "tokenlake.rowwise.save",
+    "pretokenize": "tokenlake.rowwise.pretokenize",
+    "push_to_hub": "tokenlake.publish.push",
+    "tokenize_and_save": "tokenlake.rowwise.tokenize",
+    "TokenizedShardedSource": "tokenlake.rowwise.tokenized",
+    "batched_tokenize_iterator": "tokenlake.rowwise.tokenized",
     "TokenizerManager": "tokenlake.tokenizers.manager",
     "compute_tokenizer_hash": "tokenlake.tokenizers.manager",
-    "ChatTemplateTransform": "tokenlake.transforms.chat.rowwise",
-    "TokenizerConfig": "tokenlake.config",
-    "MaybeApplyChatTemplate": "tokenlake.transforms.chat.rowwise",
-    "ConvertToChatML": "tokenlake.transforms.chat.chatml",
-    "ConvertInputOutputToChatML": "tokenlake.transforms.chat.chatml",
-    "AddField": "tokenlake.transforms",
-    "ChainedTransform": "tokenlake.transforms",
-    "CombineFields": "tokenlake.transforms",
-    "DropFields": "tokenlake.transforms",
-    "ExpandTransform": "tokenlake.transforms",
-    "ExtractField": "tokenlake.transforms",
-    "FilterByField": "tokenlake.transforms",
-    "FilterNonEmpty": "tokenlake.transforms",
-    "FilterTransform": "tokenlake.transforms",
-    "MapField": "tokenlake.transforms",
-    "RenameFields": "tokenlake.transforms",
-    "SelectFields": "tokenlake.transforms",
-    "Transform": "tokenlake.transforms",
-    "SupervisedRows": "tokenlake.transforms.supervised",
+    "ChatTemplateTransform": "tokenlake.text.chat.renderer",
+    "TokenizerConfig": "tokenlake.config.stages",
+    "MaybeApplyChatTemplate": "tokenlake.text.chat.renderer",
+    "ConvertToChatML": "tokenlake.text.chat.messages",
+    "ConvertInputOutputToChatML": "tokenlake.text.chat.messages",
+    "AddField": "tokenlake.text.fields",
+    "ChainedTransform": "tokenlake.text.transform",
+    "CombineFields": "tokenlake.text.fields",
+    "DropFields": "tokenlake.text.fields",
+    "ExpandTransform": "tokenlake.text.transform",
+    "ExtractField": "tokenlake.text.fields",
+    "FilterByField": "tokenlake.text.filters",
+    "FilterNonEmpty": "tokenlake.text.filters",
+    "FilterTransform": "tokenlake.text.filters",
+    "MapField": "tokenlake.text.fields",
+    "RenameFields": "tokenlake.text.fields",
+    "SelectFields": "tokenlake.text.fields",
+    "Transform": "tokenlake.text.transform",
+    "SupervisedRows": "tokenlake.text.trainer_rows",
     "WeightScheduler": "tokenlake.mixing.schedule",
-    "Where": "tokenlake.transforms",
-    "AsyncDataLoader": "tokenlake.pipeline.loader",
-    "BaseStage": "tokenlake.pipeline.stage",
-    "Pipeline": "tokenlake.pipeline.pipeline",
-    "PipelineContext": "tokenlake.pipeline.context",
-    "create_pipeline": "tokenlake.pipeline.pipeline",
-    "PackedShardedSource": "tokenlake.sources.sharded.packed",
-    "CacheStageConfig": "tokenlake.config",
-    "DatasetConfig": "tokenlake.config",
-    "LoadStageConfig": "tokenlake.config",
-    "MixStageConfig": "tokenlake.config",
-    "ObservabilityConfig": "tokenlake.config",
-    "PackStageConfig": "tokenlake.config",
-    "RayConfig": "tokenlake.config",
-    "SaveStageConfig": "tokenlake.config",
-    "SourceStageConfig": "tokenlake.config",
-    "TokenizeStageConfig": "tokenlake.config",
-    "WeightSchedulePoint": "tokenlake.config",
+    "Where": "tokenlake.text.filters",
+    "AsyncDataLoader": "tokenlake.rowwise.loader",
+    "BaseStage": "tokenlake.rowwise.stage",
+    "Pipeline": "tokenlake.rowwise.pipeline",
+    "PipelineContext": "tokenlake.rowwise.stage",
+    "create_pipeline": "tokenlake.rowwise.pipeline",
+    "PackedShardedSource": "tokenlake.rowwise.packed",
+    "CacheStageConfig": "tokenlake.config.stages",
+    "DatasetConfig": "tokenlake.config.dataset",
+    "LoadStageConfig": "tokenlake.config.stages",
+    "MixStageConfig": "tokenlake.config.stages",
+    "ObservabilityConfig": "tokenlake.config.stages",
+    "PackStageConfig": "tokenlake.config.stages",
+    "RayConfig": "tokenlake.config.stages",
+    "SaveStageConfig": "tokenlake.config.stages",
+    "SourceStageConfig": "tokenlake.config.stages",
+    "TokenizeStageConfig": "tokenlake.config.stages",
+    "WeightSchedulePoint": "tokenlake.config.stages",
 }
 
 # Without `open`: `from tokenlake import *` must not take the place of Python's own.

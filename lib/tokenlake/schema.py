@@ -15,7 +15,7 @@ Three kinds of dataset:
     others, under their own names; only they may hold nulls.
 
 ``preference``
-    One row per judged prompt: the columns of :mod:`tokenlake.preferences`, then ``file, position``.
+    One row per judged prompt: the columns of :mod:`tokenlake.preference_columns`, then ``file, position``.
 
 Where only a part of the tokens is to be learned, the first two have ``loss_mask``, one bit per id: whether the id
 bears loss when it is predicted. Padding and BOS never do.
@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tokenlake.arrowvalues import values as plain_values
-from tokenlake.preferences import Method, Trainer, columns_for
+from tokenlake.arrays import values as plain_values
+from tokenlake.preference_columns import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
 

@@ -166,7 +166,7 @@ def different(found: Any, expected: Any) -> str:
 
 
 def _serving(protocol: str, files: dict[str, bytes]) -> Any:
-    from tests.remote_store_support import serving
+    from tests.store.remote_store_support import serving
 
     return serving(protocol, files)
 

@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.faults.readers import rebuild
-from tests.reading_shards import OURS
-from tests.reading_support import build_lake
-from tests.store_support import copy_store
-from tokenlake.catalog import Catalog
-from tokenlake.manifest import Manifest
-from tokenlake.storage import Layout, open_store
+from tests.reading.shards import OURS
+from tests.reading.support import build_lake
+from tests.store.support import copy_store
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import Layout
+from tokenlake.store.manifest import Manifest
 
 _OTHERS: tuple[dict[str, Any], ...] = (
     {"compression": "none"},

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.crash_support import Role, Scenario, configuration, write_jsonl
-from tokenlake.build.runner import build_dataset
-from tokenlake.catalog import Catalog
-from tokenlake.storage import open_store
-from tokenlake.storage.durable import new_temp_name
+from tokenlake.etl.runner import build_dataset
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.local_files import new_temp_name
 
 DEAD = 2**22 + 5  # larger than any process id
 

@@ -33,11 +33,11 @@ from typing import Any, Final
 
 import psutil
 
-from tokenlake.build.events import Event, Planned, UnitStarted
-from tokenlake.build.runner import build_dataset
-from tokenlake.catalog import Catalog
 from tokenlake.errors import TokenlakeError
-from tokenlake.storage import open_store
+from tokenlake.etl.events import Event, Planned, UnitStarted
+from tokenlake.etl.runner import build_dataset
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
 
 SECONDS: Final = 90  # after which a run is ended; none takes ten
 BUG: Final = 70
@@ -172,7 +172,7 @@ def _idle_worker() -> int:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    return "tokenlake.build.worker" in process.cmdline()
+    return "tokenlake.etl.worker" in process.cmdline()
 
 
 if __name__ == "__main__":

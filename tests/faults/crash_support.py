@@ -22,15 +22,15 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 import pytest
 
-from tokenlake.build.events import Event, UnitStarted
-from tokenlake.build.pool import WorkerPool
-from tokenlake.build.runner import result_of, run_pending
-from tokenlake.build.session import BuildSession
-from tokenlake.catalog import Catalog
-from tokenlake.manifest import UnitRecord
-from tokenlake.storage import open_store
-from tokenlake.storage.layout import version_number
-from tokenlake.verify import verify
+from tokenlake.etl.events import Event, UnitStarted
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.runner import result_of, run_pending
+from tokenlake.etl.session import BuildSession
+from tokenlake.integrity.verify import verify
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import version_number
+from tokenlake.store.ledger import UnitRecord
 
 Role: TypeAlias = Literal["main", "unit", "worker"]
 Fault: TypeAlias = Literal["KILL", "EIO", "ENOSPC", "EDQUOT"]

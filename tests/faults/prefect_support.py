@@ -22,7 +22,7 @@ RUN_SECONDS: Final = 180
 
 LAUNCH: Final = """
 import json, sys
-from tokenlake.prefect.flows.launch import launch
+from tokenlake.prefect.launch import launch
 from tokenlake.errors import TokenlakeError
 try:
     result = launch(json.loads(sys.argv[1]), workers=2)
@@ -122,7 +122,7 @@ class FlowRun:
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    if "tokenlake.build.worker" in child.cmdline():
+                    if "tokenlake.etl.worker" in child.cmdline():
                         found.append(child)
         return found
 

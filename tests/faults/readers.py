@@ -16,10 +16,12 @@ from typing import Any, Final
 import numpy as np
 
 import tokenlake as tl
-from tokenlake.catalog import Catalog
 from tokenlake.loader.explain import explain_step
-from tokenlake.reading import StoredRows
-from tokenlake.storage import Layout, ReadStore, open_read_store, open_store
+from tokenlake.reading.version import StoredRows
+from tokenlake.store.address import open_read_store, open_store
+from tokenlake.store.base import ReadStore
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import Layout
 
 COLUMNS: Final = ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"]
 _SHARDS: Final = r"/v1/(data/train.*|manifest\.json)"
@@ -198,14 +200,14 @@ def _command(*arguments: str) -> Callable[[Place], Pieces]:
 
 
 def _query(place: Place) -> Pieces:
-    from tokenlake.query import query
+    from tokenlake.query.session import query
 
     yield query(open_store(place.root), "select input_ids, segment_lengths from plain order by shard, row")
     yield query(open_store(place.root), "select * from texts order by shard, row")
 
 
 def _sequences(place: Place) -> Pieces:
-    from tokenlake.query import read_sequences
+    from tokenlake.query.sequences import read_sequences
 
     store = open_store(place.root)
     for name in ("plain", "texts"):
@@ -214,7 +216,7 @@ def _sequences(place: Place) -> Pieces:
 
 
 def _torch(place: Place) -> Pieces:
-    from tokenlake.adapters.torch import torch_dataset, torch_rows
+    from tokenlake.loader.torch import torch_dataset, torch_rows
 
     ds = place.open("learned")
     for batch in torch_dataset(ds, batch_size=8, seed=3, columns=COLUMNS):
@@ -226,7 +228,7 @@ def _torch(place: Place) -> Pieces:
 
 
 def _grain(place: Place) -> Pieces:
-    from tokenlake.adapters.grain import grain_dataset, grain_source
+    from tokenlake.loader.grain import grain_dataset, grain_source
 
     ds = place.open("learned")
     source = grain_source(ds, columns=COLUMNS)
@@ -244,7 +246,7 @@ def _to_hf(place: Place) -> Pieces:
 
 
 def _hf_steps(place: Place) -> Pieces:
-    from tokenlake.adapters.hf import hf_dataset
+    from tokenlake.loader.hf import hf_dataset
 
     ds = place.open("learned")
     for row in hf_dataset(ds, 8, seed=3):
@@ -270,7 +272,7 @@ def _through(store: ReadStore) -> Pieces:
 
 def rebuild(root: Path, name: str, *, mixed: bool) -> list[tuple[str, str]]:
     """Mix or repack stored rows to a new version; return its shards and their hashes."""
-    from tokenlake.build.session import BuildSession
+    from tokenlake.etl.session import BuildSession
 
     config: dict[str, Any] = {"name": name, "save": {"output_dir": str(root)}}
     names = ("plain", "learned") if mixed else ("texts",)
@@ -301,14 +303,14 @@ class _Bench:
     """Does jobs in this process, as a worker does."""
 
     def __init__(self) -> None:
-        from tokenlake.build.workbench import Workbench
+        from tokenlake.etl.workbench import Workbench
 
         self._bench = Workbench()
 
     def run(
         self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
     ) -> Any:
-        from tokenlake.build import worker
+        from tokenlake.etl import worker
 
         return json.loads(
             json.dumps(
@@ -321,7 +323,7 @@ class _Bench:
 
 def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:
     def read(place: Place) -> Pieces:
-        from tokenlake.verify import verify
+        from tokenlake.integrity.verify import verify
 
         for name in names:
             report = verify(open_store(place.root), name, 1, deep=deep, workers=1)

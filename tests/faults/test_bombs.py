@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.store_support import build_store, copy_store
+from tests.store.support import build_store, copy_store
 
 _PEAK: Final = 2500  # MB; unbounded, the cases take 3 GB to 20 GB
 _SLOW: Final = ("arrow buffers",)
@@ -66,7 +66,7 @@ INPUTS: Final = {
 
 READ_INPUT: Final = """
     from pathlib import Path
-    from tests.sources_support import Source, one
+    from tests.sources.support import Source, one
     from tokenlake.sources import read_range, split_file
     (path,) = Path(folder).glob("in.*")
     for part in split_file(one(path), 128 << 20):
@@ -82,7 +82,7 @@ WRITE_SHARD: Final = """
     from dataclasses import replace
     from pathlib import Path
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
-    from tokenlake.manifest import Manifest
+    from tokenlake.store import Manifest
     version = Path(folder) / "small" / "v2"
     manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())
     shard = next(each for each in manifest.files if each.split == "train")
@@ -109,14 +109,14 @@ WRITE_SHARD: Final = """
 
 OPEN: Final = """
     from tokenlake.reading import open_rows
-    from tokenlake.storage import open_store
-    from tokenlake.verify import verify
+    from tokenlake.store import open_store
+    from tokenlake.integrity import verify
     store = open_store(folder)
     rows = open_rows(store, "small", 2, "train")
 """
 EXPORT: Final = """
-    from tokenlake.catalog import Catalog
-    from tokenlake.flat.export import version_batches
+    from tokenlake.store import Catalog
+    from tokenlake.rowwise.tokenize import version_batches
     for batch in version_batches(store, Catalog(store).manifest("small", 2), "train"):
         pass
 """

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.object_store_support import CLOUDS, Bucket, bucket_on, environment, sha256
 from tests.servers.base import Fault, writes
+from tests.store.object_store_support import CLOUDS, Bucket, bucket_on, environment, sha256
 from tokenlake.errors import NotFoundError, VersionConflictError
-from tokenlake.storage import Store
+from tokenlake.store.base import Store
 
 KEYS = st.sampled_from(["a", "a/b", "a-b", "v1/manifest.json", "v1/data/x"])
 VALUES = st.sampled_from([b"", b"1", b"2", b"\r\n--=\x00", b"x" * 3000])

@@ -17,7 +17,8 @@ from typing import Any, Final
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.object_store_support import (
+from tests.servers.base import Fault, Request
+from tests.store.object_store_support import (
     CLOUDS,
     Bucket,
     bucket_on,
@@ -26,10 +27,8 @@ from tests.object_store_support import (
     small_parts,
     written,
 )
-from tests.servers.base import Fault, Request
 from tokenlake.errors import TokenlakeError
-from tokenlake.storage import Store
-from tokenlake.storage.base import Digest
+from tokenlake.store.base import Digest, Store
 
 SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000  # the second in three parts
 HASH: Final = {data: sha256(data) for data in (SMALL, LARGE)}

@@ -19,13 +19,13 @@ from typing import Any, Final
 
 import pytest
 
-from tokenlake.build import session as session_module
-from tokenlake.build.pool import WorkerPool
-from tokenlake.build.runner import build_dataset
-from tokenlake.build.session import BuildSession
+import tokenlake
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.runner import build_dataset
+from tokenlake.etl.session import BuildSession
 
 YEARS: Final = 11
-LIBRARY: Final = Path(session_module.__file__).parents[2]
+LIBRARY: Final = Path(tokenlake.__file__).parents[1]
 
 SCRIPT: Final = """
 import json, os, sys

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.memory_store import Stops
-from tests.test_gc_interleavings import asleep, build, built, commit, gc, walk
+from tests.store.memory_store import Stops
+from tests.store.test_gc_interleavings import asleep, build, built, commit, gc, walk
 
 #: Whatever changes an object, listings, and looks at a claim or a manifest.
 CHANGES: Stops = frozenset(

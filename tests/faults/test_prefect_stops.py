@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from tests import prefect_deployed as deployed
-from tests.prefect_deployed import (
+from tests.prefect import deployed
+from tests.prefect.deployed import (
     asked,
     build_workers,
     cancel,

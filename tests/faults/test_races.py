@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.object_store_support import CLOUDS, bucket_on, environment, sha256
+from tests.store.object_store_support import CLOUDS, bucket_on, environment, sha256
 from tokenlake.errors import VersionConflictError
-from tokenlake.storage import HashingFile, Store, open_store
+from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+from tokenlake.store.local_files import HashingFile
 
 RACES, WRITERS = 1000, 4
 WAYS = ("put_new", "publish", "swap")

@@ -21,8 +21,7 @@ from typing import Any, Final
 import pytest
 from moto.s3 import models
 
-from tests.faults.conftest import Cases
-from tests.remote_builds_support import (
+from tests.etl.remote_builds_support import (
     SOURCES,
     Bench,
     Bucket,
@@ -33,12 +32,13 @@ from tests.remote_builds_support import (
     stored,
     write_inputs,
 )
+from tests.faults.conftest import Cases
 from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import TokenlakeError
-from tokenlake.storage import open_store
-from tokenlake.storage.remote import content, objectstore
-from tokenlake.verify import verify
+from tokenlake.integrity.verify import verify
+from tokenlake.store.address import open_store
+from tokenlake.store.remote import content, objectstore
 
 _READS: Final = ("get", "head", "list", "stat")
 _MOST_OF_ONE_OPERATION: Final = 9
@@ -359,7 +359,7 @@ def test_storages_that_refuse_for_good(s3: Ground, cases: Cases, monkeypatch: py
 
 _CHILD: Final = """
 import json, sys
-from tests.remote_builds_support import build
+from tests.etl.remote_builds_support import build
 print("ready", flush=True)
 build(json.loads(sys.stdin.readline()))
 """

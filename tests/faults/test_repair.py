@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.repair_support import (
+from tests.integrity.support import (
     KINDS,
     build,
     damage,
@@ -20,12 +20,12 @@ from tests.repair_support import (
     repaired_until_killed,
     tree,
 )
-from tests.store_support import settings, write_inputs
-from tokenlake.build.pool import WorkerPool
-from tokenlake.catalog import Catalog
-from tokenlake.mending import repair
-from tokenlake.storage import open_store
-from tokenlake.verify import verify
+from tests.store.support import settings, write_inputs
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.integrity.repair import repair
+from tokenlake.integrity.verify import verify
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
 
 _RANDOM, _KILLED = 120, 24  # cases in all mode
 # A version without a manifest is none; and of v1, whose inputs grew since, something must be left to tell from.

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote_builds_support import bucket
-from tests.repair_support import build, one_pool
-from tests.store_support import settings, write_inputs
-from tokenlake.build.pool import WorkerPool
-from tokenlake.mending import repair
-from tokenlake.storage import open_store
-from tokenlake.verify import verify
+from tests.etl.remote_builds_support import bucket
+from tests.integrity.support import build, one_pool
+from tests.store.support import settings, write_inputs
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.integrity.repair import repair
+from tokenlake.integrity.verify import verify
+from tokenlake.store.address import open_store
 
 
 @pytest.fixture(scope="module")

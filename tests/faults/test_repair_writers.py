@@ -17,18 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.repair import conftest as repairing
-from tests.repair_support import build, damage, tree
-from tests.store_support import settings, write_inputs
-from tokenlake.build.pool import WorkerPool
-from tokenlake.catalog import Catalog
-from tokenlake.manifest import ShardEntry
-from tokenlake.mending import repair
-from tokenlake.mending.same_rows import other_rows
+from tests.integrity import conftest as repairing
+from tests.integrity.support import build, damage, tree
+from tests.store.support import settings, write_inputs
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.integrity.repair import repair
+from tokenlake.integrity.repair_units import other_rows
+from tokenlake.integrity.verify import verify
 from tokenlake.schema import LogicalHasher, open_writer, tokens_schema
-from tokenlake.storage import HashingFile, Layout, open_store
-from tokenlake.storage.layout import shard_path
-from tokenlake.verify import verify
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.layout import Layout, shard_path
+from tokenlake.store.local_files import HashingFile
 
 _OTHER_WRITER = """
 import pyarrow.parquet as pq

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from tests import chat_samples, preference_support, tokenizer_samples
-from tokenlake.build.runner import build_dataset
+from tests.text import chat_samples, preference_support
+from tests.tokenizers import tokenizer_samples
+from tokenlake.etl.runner import build_dataset
 
 DATA = Path(__file__).parent / "data"
 

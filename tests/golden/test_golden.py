@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.golden.make import CONFIGS, DATA, configure
-from tokenlake.build.pool import WorkerPool
-from tokenlake.build.produced import produced_by
-from tokenlake.build.runner import build_dataset
-from tokenlake.catalog import Catalog
-from tokenlake.manifest import Manifest
-from tokenlake.storage import open_store
-from tokenlake.verify import verify
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.produced_by import produced_by
+from tokenlake.etl.runner import build_dataset
+from tokenlake.integrity.verify import verify
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.manifest import Manifest
 
 VERSIONS = sorted(path.parent.name for path in (DATA / "store").glob("*/v1"))
 

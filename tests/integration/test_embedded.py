@@ -23,13 +23,13 @@ from prefect import flow, get_client
 from prefect.settings import temporary_settings
 from prefect.states import Completed
 
-from tests import prefect_deployed as deployed
-from tests.prefect_deployed import LAUNCH, ROOT, SLOW, Launched, asked
-from tokenlake.catalog import Catalog
-from tokenlake.prefect.flows.embedded import EmbeddedServer
-from tokenlake.prefect.flows.running import forget_old_runs
-from tokenlake.prefect.flows.tokenization import tokenize
-from tokenlake.storage import open_store
+from tests.prefect import deployed
+from tests.prefect.deployed import LAUNCH, ROOT, SLOW, Launched, asked
+from tokenlake.prefect.flow_run import forget_old_runs
+from tokenlake.prefect.flows import tokenize
+from tokenlake.prefect.server import EmbeddedServer
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
 
 pytestmark = pytest.mark.integration
 
@@ -116,7 +116,7 @@ def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
 def test_the_wheel_knows_configurations_by_name(
     environment: dict[str, str], wheel: Path, tmp_path: Path
 ) -> None:
-    code = """from tokenlake.prefect.tasks.request import resolve_request
+    code = """from tokenlake.prefect.request import resolve_request
 print(resolve_request('llama2-2048', '/in').name)"""
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests import prefect_deployed as deployed
-from tests.prefect_deployed import (
+from tests.prefect import deployed
+from tests.prefect.deployed import (
     SLOW,
     asked,
     build_workers,
@@ -22,9 +22,9 @@ from tests.prefect_deployed import (
     two_sources,
     until,
 )
-from tests.store_support import build_store, copy_store
-from tokenlake.catalog import Catalog
-from tokenlake.storage import open_store
+from tests.store.support import build_store, copy_store
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests import prefect_deployed as deployed
-from tests.prefect_deployed import get, post, until
+from tests.prefect import deployed
+from tests.prefect.deployed import get, post, until
 from tests.servers.http import HttpServer
 
 pytestmark = pytest.mark.integration

@@ -19,8 +19,7 @@ from tokenlake.errors import MissingExtraError, TokenlakeError
 try:
     from cyclopts import App, CycloptsError, Group
 
-    from tokenlake.cli.help import PlainColumns
-    from tokenlake.cli.output import printable
+    from tokenlake.cli.output import PlainColumns, printable
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"error: the command line needs {missing.name}, which is not installed\n\n"

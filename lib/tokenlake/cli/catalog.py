@@ -9,16 +9,16 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.text import Text
 
-from tokenlake.catalog import Catalog
-from tokenlake.catalog.unfinished import unfinished
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
-from tokenlake.manifest import Manifest
 from tokenlake.report import dataset, numbers
-from tokenlake.report.account import account_table, remarks
-from tokenlake.report.sources import about_sources
+from tokenlake.report.dataset import about_sources, account_table, remarks
 from tokenlake.report.table import Table, label, number
-from tokenlake.storage import Layout, open_store
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import Layout
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.unfinished import unfinished
 
 _LISTED = (
     label("dataset"),

@@ -15,8 +15,8 @@ from rich.text import Text
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import print_json, printable, stdout
 from tokenlake.errors import ConfigError
-from tokenlake.loader.batchplan import BatchPlan
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.explain import (
     Document,
     ExplainedRow,
@@ -25,8 +25,8 @@ from tokenlake.loader.explain import (
     files_of,
     steps_of_document,
 )
-from tokenlake.loader.opening import open as open_dataset
-from tokenlake.loader.restoring import restored
+from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.state import restored
 from tokenlake.loader.steps import BatchSizes
 from tokenlake.report.numbers import count, plural
 

@@ -10,10 +10,10 @@ from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
-from tokenlake.collect import GcReport, Kept
-from tokenlake.collect import gc as collect
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
+from tokenlake.store.gc import GcReport, Kept
+from tokenlake.store.gc import gc as collect
 
 _COLUMNS = (
     label("what"),

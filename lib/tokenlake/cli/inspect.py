@@ -14,8 +14,9 @@ from rich.text import Text
 
 from tokenlake.cli.options import AsJson
 from tokenlake.cli.output import Data, note, print_json, print_table, printable, stdout
-from tokenlake.discovery import DatasetIntrospector, Feature, Group, Inspection, TextStatistics
-from tokenlake.discovery.kinds import NAMES
+from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatistics
+from tokenlake.inspect.introspector import DatasetIntrospector
+from tokenlake.inspect.kind import NAMES
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 

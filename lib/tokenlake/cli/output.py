@@ -1,4 +1,7 @@
-"""What commands print: results to stdout, either for people or as JSON; asides to stderr."""
+"""What commands print: results to stdout, either for people or as JSON; asides to stderr.
+
+How ``--help`` looks: a bold heading, then two aligned columns; no boxes.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, final
 
+from cyclopts.help import DescriptionRenderer, HelpEntry, HelpPanel
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
+from rich.table import Table
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tokenlake.report.table import Table
+from tokenlake.report.table import Table as Table_output
 
 _UNBOUNDED = 1_000_000
 
@@ -60,7 +66,7 @@ def print_json(value: object) -> None:
     sys.stdout.write(text.translate(_IN_JSON) + "\n")
 
 
-def print_tables(tables: Iterable[Table]) -> None:
+def print_tables(tables: Iterable[Table_output]) -> None:
     """Print tables on stdout, an empty line between them."""
     console = stdout()
     for index, table in enumerate(tables):
@@ -69,7 +75,7 @@ def print_tables(tables: Iterable[Table]) -> None:
         print_table(table, console)
 
 
-def print_table(table: Table, console: Console | None = None) -> None:
+def print_table(table: Table_output, console: Console | None = None) -> None:
     """Print one table: headings dim, figures right-aligned, no ruled boxes."""
     console = console or stdout()
     if table.title:
@@ -122,3 +128,33 @@ def _visible() -> dict[int, str]:
 
 _VISIBLE: Any = _visible()
 _IN_JSON: Any = {code: f"\\u{code:04x}" for code in _VISIBLE if code > 0x20}
+
+
+@final
+class PlainColumns:
+    """A cyclopts help formatter; cyclopts calls it once for each group of commands or parameters."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        """Print one group, e.g. all options of a command."""
+        if not panel.entries:
+            return
+        console.print(Text(f"{panel.title}:", style="bold"))
+        columns = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+        columns.add_column(no_wrap=True, style="cyan")
+        columns.add_column()
+        describe = DescriptionRenderer()
+        for entry in panel.entries:
+            columns.add_row(_labels(entry), describe(entry))
+        console.print(Padding(columns, (0, 0, 1, 2), expand=False))
+
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: object) -> None:
+        """Print the line that says how the command is called."""
+        if usage:
+            console.print(Text("Usage: ", style="bold") + Text(str(usage)))
+
+
+def _labels(entry: HelpEntry) -> str:
+    """``--set, -s KEY=VALUE``; a positional parameter by its name alone, not as an option too."""
+    if entry.positional_label:
+        return entry.positional_label
+    return ", ".join(entry.display_labels_with_metavar)

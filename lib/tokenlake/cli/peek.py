@@ -10,13 +10,15 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import print_json, printable, stdout
-from tokenlake.manifest import Manifest
-from tokenlake.query import Decoder, Place, Segment, Sequence, mixed_as, read_sequences
+from tokenlake.query.decode import Decoder
+from tokenlake.query.sequences import Place, Segment, Sequence, mixed_as, read_sequences
 from tokenlake.report.numbers import count, plural
-from tokenlake.storage import ReadStore, open_store
+from tokenlake.store.address import open_store
+from tokenlake.store.base import ReadStore
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.manifest import Manifest
 
 _HEAD, _TAIL = 360, 120
 

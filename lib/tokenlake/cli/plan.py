@@ -1,19 +1,312 @@
-"""``tokenlake plan``."""
+"""``tokenlake plan``.
+
+What a run of a configuration that mixes would do: which tokens come first, and the mixture of these.
+
+What a mixture would come to, guessed before its tokens are there: by samples of the texts instead of manifests.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
 from rich.text import Text
 
-from tokenlake.build.planning.estimate import estimate
-from tokenlake.build.planning.plan import make_plan
-from tokenlake.cli.mixtureplan import plan_steps
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, with_store
 from tokenlake.cli.output import near, note, print_json, print_tables, stdout
 from tokenlake.cli.progress import RunProgress
-from tokenlake.cli.textplan import plan_as_json, plan_tables
-from tokenlake.config import load_config
-from tokenlake.config.resolve import resolve
-from tokenlake.config.steps import is_text_build
+from tokenlake.cli.textplan import COLUMNS, about, plan_as_json, plan_tables, source_lines
+from tokenlake.config.load import load_config
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import resolve, resolve_mix
+from tokenlake.config.resolved import ResolvedMix, ResolvedMixture
+from tokenlake.config.steps import first_steps, foreseen, is_text_build, last_step
+from tokenlake.errors import ConfigError
+from tokenlake.etl.job import store_address
+from tokenlake.etl.plan.estimate import Estimate, estimate
+from tokenlake.etl.plan.mixture import MixForecast, rows_of
+from tokenlake.etl.plan.stored import MixPlan, plan_mix
+from tokenlake.etl.plan.text import Plan, make_plan
+from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.schedule import WeightScheduler, row_weights
+from tokenlake.report import numbers
+from tokenlake.report.mixture import STOPS, share, weights_in_words
+from tokenlake.report.table import Column, Table, facts, label, number
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much there is of a source, or is drawn of it."""
+
+    rows: int
+    tokens: int
+
+
+def guess_drawn(asked: ResolvedMixture, there: Mapping[str, Amount], append_eos: bool) -> dict[str, Amount]:
+    """Return what a mixture of documents would draw of each source.
+
+    The counts are those of one lane; more lanes change them by a few rows.
+
+    Args:
+        there: about how much of each source there is, at least a row and a token, in configuration order.
+        append_eos: whether packing adds a token to each document.
+
+    Raises:
+        ConfigError: there is no such mixture of so much.
+    """
+    mixture = Mixture(
+        {name: amount.rows for name, amount in there.items()},
+        WeightScheduler(_points(asked, there), asked.interpolation),
+        batch_size=asked.batch_size,
+        block_size=asked.block_size,
+        step_rows=asked.step_rows,
+        seed=asked.seed,
+        stop=asked.stop,
+    )
+    per_row = [Fraction(amount.tokens, amount.rows) + append_eos for amount in there.values()]
+    rows = rows_of(asked, mixture, sum(amount.rows for amount in there.values()), per_row, None)
+    drawn = map(int, mixture.drawn_before(rows if mixture.rows is None else min(rows, mixture.rows)))
+    return {
+        name: Amount(many, round(Fraction(many * amount.tokens, amount.rows)))
+        for many, (name, amount) in zip(drawn, there.items(), strict=True)
+    }
+
+
+def _points(asked: ResolvedMixture, there: Mapping[str, Amount]) -> list[dict[str, object]]:
+    means = {name: amount.tokens / amount.rows for name, amount in there.items()}
+    points = [
+        (step, {name: float(weights.get(name, 0.0)) for name in there}) for step, weights in asked.points
+    ]
+    if asked.weights_by == "tokens":
+        points = [(step, row_weights(weights, means)) for step, weights in points]
+    return [{"step": step, "weights": weights} for step, weights in points]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """The tokens of a source that is text: a plan, and the version that it would end on where that is there."""
+
+    source: str
+    version: int | None
+    plan: Plan
+    expected: dict[str, Estimate]
+
+
+def plan_steps(config: PipelineConfig, json: bool) -> int:
+    """Print the plans of all builds that `config` is, the last one's as far as it can be known."""
+    steps = first_steps(config)
+    # What is wrong with the last step is said before inputs are read for the first.
+    asked = foreseen(config)
+    with RunProgress("planning") as progress:
+        tokens = [_tokens(source, step, progress) for source, step in steps.items()]
+        there = {each.source: each.version for each in tokens if each.version is not None}
+        mixed = None
+        if len(there) == len(steps):
+            progress.say_now("planning the mixture")
+            mixed = plan_mix(resolve_mix(last_step(config, there)), progress)
+    if json:
+        print_json(_as_json(asked, tokens, mixed))
+        return 0
+    stdout().print(Text.assemble((asked.name, "bold"), f" into {near(asked.store)}\n"))
+    tables = [_tokens_table(tokens)] if tokens else []
+    print_tables(tables + (_waiting(asked, tokens) if mixed is None else _mixed(asked, mixed)))
+    for line in _notes(tokens, mixed):
+        note(line)
+    return 0
+
+
+def _tokens(source: str, config: PipelineConfig, progress: RunProgress) -> _Tokens:
+    made = make_plan(resolve(config), on_event=progress)
+    version = Catalog(open_store(store_address(made.build))).committed(made.build.name, made.fingerprint)
+    progress.say_now(f"estimating {source} from a sample")
+    return _Tokens(source, version, made, estimate(made))
+
+
+def _as_json(asked: ResolvedMix, tokens: list[_Tokens], mixed: MixPlan | None) -> dict[str, Any]:
+    steps = [
+        {"source": each.source, "version": each.version} | plan_as_json(each.plan, each.expected)
+        for each in tokens
+    ]
+    return {
+        "name": asked.name,
+        "store": asked.store,
+        "steps": steps,
+        "mixture": None if mixed is None else _mixture_as_json(mixed),
+        **({"guess": _guess(asked, tokens)} if mixed is None else {}),
+    }
+
+
+def _mixture_as_json(mixed: MixPlan) -> dict[str, Any]:
+    return {
+        "version": _version(mixed),
+        "fingerprint": mixed.fingerprint,
+        "units": len(mixed.units),
+        "input_bytes": mixed.input_bytes,
+        "estimate": None if mixed.forecast is None else mixed.forecast.to_json(),
+        "notes": list(mixed.notes),
+    }
+
+
+def _version(mixed: MixPlan) -> int | None:
+    return Catalog(open_store(store_address(mixed.build))).committed(mixed.build.name, mixed.fingerprint)
+
+
+def _notes(tokens: list[_Tokens], mixed: MixPlan | None) -> list[str]:
+    notes = [f"note: {each.source}: {line}" for each in tokens for line in each.plan.notes]
+    if mixed is not None:
+        return notes + [f"note: {line}" for line in mixed.notes]
+    absent = ", ".join(each.source for each in tokens if each.version is None)
+    return [
+        *notes,
+        f"The mixture is planned row by row once the tokens of {absent} are there; a run makes them.",
+    ]
+
+
+def _tokens_table(tokens: list[_Tokens]) -> Table:
+    columns = [label("source"), label("dataset"), label("state"), *COLUMNS]
+    lines = [
+        line | {"dataset": each.plan.build.name, "state": _state(each.version)}
+        for each in tokens
+        for line in source_lines(each.plan, each.expected)
+    ]
+    return Table.of(columns, lines, "Tokens first")
+
+
+def _state(version: int | None) -> str:
+    return "to be made" if version is None else f"v{version} is there"
+
+
+def _waiting(asked: ResolvedMix, tokens: list[_Tokens]) -> list[Table]:
+    """What is known of a mixture before its parents are there."""
+    if asked.mixture is None:
+        return []
+    packed = [("packed", _packed(asked))] if asked.pack else []
+    told = facts([("weights", _asked(asked.mixture)), ("end", _end(asked.mixture)), *packed], "Expected")
+    guess = _guess(asked, tokens)
+    return [Table.of([label("source"), *_GUESSED], guess, "Mixture"), told] if guess else [told]
+
+
+def _guess(asked: ResolvedMix, tokens: list[_Tokens]) -> list[dict[str, Any]]:
+    """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""
+    amounts = {each.source: _amount(asked, each) for each in tokens}
+    there = {parent.name: amounts.get(parent.name, Amount(0, 0)) for parent in asked.parents}
+    if asked.mixture is None or not all(amount.rows and amount.tokens for amount in there.values()):
+        return []
+    try:
+        drawn = guess_drawn(asked.mixture, there, append_eos=asked.pack is not None)
+    except ConfigError:
+        # Such as too few tokens for `total_tokens`: by a guess alone a plan must not be refused.
+        return []
+    return [
+        {
+            "source": name,
+            "rows": amount.rows,
+            "tokens": amount.tokens,
+            "drawn_rows": drawn[name].rows,
+            "drawn_tokens": drawn[name].tokens,
+            "epochs": drawn[name].rows / amount.rows,
+        }
+        for name, amount in there.items()
+    ]
+
+
+def _amount(asked: ResolvedMix, tokens: _Tokens) -> Amount:
+    """About how much there will be in the split that is mixed."""
+    split = next(parent.split for parent in asked.parents if parent.name == tokens.source)
+    part = dict(tokens.plan.source(tokens.source).splits).get(split, 0.0)
+    expected = tokens.expected[tokens.source]
+    return Amount(round(expected.documents * part), round(expected.tokens * part))
+
+
+def _mixed(asked: ResolvedMix, mixed: MixPlan) -> list[Table]:
+    version = _version(mixed)
+    about_units = [
+        (
+            "units",
+            f"{numbers.plural(len(mixed.units), 'unit')}, {numbers.size(mixed.input_bytes)} to be read",
+        ),
+        ("version", "to be made" if version is None else f"v{version} is there, nothing to do"),
+        ("fingerprint", mixed.fingerprint),
+    ]
+    if mixed.forecast is None or asked.mixture is None:
+        parents = ", ".join(parent.reference for parent in mixed.parents)
+        packed = [("rows", _packed(asked))] if asked.pack else []
+        return [facts([("from", parents), *packed, *about_units], "Expected")]
+    return [
+        _forecast_table(mixed.forecast, asked.mixture.weights_by),
+        facts([*_expected(asked, asked.mixture, mixed.forecast), *about_units], "Expected"),
+    ]
+
+
+def _expected(asked: ResolvedMix, mixture: ResolvedMixture, forecast: MixForecast) -> list[tuple[str, str]]:
+    sequences = numbers.count(forecast.sequences) if asked.pack is None else about(forecast.sequences)
+    return [
+        ("tokens", about(forecast.tokens)),
+        ("rows", f"{sequences} {_packed(asked) if asked.pack else forecast.level}"),
+        ("weights", _asked(mixture)),
+        ("end", f"after {numbers.count(forecast.rows)} {forecast.level}; {STOPS[mixture.stop]}"),
+        (
+            "order",
+            f"{numbers.plural(forecast.lanes, 'lane')}, batches of {numbers.count(forecast.batch_size)}",
+        ),
+    ]
+
+
+def _forecast_table(forecast: MixForecast, weights_by: str) -> Table:
+    asked = number("asked", f"asked of {weights_by}", share)
+    records: list[Mapping[str, Any]] = [
+        {
+            **one,
+            "source": name,
+            "asked": one["asked"] if one["asked_tokens"] is None else one["asked_tokens"],
+        }
+        for name, one in forecast.to_json()["sources"].items()
+    ]
+    return Table.of([label("source"), label("parent", "from"), asked, *_FORECAST], records, "Mixture")
+
+
+_FORECAST: Final[tuple[Column, ...]] = (
+    number("epochs", "epochs", lambda value: f"{value:.2f}"),
+    number("rows", "rows there"),
+    number("drawn_rows", "rows drawn"),
+    number("unread_rows", "never drawn"),
+    number("tokens", "tokens there"),
+    number("drawn_tokens", "tokens drawn", about),
+)
+
+
+_GUESSED: Final[tuple[Column, ...]] = (
+    number("epochs", "epochs", lambda value: f"~{value:.2f}"),
+    number("rows", "rows there", about),
+    number("drawn_rows", "rows drawn", about),
+    number("tokens", "tokens there", about),
+    number("drawn_tokens", "tokens drawn", about),
+)
+
+
+def _asked(mixture: ResolvedMixture) -> str:
+    return weights_in_words(mixture.points, mixture.interpolation, mixture.step_rows, mixture.weights_by)
+
+
+def _end(mixture: ResolvedMixture) -> str:
+    if mixture.total_rows is not None:
+        where = f"after {numbers.count(mixture.total_rows)} rows"
+    elif mixture.total_tokens is not None:
+        where = f"after about {numbers.short(mixture.total_tokens)} tokens"
+    elif mixture.epochs is not None:
+        where = f"after {mixture.epochs:g} times as many rows as there are"
+    else:
+        return STOPS[mixture.stop]
+    return f"{where}; {STOPS[mixture.stop]}"
+
+
+def _packed(asked: ResolvedMix) -> str:
+    assert asked.pack is not None
+    return f"of {numbers.count(asked.pack.seq_length)} tokens, {asked.pack.strategy}"
 
 
 def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:

@@ -8,16 +8,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import ConfigError
-from tokenlake.publish import HubTarget, PushReport
-from tokenlake.publish import push as publish
-from tokenlake.publish.push import SCANNED_ROWS
+from tokenlake.publish.push import SCANNED_ROWS, PushReport
+from tokenlake.publish.push import push as publish
+from tokenlake.publish.repository import HubTarget
 from tokenlake.report import numbers
-from tokenlake.storage import open_read_store
+from tokenlake.store.address import open_read_store
+from tokenlake.store.catalog import Catalog
 
 _SHOWN = 5
 

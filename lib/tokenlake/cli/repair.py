@@ -11,8 +11,8 @@ from tokenlake.cli.options import AsJson, Name, Overrides, StoreUrl, Workers, st
 from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import IntegrityError, TokenlakeError
-from tokenlake.mending import RepairProgress, RepairReport
-from tokenlake.mending import repair as mend
+from tokenlake.integrity.findings import RepairProgress, RepairReport
+from tokenlake.integrity.repair import repair as mend
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 

@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, stdout
-from tokenlake.collect import remove_version
 from tokenlake.report import numbers
+from tokenlake.store.remove import remove_version
 
 
 def rm(

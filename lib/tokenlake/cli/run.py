@@ -12,13 +12,13 @@ from cyclopts import Parameter
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, Workers, with_store
 from tokenlake.cli.output import printable
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
-from tokenlake.prefect.flows.launch import launch
+from tokenlake.prefect.launch import launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokenlake.build.events import Watcher
-    from tokenlake.build.runner import BuildResult
+    from tokenlake.etl.events import Watcher
+    from tokenlake.etl.runner import BuildResult
 
 Engine = Literal["local", "ray", "dask"]
 
@@ -65,7 +65,7 @@ def run(
 def _library(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
     """The same build without Prefect."""
     load_config = importlib.import_module("tokenlake.config").load_config
-    build = importlib.import_module("tokenlake.build.runner").build_dataset
+    build = importlib.import_module("tokenlake.etl.runner").build_dataset
     return build(load_config(config, overrides), workers=workers, on_event=on_event)
 
 

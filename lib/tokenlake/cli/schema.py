@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenlake.cli.output import print_json
-from tokenlake.config import json_schema
+from tokenlake.config.pipeline import json_schema
 
 
 def schema() -> int:

@@ -9,14 +9,16 @@ from typing import Annotated, Any
 import pyarrow as pa
 from cyclopts import Parameter
 
-from tokenlake.catalog import Catalog
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import Data, note, print_json, print_tables
 from tokenlake.cli.progress import counting
-from tokenlake.query import Relation, query, relations
+from tokenlake.query.session import query
+from tokenlake.query.tables import Relation, relations
 from tokenlake.report.numbers import plural
 from tokenlake.report.table import Column, Table, label
-from tokenlake.storage import Store, open_store
+from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+from tokenlake.store.catalog import Catalog
 
 _SHOWN_ROWS = 200
 _SHOWN_CELL = 400

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.text import Text
 
-from tokenlake.build.runner import BuildResult
 from tokenlake.cli.options import store_url
 from tokenlake.cli.output import near, print_json, print_tables, stdout
-from tokenlake.cli.tally import Tally
+from tokenlake.cli.progress import Tally
+from tokenlake.etl.runner import BuildResult
 from tokenlake.report import dataset, numbers
-from tokenlake.report.account import account_table, remarks
+from tokenlake.report.dataset import account_table, remarks
 from tokenlake.report.mixture import mixture_table
 from tokenlake.report.table import Table, facts, label, number
 

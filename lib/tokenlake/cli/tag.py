@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tokenlake.catalog import Catalog, TagChange
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.errors import ConfigError
 from tokenlake.report.table import Table, label
-from tokenlake.storage import open_store
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.tags import TagChange
 
 _LISTED = (label("tag"), label("version"), label("manifest_sha256", "manifest"))
 

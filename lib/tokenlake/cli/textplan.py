@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from tokenlake.build.planning.estimate import Estimate, total
-from tokenlake.build.planning.plan import Plan
 from tokenlake.cli.output import near
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.report import lengths, numbers
+from tokenlake.etl.plan.estimate import Estimate, total
+from tokenlake.etl.plan.text import Plan
+from tokenlake.report import numbers, plan
 from tokenlake.report.table import Table, facts, label, number
 
 
@@ -88,7 +88,7 @@ def _policies(made: Plan, expected: dict[str, Estimate]) -> Table:
 
 def _policy(source: ResolvedSource, about: Estimate) -> str:
     drawn = about.tokens + about.dropped_tokens
-    return lengths.expected(
+    return plan.expected(
         source.tokenizer,
         about.documents,
         about.long_documents,
@@ -103,7 +103,7 @@ def source_lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, An
     return [
         line
         | {
-            "long": lengths.policy(made.source(line["source"]).tokenizer),
+            "long": plan.policy(made.source(line["source"]).tokenizer),
             "tokenizer": near(line["tokenizer"]),
         }
         for line in _lines(made, expected)

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tokenlake.catalog import Catalog
-from tokenlake.catalog.references import Reference
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.integrity.findings import VerifyReport
+from tokenlake.integrity.verify import verify as check
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
-from tokenlake.storage import Layout, open_read_store
-from tokenlake.verify import VerifyReport
-from tokenlake.verify import verify as check
+from tokenlake.store.address import open_read_store
+from tokenlake.store.catalog import Catalog, Reference
+from tokenlake.store.layout import Layout
 
 _COLUMNS = (label("path"), label("problem"), label("expected"), label("got"))
 

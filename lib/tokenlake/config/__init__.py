@@ -3,7 +3,7 @@
 Think of three forms of one thing. What a person writes is a mapping (:func:`load_config`); what Python
 code holds is a frozen model (:class:`PipelineConfig`); what a build consumes is a flat record without
 pydantic (:func:`tokenlake.config.resolve.resolve` -> :class:`ResolvedBuild`), of which
-:func:`tokenlake.config.resolve.identity` is the part that decides bytes.
+:func:`tokenlake.config.identity.identity` is the part that decides bytes.
 
 Names load on first use: a worker that imports ``tokenlake.config.resolve`` never imports pydantic.
 """
@@ -16,24 +16,25 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenlake.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from tokenlake.config.cache_stage import CacheStageConfig
     from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.dumping import dump_yaml
-    from tokenlake.config.load_stage import LoadStageConfig
-    from tokenlake.config.loading import ConfigSource, load_config
-    from tokenlake.config.mix_stage import MixStageConfig, WeightSchedulePoint
-    from tokenlake.config.observability import ObservabilityConfig
-    from tokenlake.config.pack_stage import PackStageConfig
-    from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.ray import RayConfig
+    from tokenlake.config.load import ConfigSource, load_config
+    from tokenlake.config.pipeline import PipelineConfig, dump_yaml, json_schema
     from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource, ResolvedTokenizer
-    from tokenlake.config.save_stage import SaveStageConfig
-    from tokenlake.config.schema import json_schema
     from tokenlake.config.secret import BlockSecret, EnvSecret, literal_secrets
     from tokenlake.config.sizes import parse_size
-    from tokenlake.config.source_stage import SourceStageConfig
-    from tokenlake.config.tokenize_stage import TokenizeStageConfig
-    from tokenlake.config.tokenizer import TokenizerConfig
+    from tokenlake.config.stages import (
+        CacheStageConfig,
+        LoadStageConfig,
+        MixStageConfig,
+        ObservabilityConfig,
+        PackStageConfig,
+        RayConfig,
+        SaveStageConfig,
+        SourceStageConfig,
+        TokenizerConfig,
+        TokenizeStageConfig,
+        WeightSchedulePoint,
+    )
 
 __all__ = [
     "BlockSecret",
@@ -65,29 +66,29 @@ __all__ = [
 
 _HOME: Final = {
     "BlockSecret": "secret",
-    "CacheStageConfig": "cache_stage",
-    "ConfigSource": "loading",
+    "CacheStageConfig": "stages",
+    "ConfigSource": "load",
     "DatasetConfig": "dataset",
     "EnvSecret": "secret",
-    "LoadStageConfig": "load_stage",
-    "MixStageConfig": "mix_stage",
-    "ObservabilityConfig": "observability",
-    "PackStageConfig": "pack_stage",
+    "LoadStageConfig": "stages",
+    "MixStageConfig": "stages",
+    "ObservabilityConfig": "stages",
+    "PackStageConfig": "stages",
     "PipelineConfig": "pipeline",
-    "RayConfig": "ray",
+    "RayConfig": "stages",
     "ResolvedBuild": "resolved",
     "ResolvedPack": "resolved",
     "ResolvedSource": "resolved",
     "ResolvedTokenizer": "resolved",
-    "SaveStageConfig": "save_stage",
-    "SourceStageConfig": "source_stage",
-    "TokenizeStageConfig": "tokenize_stage",
-    "TokenizerConfig": "tokenizer",
-    "WeightSchedulePoint": "mix_stage",
-    "dump_yaml": "dumping",
-    "json_schema": "schema",
+    "SaveStageConfig": "stages",
+    "SourceStageConfig": "stages",
+    "TokenizeStageConfig": "stages",
+    "TokenizerConfig": "stages",
+    "WeightSchedulePoint": "stages",
+    "dump_yaml": "pipeline",
+    "json_schema": "pipeline",
     "literal_secrets": "secret",
-    "load_config": "loading",
+    "load_config": "load",
     "parse_size": "sizes",
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from tokenlake.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tokenlake.config.resolved_texts import ResolvedTexts
+    from tokenlake.config.resolved import ResolvedTexts
 
 PATTERN: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 """Of the name of a function."""

@@ -14,20 +14,17 @@ from pydantic import (
     model_validator,
 )
 
-from tokenlake.config.chat import ChatConfig
-from tokenlake.config.explain import problem, shown
-from tokenlake.config.preference import PreferenceConfig
-from tokenlake.config.prompt import PromptConfig
 from tokenlake.config.secret import Options
-from tokenlake.config.section import Section
-from tokenlake.config.source_stage import BadRecordPolicy
-from tokenlake.config.tokenizer import (
+from tokenlake.config.section import Section, problem, shown
+from tokenlake.config.stages import (
+    BadRecordPolicy,
     LongDocuments,
     SpecialTokensInText,
     TokenizerChoice,
     TruncationSide,
     TruncationStrategy,
 )
+from tokenlake.config.texts import ChatConfig, PreferenceConfig, PromptConfig
 from tokenlake.config.transforms import Renames, Transforms
 from tokenlake.config.values import (
     Character,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokenlake.columntypes import RESERVED
+from tokenlake.column_types import RESERVED
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.tokenizer import TokenizerConfig
+    from tokenlake.config.stages import TokenizerConfig
 
 
 def has_attention_mask(tokenizer: TokenizerConfig | None) -> bool:

@@ -1,23 +1,31 @@
-"""The whole configuration of a pipeline."""
+"""The whole configuration of a pipeline.
+
+A configuration as canonical YAML: every key in the order of the models, defaults too, no secrets.
+
+The JSON Schema of a configuration file, for editors.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Final
 
+import yaml
 from pydantic import AfterValidator, BeforeValidator
 
-from tokenlake.config.cache_stage import CacheStageConfig
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.load_stage import LoadStageConfig
-from tokenlake.config.mix_stage import MixStageConfig
-from tokenlake.config.observability import ObservabilityConfig
-from tokenlake.config.pack_stage import PackStageConfig
-from tokenlake.config.ray import RayConfig
-from tokenlake.config.save_stage import SaveStageConfig
 from tokenlake.config.section import Section
-from tokenlake.config.source_stage import SourceStageConfig
-from tokenlake.config.tokenize_stage import TokenizeStageConfig
-from tokenlake.config.tokenizer import TokenizerChoice
+from tokenlake.config.stages import (
+    CacheStageConfig,
+    LoadStageConfig,
+    MixStageConfig,
+    ObservabilityConfig,
+    PackStageConfig,
+    RayConfig,
+    SaveStageConfig,
+    SourceStageConfig,
+    TokenizerChoice,
+    TokenizeStageConfig,
+)
 from tokenlake.config.values import DatasetName, Seed, Switch, nothing_means_defaults
 
 
@@ -109,3 +117,29 @@ class PipelineConfig(Section):
         if self.save.push_to_hub and self.save.hub_repo_id is None:
             problems.append("save.push_to_hub needs save.hub_repo_id, such as org/name")
         return problems
+
+
+def dump_yaml(config: PipelineConfig) -> str:
+    """Return YAML that :func:`tokenlake.config.load.load_config` reads back to an equal configuration.
+
+    A literal secret becomes ``**********``, which is refused on reading: name where it is kept instead.
+    A callback function becomes its ``module:name``.
+    """
+    return yaml.safe_dump(
+        config.model_dump(mode="json"),
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=110,
+    )
+
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a YAML configuration; every key has a description."""
+    schema = PipelineConfig.model_json_schema()
+    # The model itself takes an empty list, so that `validate()` can say what is missing.
+    schema["properties"]["datasets"]["minItems"] = 1
+    return {"$schema": DIALECT, **schema, "title": "Tokenlake configuration", "required": ["datasets"]}

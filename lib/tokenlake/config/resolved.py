@@ -2,16 +2,158 @@
 
 Plain frozen dataclasses of plain values, without pydantic, so that a worker process imports them in no
 time. ``dataclasses.asdict`` makes them JSON-able and ``from_json`` rebuilds them, so they travel as jobs.
+
+What a build from stored datasets consumes: which versions, how they are mixed, how they are packed.
+
+Plain values like those of :mod:`tokenlake.config.resolved`.
+
+How a source's rows become texts, worked out: frozen, of plain values, JSON-able.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, Self
 
-from tokenlake.columntypes import ColumnType
-from tokenlake.config.resolved_texts import ResolvedPreference, ResolvedTexts
+from tokenlake.column_types import ColumnType
+from tokenlake.preference_columns import Method, Trainer
+
+MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
+"""Fields that hold a conversation, in the order in which they are looked for."""
+
+
+def _nothing() -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedChat:
+    """Conversations to text; see :class:`tokenlake.config.texts.ChatConfig`.
+
+    Attributes:
+        template: the Jinja text itself; None until the plan took the tokenizer's.
+        messages_field: None until the plan found it.
+    """
+
+    template: str | None = None
+    messages_field: str | None = None
+    tools_field: str | None = "tools"
+    role_mapping: Mapping[str, str] = field(default_factory=_nothing)
+    loss: Literal["assistant", "all"] = "assistant"
+    template_kwargs: Mapping[str, Any] = field(default_factory=_nothing)
+    add_generation_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPrompt:
+    """Columns to a prompt and its answer; see :class:`tokenlake.config.texts.PromptConfig`.
+
+    Attributes:
+        chat_template: for the format ``chat``: the Jinja text; None until the plan took the tokenizer's.
+    """
+
+    format_type: Literal["custom", "chat", "completion"] = "custom"
+    template: str | None = None
+    input_columns: tuple[str, ...] = ()
+    label_column: str | None = None
+    optional_columns: tuple[str, ...] = ()
+    separator: str = "\n"
+    mask_input: bool = True
+    add_bos: bool = True
+    add_eos: bool = True
+    system_message: str | None = None
+    examples: tuple[Mapping[str, Any], ...] = ()
+    example_separator: str = "\n\n"
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPreference:
+    """Preferences; see :class:`tokenlake.config.texts.PreferenceConfig`.
+
+    Attributes:
+        chat_template: for conversations: the Jinja text; None until the plan took the tokenizer's.
+    """
+
+    method: Method
+    trainer: Trainer = "easydel"
+    prompt_field: str = "prompt"
+    chosen_field: str = "chosen"
+    rejected_field: str = "rejected"
+    completion_field: str = "completion"
+    label_field: str = "label"
+    tools_field: str = "tools"
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedTexts:
+    """What is done to the rows of a source before they are tokenized. All of it is identity.
+
+    Attributes:
+        format_callback: ``module:function`` of a row, applied first.
+        format_fields: fields to rename after it, (old, new).
+        transforms: applied in order after that, each ``{name: arguments}``.
+        callables: (name, sha256 of the file that defines it) of every function among them, once the plan looked.
+        chat, prompt, preference: at most one; without one the text is the field `content_field`.
+        left_open: settings of the source that nobody wrote (``content_field``, ``special_tokens_in_text``), which the
+            plan may decide from what the rows are; empty once it has.
+    """
+
+    format_callback: str | None = None
+    format_fields: tuple[tuple[str, str], ...] = ()
+    transforms: tuple[Mapping[str, Any], ...] = ()
+    callables: tuple[tuple[str, str], ...] = ()
+    chat: ResolvedChat | None = None
+    prompt: ResolvedPrompt | None = None
+    preference: ResolvedPreference | None = None
+    left_open: tuple[str, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the text is a field of the row, read as it is."""
+        return not any((self.rows_change, self.chat, self.prompt, self.preference))
+
+    @property
+    def rows_change(self) -> bool:
+        """Whether rows are changed before their text is made."""
+        return bool(self.format_callback or self.format_fields or self.transforms)
+
+    @property
+    def masked(self) -> bool:
+        """Whether only a part of a document's tokens may bear loss."""
+        return self.chat is not None or self.prompt is not None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what of it is set, JSON-able; nothing for plain text."""
+        return {key: value for key, value in asdict(self).items() if value and key != "left_open"}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ResolvedTexts:
+        """Rebuild it from ``dataclasses.asdict``, also after a trip through JSON."""
+        chat, prompt, preference = data["chat"], data["prompt"], data["preference"]
+        return cls(
+            format_callback=data["format_callback"],
+            format_fields=tuple((old, new) for old, new in data["format_fields"]),
+            transforms=tuple(data["transforms"]),
+            callables=tuple((name, digest) for name, digest in data["callables"]),
+            chat=None if chat is None else ResolvedChat(**chat),
+            prompt=None if prompt is None else _prompt(prompt),
+            preference=None if preference is None else ResolvedPreference(**preference),
+            left_open=tuple(data["left_open"]),
+        )
+
+
+def _prompt(data: Mapping[str, Any]) -> ResolvedPrompt:
+    fields: dict[str, Any] = {
+        **data,
+        "input_columns": tuple(data["input_columns"]),
+        "optional_columns": tuple(data["optional_columns"]),
+        "examples": tuple(data["examples"]),
+    }
+    return ResolvedPrompt(**fields)
+
 
 SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
 """What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
@@ -70,7 +212,7 @@ class ResolvedSource:
         subset, split: of a dataset on the Hub.
         delimiter: between the cells of CSV, None for what the extension says.
         texts: what makes texts of the rows.
-        kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.columntypes`; the type is None
+        kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.column_types`; the type is None
             until the plan looked at the inputs.
         num_shards: write exactly so many files for each split, of this source alone; None: see the build's.
     """
@@ -204,3 +346,79 @@ class ResolvedBuild:
             "pack": None if pack is None else ResolvedPack(**pack),
         }
         return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedParent:
+    """A stored dataset that rows are taken from.
+
+    Attributes:
+        name: of the source: what weights refer to.
+        dataset: in the same store.
+        version: None for the newest committed one.
+        split: the split that is mixed; without a mixture all splits are taken.
+    """
+
+    name: str
+    dataset: str
+    version: int | None
+    split: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedMixture:
+    """How several sources become one stream.
+
+    Attributes:
+        points: (step, source -> weight), steps ascending; a single point at step 0 is a constant weight.
+        interpolation: how weights move between points.
+        weights_by: what weights are shares of.
+        block_size: rows of a block of a lane.
+        stop: what happens when a source ends.
+        seed: of the order.
+        lanes: None: the plan chooses.
+        batch_size: rows of a global batch.
+        step_rows: rows of the mixture to a step of the schedule.
+        order: version of the order.
+        unit_rows: rows of a unit of work; None: the plan chooses.
+        total_rows, total_tokens, epochs: where the stream ends; at most one is set.
+    """
+
+    points: tuple[tuple[int, Mapping[str, float]], ...]
+    interpolation: Literal["step", "linear", "cosine"]
+    weights_by: Literal["rows", "tokens"]
+    block_size: int
+    stop: Literal["restart", "first_exhausted", "all_exhausted"]
+    seed: int
+    lanes: int | None
+    batch_size: int
+    step_rows: int
+    order: int
+    unit_rows: int | None
+    total_rows: int | None
+    total_tokens: int | None
+    epochs: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedMix:
+    """A whole build from stored datasets.
+
+    Attributes:
+        name: the dataset's name in the store.
+        store: URL or path of the store, which holds the parents too.
+        store_options: of its file system; references stay references.
+        parents: in configuration order.
+        mixture: how they are mixed; None: one after the other, every row where it is.
+        pack: how to pack documents into rows; None: rows stay what they are.
+        max_shard_size: bytes past which an output file ends.
+    """
+
+    name: str
+    store: str
+    parents: tuple[ResolvedParent, ...]
+    mixture: ResolvedMixture | None
+    pack: ResolvedPack | None
+    max_shard_size: int
+    compression: Literal["zstd"]
+    store_options: Mapping[str, Any] = field(default_factory=no_options, repr=False)

@@ -22,9 +22,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tokenlake.config.explain import problem
 from tokenlake.config.references import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
-from tokenlake.config.section import Section
+from tokenlake.config.section import Section, problem
 from tokenlake.config.values import Text, VariableName
 
 REDACTED: Final = HIDDEN

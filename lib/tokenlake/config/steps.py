@@ -10,12 +10,11 @@ import re
 from collections.abc import Mapping
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.lengths import long_documents
-from tokenlake.config.mix_stage import MixStageConfig
-from tokenlake.config.pack_stage import PackStageConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_mix
-from tokenlake.config.resolved_mix import ResolvedMix
+from tokenlake.config.resolve_source import long_documents
+from tokenlake.config.resolved import ResolvedMix
+from tokenlake.config.stages import MixStageConfig, PackStageConfig
 from tokenlake.config.values import DATASET_NAME
 from tokenlake.errors import ConfigError, NotAvailableError
 

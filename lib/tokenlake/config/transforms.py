@@ -17,8 +17,7 @@ from pydantic import (
 )
 
 from tokenlake.config.callables import PATTERN, callable_name, is_callable_name
-from tokenlake.config.explain import problem, shown
-from tokenlake.config.section import Section
+from tokenlake.config.section import Section, problem, shown
 from tokenlake.config.values import Switch, Text
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Strict, StringConstraints, WithJsonSchema
 
-from tokenlake.config.explain import problem, shown
+from tokenlake.config.section import problem, shown
 from tokenlake.config.sizes import PATTERN, parse_size
 from tokenlake.errors import ConfigError
 

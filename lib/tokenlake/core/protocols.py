@@ -1,7 +1,6 @@
 """What extensions build on: sources of rows, and stages of a pipeline."""
 
-from tokenlake.pipeline.context import PipelineContext
-from tokenlake.pipeline.stage import BaseStage
-from tokenlake.sources.sharded.base import ShardedDataSource
+from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise.stage import BaseStage, PipelineContext
 
 __all__ = ["BaseStage", "PipelineContext", "ShardedDataSource"]

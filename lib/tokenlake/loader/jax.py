@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.hostbatches import HostBatch, HostBatches
+from tokenlake.loader.host_batches import HostBatch, HostBatches
+from tokenlake.loader.prefetch import Prefetched
 from tokenlake.loader.steps import Batch, BatchSizes
-from tokenlake.order.random import Int64
-from tokenlake.prefetching import Prefetched
+from tokenlake.mixing.random import Int64
 from tokenlake.threads import end_threads
 
 try:

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.assemble import Assembler, check_columns
-from tokenlake.loader.batchplan import BatchPlan, Wanted
+from tokenlake.loader.batch import Assembler, check_columns
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.groups import Groups
-from tokenlake.loader.hostbatches import HostBatch, HostBatches, open_groups
-from tokenlake.loader.hosts import rows_of_host
+from tokenlake.loader.host_batches import HostBatch, HostBatches, open_groups
 from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.plan import BatchPlan, Wanted, rows_of_host
+from tokenlake.loader.row_groups import Groups
 from tokenlake.loader.state import place_of, state_of
 from tokenlake.loader.steps import BatchSizes, Place, check_counts, check_switches
-from tokenlake.reading import Decoded
-from tokenlake.storage import LocalStore
+from tokenlake.reading.cache import Decoded
+from tokenlake.store.local import LocalStore
 
 if TYPE_CHECKING:
     from tokenlake.loader.jax import DeviceBatch, DeviceBatches
@@ -55,7 +54,7 @@ class DataLoader:
         pad_last: give that batch its full number of rows, the missing ones being padding (segment_ids 0, no loss);
             None: only with `sharding`, where all batches must be alike.
         columns: any of input_ids, segment_ids, positions, loss_mask, labels, targets
-            (see :mod:`tokenlake.loader.columns`); None: the first four.
+            (see :mod:`tokenlake.loader.batch`); None: the first four.
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);

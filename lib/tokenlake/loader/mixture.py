@@ -8,19 +8,12 @@ from typing import Any, Final, Literal, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.mixing import (
-    MIXTURE_ORDER,
-    MixtureStream,
-    Stop,
-    WeightScheduler,
-    constant,
-    row_weights,
-    source_order,
-)
-from tokenlake.mixing import Mixture as MixtureOrder
-from tokenlake.mixing.arguments import check_order
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
-from tokenlake.order import key_of
+from tokenlake.mixing.mixture import MIXTURE_ORDER, Stop, check_order
+from tokenlake.mixing.mixture import Mixture as MixtureOrder
+from tokenlake.mixing.random import key_of
+from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
+from tokenlake.mixing.stream import MixtureStream, source_order
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
 

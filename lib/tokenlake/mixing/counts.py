@@ -30,10 +30,7 @@ from itertools import count
 from typing import Final, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.cosine import eased_area
-from tokenlake.mixing.pieces import Curve, Piece
-from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.mixing.weights import UNIT_BITS, in_units
+from tokenlake.mixing.schedule import UNIT_BITS, Curve, Piece, WeightScheduler, eased_area, in_units
 
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""

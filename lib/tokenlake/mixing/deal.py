@@ -30,9 +30,8 @@ import xxhash
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts, Tallies
-from tokenlake.mixing.pieces import Piece
-from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.order.random import Int64, key_of, shuffled
+from tokenlake.mixing.random import Int64, key_of, shuffled
+from tokenlake.mixing.schedule import Piece, WeightScheduler
 
 _LEAST_GROUP: Final = 128  # slots of a lane: enough for 8 sources that change, or 11 that do not
 _KEPT: Final = 4  # groups whose cells are kept

@@ -1,4 +1,10 @@
-"""How many lanes a mixture has, where nobody says.
+"""Lanes: the rows of an epoch cut into equal stretches, and how the stretches make one stream of batches.
+
+A *lane* is one of L equal stretches; a *place* is an index in a lane; a *position* is an index in the stream of all
+lanes. Lanes never depend on how many machines read: with H of them, each takes L / H neighbouring lanes, which are its
+rows of every batch.
+
+How many lanes a mixture has, where nobody says.
 
 A lane reads each source in an order of its own, row group by row group, so that all lanes together hold about two row
 groups of each source at a time. The number is the largest divisor of the batch size that is at most 64 and leaves
@@ -16,7 +22,209 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Final, Self, final
+
+import numpy as np
+
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.random import Int64
+from tokenlake.ragged import offsets_of
+
+_ENDLESS: Final = (1 << 63) - 1
+
+
+def lane_bounds(rows: int, lanes: int) -> Int64:
+    """Return where each lane begins and the last ends: ``floor(l * rows / lanes)``, int64[lanes + 1].
+
+    Exact for all rows below 2^63: the product is taken apart into what divides evenly and what is left.
+    """
+    if lanes < 1 or rows < 0:
+        raise ConfigError(f"{rows} rows in {lanes} lanes; expected 0 rows or more and 1 lane or more")
+    even, left = divmod(rows, lanes)
+    lane = np.arange(lanes + 1, dtype=np.int64)
+    return lane * even + lane * left // lanes
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LaneLayout:
+    """Position <-> (lane, place).
+
+    As long as every lane has rows, they go out batch by batch, in a batch lane by lane, ``batch_size / lanes`` places
+    of each; where the shortest lane ends inside a batch, that batch takes fewer places of each. Then follows what is
+    left of the longer lanes, in lane order.
+
+    Attributes:
+        lengths: rows of each lane, int64[lanes]; None where lanes are endless.
+        lanes: how many there are.
+        batch_size: rows of a batch, divisible by `lanes`.
+
+    Raises:
+        ConfigError: any of them does not fit the others.
+    """
+
+    lengths: Int64 | None
+    lanes: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1 or self.batch_size < 1 or self.batch_size % self.lanes:
+            raise ConfigError(
+                f"a batch of {self.batch_size} rows cannot take as many of each of {self.lanes} lanes; "
+                "expected a batch size that the number of lanes divides"
+            )
+        if self.lengths is not None and (len(self.lengths) != self.lanes or (self.lengths < 0).any()):
+            raise ConfigError(
+                f"lane lengths {self.lengths.tolist()}; expected {self.lanes} numbers that are not negative"
+            )
+        if self.rows is not None and self.rows >= _ENDLESS:
+            raise ConfigError(f"{self.rows} rows in all lanes; expected fewer than 2^63")
+
+    @cached_property
+    def rows(self) -> int | None:
+        """How many positions there are; None where lanes are endless."""
+        return None if self.lengths is None else sum(self.lengths.tolist())
+
+    def locate(self, positions: Int64) -> tuple[Int64, Int64]:
+        """Return the lane and the place of each position, int64[n] both; ConfigError where there is none."""
+        self._check(positions, self.rows, "positions")
+        batch = positions // self.batch_size
+        inside = positions - batch * self.batch_size
+        lane = inside // self._width
+        place = batch * self._width + inside - lane * self._width
+        late = np.flatnonzero(batch >= self._full)
+        if len(late):
+            lane[late], place[late] = self._locate_late(positions[late])
+        return lane, place
+
+    def locate_in(self, start: Int64, size: Int64, row: Int64) -> tuple[Int64, Int64]:
+        """Return the lane and the place of rows of batches of any sizes, one after the other.
+
+        As :meth:`locate`, where batches may have other sizes than :attr:`batch_size`: a batch takes ``size / lanes``
+        places of each lane, so that after any number of batches all lanes stand at the same place.
+
+        Args:
+            start: rows before the batch, int64[n]; as long as all lanes have rows, divisible by their number.
+            size: rows of the batch, int64[n], divisible by the number of lanes.
+            row: in the batch, int64[n].
+
+        Returns:
+            int64[n] both.
+        """
+        self._check(start + row, self.rows, "positions")
+        before = np.minimum(start // self.lanes, self._even)
+        share = np.minimum(size // self.lanes, self._even - before)
+        lane = row // np.maximum(share, 1)
+        place = before + row - lane * share
+        late = np.flatnonzero(row >= share * self.lanes)
+        if len(late):
+            rest = start[late] + row[late] - self._even * self.lanes
+            lane[late] = np.searchsorted(self._rest, rest, side="right") - 1
+            place[late] = self._even + rest - self._rest[lane[late]]
+        return lane, place
+
+    def beside(self, lane: Int64, place: Int64) -> Int64:
+        """Return a position that lies in the same batch as each place, int64[n], whatever sizes batches have.
+
+        A batch takes the same places of every lane, so that this is where lanes of one place each would be.
+        """
+        return self._apart(lane, place, place * self.lanes)
+
+    def row_in(self, start: Int64, size: Int64, lane: Int64, place: Int64) -> Int64:
+        """Return the row of each (lane, place) in its batch, int64[n]; the inverse of :meth:`locate_in`.
+
+        Args:
+            start: rows before the batch that holds the place (see :meth:`beside`), int64[n].
+            size: rows of that batch, int64[n].
+            lane, place: int64[n].
+        """
+        before = np.minimum(start // self.lanes, self._even)
+        share = np.minimum(size // self.lanes, self._even - before)
+        return self._apart(lane, place, start + lane * share + place - before) - start
+
+    def position(self, lane: Int64, place: Int64) -> Int64:
+        """Return the position of each (lane, place), int64[n]; the inverse of :meth:`locate`."""
+        self._check(lane, self.lanes, "lanes")
+        self._check(place, None if self.lengths is None else self.lengths[lane], "places")
+        batch = place // self._width
+        positions = batch * self.batch_size + (lane - batch) * self._width + place
+        late = np.flatnonzero(batch >= self._full)
+        if len(late):
+            positions[late] = self._position_late(lane[late], place[late])
+        return positions
+
+    def places_before(self, position: int) -> Int64:
+        """Return how many places of each lane lie before a position: int64[lanes]; they sum to it."""
+        if position < 0 or (self.rows is not None and position > self.rows):
+            end = "" if self.rows is None else f" to {self.rows}"
+            raise ConfigError(f"position {position} is not in the stream; expected 0{end or ' or more'}")
+        if position >= self._even * self.lanes:
+            return self._even + np.clip(
+                position - self._even * self.lanes - self._rest[:-1], 0, np.diff(self._rest)
+            )
+        batch, inside = divmod(position, self.batch_size)
+        share = self._width if batch < self._full else self._even % self._width
+        return batch * self._width + np.clip(inside - np.arange(self.lanes) * share, 0, share)
+
+    @property
+    def _width(self) -> int:
+        """Places of each lane in a full batch."""
+        return self.batch_size // self.lanes
+
+    @cached_property
+    def _even(self) -> int:
+        """Places that every lane has."""
+        return _ENDLESS if self.lengths is None else int(self.lengths.min())
+
+    @property
+    def _full(self) -> int:
+        """Full batches."""
+        return self._even // self._width
+
+    @cached_property
+    def _rest(self) -> Int64:
+        """Where the rest of each lane begins behind the even part, and the last ends: int64[lanes + 1]."""
+        return offsets_of(np.zeros(self.lanes) if self.lengths is None else self.lengths - self._even)
+
+    def _locate_late(self, positions: Int64) -> tuple[Int64, Int64]:
+        """As :meth:`locate`, behind the full batches."""
+        share = max(self._even % self._width, 1)
+        lane, step = np.divmod(positions - self._full * self.batch_size, share)
+        rest = positions - self._even * self.lanes
+        longer = np.searchsorted(self._rest, rest, side="right") - 1
+        return (
+            np.where(rest < 0, lane, longer),
+            np.where(rest < 0, self._full * self._width + step, self._even + rest - self._rest[longer]),
+        )
+
+    def _position_late(self, lane: Int64, place: Int64) -> Int64:
+        """As :meth:`position`, behind the full batches."""
+        share = self._even % self._width
+        inside = lane * share + place - self._full * self._width
+        rest = self._rest[lane] + place - self._even
+        return np.where(
+            place < self._even, self._full * self.batch_size + inside, self._even * self.lanes + rest
+        )
+
+    def _apart(self, lane: Int64, place: Int64, positions: Int64) -> Int64:
+        """Check places; return the positions given, and of places behind the even part their own ones."""
+        self._check(lane, self.lanes, "lanes")
+        self._check(place, None if self.lengths is None else self.lengths[lane], "places")
+        late = np.flatnonzero(place >= self._even)
+        if len(late):
+            positions[late] = self._even * self.lanes + self._rest[lane[late]] + place[late] - self._even
+        return positions
+
+    def _check(self, values: Int64, limit: Int64 | int | None, what: str) -> None:
+        wrong = values < 0 if limit is None else (values < 0) | (values >= limit)
+        if not wrong.any():
+            return
+        first = int(np.argmax(wrong))
+        end = limit if limit is None or isinstance(limit, int) else int(limit[first])
+        expected = "0 or more" if end is None else f"0 to {end - 1}" if end else "none, for it is empty"
+        raise ConfigError(f"{what}: {values[first]} is not in the stream; expected {expected}")
+
 
 MOST_LANES: Final = 64
 MOST_BYTES: Final = 256 << 20

@@ -16,8 +16,8 @@ import xxhash
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.mixture import Draws, Mixture
-from tokenlake.order import EpochOrder, key_of
-from tokenlake.order.random import Int64
+from tokenlake.mixing.random import Int64, key_of
+from tokenlake.mixing.shuffle import EpochOrder
 from tokenlake.ragged import grouped
 
 _AT_ONCE: Final = 1 << 18

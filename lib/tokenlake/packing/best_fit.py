@@ -3,19 +3,326 @@
 A document longer than a row is whole rows and a rest. The rests are placed by best-fit decreasing, which is fast and
 mostly as good as it gets. Where its rows are not full enough, the rests of documents that are cut anyway fill gaps,
 and where that is not enough either, rows are made anew by exact fit, which comes first where all documents are short.
+
+Best-fit decreasing: the largest item first, each into the bin that it fills best.
+
+Items, largest first, go each to the bin with the least room that is enough, or to a new one. Items of one size are
+alike, and so are bins with the same room: it is enough to count, in the order of falling sizes, how many bins of a
+room take how many items each (:data:`Move`). There are few such moves, and which item and which bin each is about
+follows for all at once: bins with one room are a queue, so the k-th bin that leaves it is the k-th that came.
+
+Exact fit: bins that are filled to the last place, made of the commonest sizes first.
+
+A bin takes the commonest size until two items more will do, and then two that fill it exactly. To take the commonest
+first keeps all sizes in stock until the end, so that such a pair is nearly always there. This fills bins better than
+best-fit decreasing does where all items are of middling sizes and nothing small is left for the gaps; where many are
+larger than half a bin it is the worse one.
+
+Items of one size are alike: a bin is a list of sizes, and as many bins are made alike as the stock allows. Which sizes
+are in stock is a number with a bit for each, and so is the same in a mirror; shifted against each other, the two have
+a bit in common for each pair with a given sum.
+
+Rows that can be done without: rests of documents that are cut anyway go into the room that other rows have left.
+
+A rest may be cut once more, for its document has several pieces already. So the emptiest rows that hold nothing but
+such rests are emptied into the largest gaps of the others.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.packing.decreasing import best_fit_decreasing
-from tokenlake.packing.exact import exact_fit
-from tokenlake.packing.segments import Rests, Segments, from_rests
-from tokenlake.packing.spill import spilled
+from tokenlake.packing.segments import Rests, Segments, from_rests, small
+from tokenlake.ragged import offsets_of, places
+
+DecreasingInt64 = npt.NDArray[np.int64]
+
+_NEW: Final = -1
+"""Where a row comes from that was empty."""
+
+Move = tuple[int, int, int, int]
+"""Queue that rows leave (or _NEW), queue they join, how many rows, how many documents each is given."""
+
+
+def best_fit_decreasing(
+    sizes: DecreasingInt64, capacity: int, max_items: int | None = None
+) -> DecreasingInt64:
+    """Return the bin of each item, numbered from 0 in the order in which they are opened: int64[n].
+
+    Args:
+        sizes: int64[n], each from 1 to `capacity`.
+        max_items: at most so many items in a bin; None: any number.
+
+    Items of one size go in order, and of bins with the same room the one that has it longest comes first.
+    """
+    bins = np.empty(len(sizes), np.int64)
+    if len(sizes):
+        counts = np.bincount(sizes)
+        distinct = np.flatnonzero(counts)[::-1]
+        moves = _moves(distinct.tolist(), counts[distinct].tolist(), capacity, max_items)
+        order = np.argsort(small(capacity - sizes), kind="stable")
+        bins[order] = _resolved(np.fromiter(chain.from_iterable(moves), np.int64).reshape(-1, 4))
+    return bins
+
+
+def _moves(sizes: list[int], counts: list[int], capacity: int, max_items: int | None) -> Iterator[Move]:
+    """Yield what becomes of items of falling `sizes`, `counts` of each."""
+    if max_items is None:
+        return _free_moves(sizes, counts, capacity)
+    return _bounded_moves(sizes, counts, capacity, max_items)
+
+
+def _free_moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]:
+    """Queues are named by their room; bit r of `rooms` says that some bin has room r."""
+    waiting = [0] * (capacity + 1)
+    rooms = 0
+    for size, count in zip(sizes, counts, strict=True):
+        while count:
+            if enough := rooms >> size:
+                room = source = size + (enough & -enough).bit_length() - 1
+                each = room // size
+                bins = min(waiting[room], count // each)
+                left = waiting[room] = waiting[room] - (bins or 1)
+                if not left:
+                    rooms ^= 1 << room
+            else:
+                room, source, each = capacity, _NEW, capacity // size
+                bins = count // each
+            # A bin that takes one item has the least room that is enough for the next one too, until it has too little.
+            if not bins:
+                bins, each = 1, count
+            target = room - each * size
+            if target:
+                if not waiting[target]:
+                    rooms |= 1 << target
+                waiting[target] += bins
+            count -= bins * each
+            yield source, target, bins, each
+
+
+def _bounded_moves(sizes: list[int], counts: list[int], capacity: int, most: int) -> Iterator[Move]:
+    """Queues are named by ``room * most + items``; of bins with one room those that hold most items come first."""
+    waiting: dict[int, int] = {}
+    held = [0] * (capacity + 1)  # bit i of held[r]: some bin has room r and i items
+    rooms = 0
+    for size, count in zip(sizes, counts, strict=True):
+        while count:
+            if enough := rooms >> size:
+                room = size + (enough & -enough).bit_length() - 1
+                items = held[room].bit_length() - 1
+                source = room * most + items
+                each = min(room // size, most - items)
+                bins = min(waiting[source], count // each)
+                left = waiting[source] = waiting[source] - (bins or 1)
+                if not left:
+                    held[room] ^= 1 << items
+                    if not held[room]:
+                        rooms ^= 1 << room
+            else:
+                room, items, source, each = capacity, 0, _NEW, min(capacity // size, most)
+                bins = count // each
+            if not bins:
+                bins, each = 1, count
+            room, items = room - each * size, items + each
+            target = room * most + items
+            if room and items < most:
+                waiting[target] = waiting.get(target, 0) + bins
+                held[room] |= 1 << items
+                rooms |= 1 << room
+            else:
+                target = 0  # full: nobody asks for it again
+            count -= bins * each
+            yield source, target, bins, each
+
+
+def _resolved(moves: DecreasingInt64) -> DecreasingInt64:
+    """Return the bin of each item, in the order of the moves; `moves` is int64[m, 4], see :data:`Move`."""
+    source, target, bins, each = moves.T
+    visits = offsets_of(bins)  # a visit is one bin in one move
+    joined, left = _queued(target, visits, target > 0), _queued(source, visits, source != _NEW)
+    before = np.arange(visits[-1])  # the visit of the same bin before, or itself
+    before[left[1]] = joined[1][_kth(left[0], joined[0])]
+    while not np.array_equal(before, earlier := before[before]):
+        before = earlier
+    opened = np.cumsum(np.repeat(source == _NEW, bins)) - 1
+    return np.repeat(opened[before], np.repeat(each, bins))
+
+
+def _queued(
+    queue: DecreasingInt64, visits: DecreasingInt64, mask: npt.NDArray[np.bool_]
+) -> tuple[DecreasingInt64, DecreasingInt64]:
+    """Return queue and visit of all bins in the moves of `mask`, by queue and then by move."""
+    moves = np.flatnonzero(mask)
+    moves = moves[np.argsort(queue[moves], kind="stable")]
+    counts = np.diff(visits)[moves]
+    return np.repeat(queue[moves], counts), places(visits[moves], counts)
+
+
+def _kth(left: DecreasingInt64, joined: DecreasingInt64) -> DecreasingInt64:
+    """Return, for the k-th bin that left each queue, the place of the k-th that joined it; both ascend by queue."""
+    rank = np.arange(len(left)) - np.searchsorted(left, left)
+    return np.searchsorted(joined, left) + rank
+
+
+ExactInt64 = npt.NDArray[np.int64]
+
+
+def exact_fit(sizes: ExactInt64, capacity: int, max_items: int | None = None) -> ExactInt64:
+    """Return the bin of each item, numbered from 0 in the order in which they are filled: int64[n].
+
+    Args:
+        sizes: int64[n], each from 1 to `capacity`.
+        max_items: at most so many items in a bin; None: any number.
+
+    Items of one size go in order.
+    """
+    bins = np.empty(len(sizes), np.int64)
+    if not len(sizes):
+        return bins
+    stock = _Stock(np.bincount(sizes, minlength=capacity + 1), capacity)
+    takes: list[tuple[int, int, int, int]] = []  # size, first bin, bins, items of that size in each
+    opened = 0
+    for made, pattern in stock.patterns(max_items or len(sizes)):
+        takes += [(size, opened, made, items) for size, items in pattern.items()]
+        opened += made
+    size, first, made, items = np.array(takes, np.int64).T
+    order = np.argsort(size, kind="stable")
+    each = np.repeat(items[order], made[order])
+    bins[np.argsort(small(sizes), kind="stable")] = np.repeat(places(first[order], made[order]), each)
+    return bins
+
+
+@final
+class _Stock:
+    """How many items of each size there are."""
+
+    def __init__(self, counts: ExactInt64, capacity: int) -> None:
+        self._counts, self._capacity = counts.tolist(), capacity
+        sizes = np.flatnonzero(counts).tolist()
+        self._there = sum(1 << size for size in sizes)
+        self._mirror = sum(1 << (capacity - size) for size in sizes)
+        # Of equally common sizes the larger; counts fall behind, and are set right when they come up.
+        self._commonest = [(-self._counts[size], -size) for size in sizes]
+        heapify(self._commonest)
+
+    def patterns(self, most: int) -> Iterator[tuple[int, dict[int, int]]]:
+        """Yield, until nothing is left, how many bins are filled alike and with how many items of each size."""
+        counts = self._counts
+        while self._there:
+            pattern = self._pattern(most)
+            made = min(counts[size] // items for size, items in pattern.items())
+            for size, items in pattern.items():
+                counts[size] -= made * items
+                if not counts[size]:
+                    self._there ^= 1 << size
+                    self._mirror ^= 1 << (self._capacity - size)
+            yield made, pattern
+
+    def _pattern(self, most: int) -> dict[int, int]:
+        """Fill one bin."""
+        counts, capacity = self._counts, self._capacity
+        there, mirror = self._there, self._mirror
+        two_more = 2 * (there.bit_length() - 1)
+        pattern: dict[int, int] = {}
+        room, free = capacity, most
+        while free and (fits := there & ((2 << room) - 1)):
+            size, items = fits.bit_length() - 1, 1
+            if room > two_more:
+                size = self._common(pattern) or size
+                items = min(-((two_more - room) // size), counts[size] - pattern.get(size, 0), free)
+            elif 2 * size >= room and size != room and free > 1:
+                pair = self._pair(fits & (mirror >> (capacity - room)), room, pattern)
+                if pair:
+                    for half in (pair, room - pair):
+                        pattern[half] = pattern.get(half, 0) + 1
+                    break
+            held = pattern[size] = pattern.get(size, 0) + items
+            if held == counts[size]:
+                there ^= 1 << size
+                mirror ^= 1 << (capacity - size)
+            room, free = room - items * size, free - items
+        return pattern
+
+    def _pair(self, larger: int, room: int, pattern: dict[int, int]) -> int:
+        """Return the larger size of two that fill `room`, the most unequal ones; 0 where there are none."""
+        while larger:
+            size = larger.bit_length() - 1
+            if 2 * size < room:
+                break
+            if 2 * size != room or self._counts[size] - pattern.get(size, 0) > 1:
+                return size
+            larger ^= 1 << size
+        return 0
+
+    def _common(self, pattern: dict[int, int]) -> int:
+        """Return the commonest size, or 0 where the bin has all of it already."""
+        heap, counts = self._commonest, self._counts
+        while True:
+            known, size = -heap[0][0], -heap[0][1]
+            if counts[size] == known:
+                return size if known > pattern.get(size, 0) else 0
+            if counts[size]:
+                heapreplace(heap, (-counts[size], -size))
+            else:
+                heappop(heap)
+
+
+SpillInt64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_LEAST_GAP: Final = 64
+"""A gap smaller than a row divided by this is not worth a piece of its own."""
+
+
+def spilled(rests: Rests, seq_length: int, too_many: int, max_segments: int | None = None) -> Rests:
+    """Empty up to `too_many` rows; return the rests as they are where none can be.
+
+    Args:
+        rests: in shared rows of `seq_length` tokens.
+        max_segments: at most so many pieces in a row; None: any number.
+    """
+    used = np.bincount(rests.bin, rests.length).astype(np.int64)
+    whole = np.bincount(rests.bin, rests.start == 0) > 0  # rows with a document that is not cut
+    movable = np.flatnonzero(~whole)
+    emptied = movable[np.argsort(used[movable], kind="stable")][:too_many]
+    room = seq_length - used
+    room[room < seq_length // _LEAST_GAP] = 0
+    if max_segments is not None:
+        room[np.bincount(rests.bin) + 2 > max_segments] = 0
+    while len(emptied):
+        gaps = room.copy()
+        gaps[emptied] = 0
+        if gaps.sum() >= used[emptied].sum():
+            moved = _moved(rests, np.isin(rests.bin, emptied), gaps)
+            most = int(np.bincount(moved.bin).max())
+            return moved if max_segments is None or most <= max_segments else rests
+        emptied = emptied[:-1]
+    return rests
+
+
+def _moved(rests: Rests, moving: Bools, gaps: SpillInt64) -> Rests:
+    """Lay the rests that are moving end to end, and cut them where a gap is full and the next one begins."""
+    length = rests.length[moving]
+    begins = np.cumsum(length) - length
+    order = np.argsort(-gaps, kind="stable")
+    starts = np.cumsum(gaps[order]) - gaps[order]
+    starts = starts[: int(np.searchsorted(starts, length.sum()))]
+    cuts = np.union1d(begins, starts)
+    rest = np.searchsorted(begins, cuts, side="right") - 1
+    document = np.concatenate([rests.document[~moving], rests.document[moving][rest]])
+    start = np.concatenate([rests.start[~moving], rests.start[moving][rest] + cuts - begins[rest]])
+    sizes = np.concatenate([rests.length[~moving], np.diff(cuts, append=length.sum())])
+    rows = np.concatenate([rests.bin[~moving], order[np.searchsorted(starts, cuts, side="right") - 1]])
+    by_document = np.lexsort((start, document))
+    bins = np.unique(rows[by_document], return_inverse=True)[1]
+    return Rests(document[by_document], start[by_document], sizes[by_document], bins)
+
 
 Int64 = npt.NDArray[np.int64]
 

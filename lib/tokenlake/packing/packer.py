@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.packing.greedy import GreedyPacker
-from tokenlake.packing.packed import Packed
-from tokenlake.packing.plan import Strategy, plan_segments
+from tokenlake.packing.segments import Packed
+from tokenlake.packing.strategy import Strategy, plan_segments
 from tokenlake.packing.window import WindowPacker
 
 Int32 = npt.NDArray[np.int32]

@@ -3,24 +3,206 @@
 A window ends with the document that fills it up. A document longer than a row may go on in the next window, but only
 at a whole number of rows from its beginning, so that where windows end depends on the documents alone and not on how
 they came.
+
+From a plan to rows: each piece is copied once to its place.
+
+A stretch of a stream: the tokens of some documents laid end to end, and where they come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from tokenlake.order.random import key_of, shuffled
-from tokenlake.packing.gather import Gather
-from tokenlake.packing.greedy import starts_of
-from tokenlake.packing.joining import join_documents
-from tokenlake.packing.packed import Packed
-from tokenlake.packing.segments import Segments
-from tokenlake.packing.stretch import Growing, Stretch
+from tokenlake.mixing.random import key_of, shuffled
+from tokenlake.packing.greedy import join_documents, starts_of
+from tokenlake.packing.segments import Packed, Segments
+from tokenlake.ragged import offsets_of
+
+StretchInt32 = npt.NDArray[np.int32]
+StretchInt64 = npt.NDArray[np.int64]
+StretchBools = npt.NDArray[np.bool_]
+
+_NO_IDS: Final = np.empty(0, np.int32)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Documents laid end to end; the first may have begun before, and the last may go on.
+
+    Attributes:
+        ids: int32[total].
+        length, start, file, position: int64[n]: tokens of each here, index of the first of them within the document,
+            where it comes from.
+        ends: bool[n], whether the document ends here.
+    """
+
+    ids: StretchInt32
+    length: StretchInt64
+    start: StretchInt64
+    file: StretchInt64
+    position: StretchInt64
+    ends: StretchBools
+
+    @classmethod
+    def nothing(cls) -> Stretch:
+        none = np.empty(0, np.int64)
+        return cls(np.empty(0, np.int32), none, none, none, none, np.empty(0, np.bool_))
+
+    @classmethod
+    def one(cls, ids: StretchInt32, start: int, file: int, position: int, *, ends: bool) -> Stretch:
+        """A single document, or a part of one."""
+        length, begin, where, at = (
+            np.array([value], np.int64) for value in (len(ids), start, file, position)
+        )
+        return cls(ids, length, begin, where, at, np.array([ends]))
+
+    def split(self, tokens: int, step: int) -> tuple[Stretch, Stretch]:
+        """Cut after at least `tokens` tokens, at a document's end or a multiple of `step` from its beginning here."""
+        ends = np.cumsum(self.length)
+        at = int(np.searchsorted(ends, tokens))
+        if at == len(ends):
+            return self, Stretch.nothing()
+        begin = int(ends[at] - self.length[at])
+        return self.cut(min(begin + -(-(tokens - begin) // step) * step, int(ends[at])))
+
+    def cut(self, tokens: int) -> tuple[Stretch, Stretch]:
+        """Return the first `tokens` tokens, and the rest in memory of its own."""
+        ends = np.cumsum(self.length)
+        whole = int(np.searchsorted(ends, tokens, side="right"))
+        inside = tokens - (int(ends[whole - 1]) if whole else 0)
+        count = whole + (inside > 0)
+        head, tail = (
+            self._documents(0, count, self.ids[:tokens]),
+            self._documents(whole, None, self.ids[tokens:].copy()),
+        )
+        if inside:
+            head.length[-1], head.ends[-1] = inside, False
+            tail.length[0] -= inside
+            tail.start[0] += inside
+        return head, tail
+
+    def _documents(self, first: int, last: int | None, ids: StretchInt32) -> Stretch:
+        own = slice(first, last)
+        return Stretch(
+            ids,
+            self.length[own].copy(),
+            self.start[own].copy(),
+            self.file[own].copy(),
+            self.position[own].copy(),
+            self.ends[own].copy(),
+        )
+
+
+@final
+class Growing:
+    """A stretch that grows, in memory that is used again for the next one.
+
+    Args:
+        tokens: it will hold at most.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self._most = tokens
+        self._ids = np.empty(0, np.int32)
+        self._parts: list[Stretch] = []
+        self.tokens = 0
+
+    def append(self, part: Stretch) -> None:
+        """Append what follows; its ids are copied."""
+        end = self.tokens + len(part.ids)
+        if end > len(self._ids):
+            # Doubled, so that what is small stays small, and all is copied twice at most.
+            larger = np.empty(max(end, min(2 * end, self._most)), np.int32)
+            larger[: self.tokens] = self._ids[: self.tokens]
+            self._ids = larger
+        self._ids[self.tokens : end] = part.ids
+        self._parts.append(replace(part, ids=_NO_IDS))  # a view of them would keep them all
+        self.tokens = end
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._parts, self.tokens = [], 0
+
+    def joined(self) -> Stretch:
+        """Return all of it, good until the next change; a document that goes on in the next part is one document."""
+        length, start, file, position, ends = (
+            np.concatenate([getattr(part, name) for part in self._parts])
+            for name in ("length", "start", "file", "position", "ends")
+        )
+        # What follows a document that does not end is the rest of it.
+        first = np.flatnonzero(np.append(True, ends[:-1]))
+        last = np.append(first[1:], len(ends)) - 1
+        tokens = np.add.reduceat(length, first)
+        return Stretch(
+            self._ids[: self.tokens], tokens, start[first], file[first], position[first], ends[last]
+        )
+
+
+GatherInt32 = npt.NDArray[np.int32]
+GatherInt64 = npt.NDArray[np.int64]
+
+
+@final
+class Gather:
+    """The pieces of a window as byte strings, which Arrow gathers with one memcpy each.
+
+    A gather of single tokens by index costs five times as much.
+    """
+
+    def __init__(self, window: Stretch, cut: Segments) -> None:
+        self._window, self._cut = window, cut
+        begins = (np.cumsum(window.length) - window.length)[cut.document] + cut.start
+        order = np.argsort(begins)
+        self._string = np.empty(len(order), np.int64)
+        self._string[order] = np.arange(len(order))
+        edges = np.append(begins[order], len(window.ids)) * 4
+        buffers = [None, pa.py_buffer(edges.data), pa.py_buffer(np.ascontiguousarray(window.ids).data)]
+        self._strings: Any = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(order), buffers)
+
+    def packed(self, first: int, last: int, seq_length: int, pad_id: int) -> Packed:
+        """Return the rows from `first` to `last`."""
+        window, cut = self._window, self._cut
+        offsets = cut.row_offsets[first : last + 1]
+        pieces = slice(int(offsets[0]), int(offsets[-1]))
+        taken: Any = self._strings.take(pa.array(self._string[pieces]))
+        ids = np.frombuffer(taken.buffers()[2], np.int32)
+        document, start, length = cut.document[pieces], cut.start[pieces], cut.length[pieces]
+        row_offsets = offsets - offsets[0]
+        used = np.diff(offsets_of(length)[row_offsets])
+        return Packed(
+            input_ids=_padded(ids[: int(used.sum())], used, seq_length, pad_id),
+            segment_lengths=length.astype(np.int32),
+            row_offsets=row_offsets,
+            file=window.file[document],
+            position=window.position[document],
+            start=(start + window.start[document]).astype(np.int32),
+            ends=window.ends[document] & (start + length == window.length[document]),
+            pad=(last - first) * seq_length - int(used.sum()),
+        )
+
+
+def _padded(ids: GatherInt32, used: GatherInt64, seq_length: int, pad_id: int) -> GatherInt32:
+    """Spread rows of `used` ids (int64[R]), laid end to end, to `seq_length` each."""
+    if len(ids) == len(used) * seq_length:
+        return ids
+    out = np.full(len(used) * seq_length, pad_id, np.int32)
+    # Full rows before and after are copied together with the row that has padding.
+    edges = np.append(np.flatnonzero(used < seq_length) + 1, len(used))
+    begin = source = 0
+    for end in edges.tolist():
+        size = int(used[begin:end].sum())
+        out[begin * seq_length : begin * seq_length + size] = ids[source : source + size]
+        begin, source = end, source + size
+    return out
+
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Self, final
 
-from tokenlake.catalog import Catalog
 from tokenlake.errors import IntegrityError
-from tokenlake.manifest import Manifest, ShardEntry
-from tokenlake.reading.verified import verified_bytes
-from tokenlake.sources.hub.api import HubFile
-from tokenlake.storage import Layout, ReadStore
-from tokenlake.storage.layout import CARD, CONFIG, DATA, LEDGER, MANIFEST, TOKENIZER, ledger_unit
+from tokenlake.reading.version import verified_bytes
+from tokenlake.sources.hub.repo import HubFile
+from tokenlake.store.base import ReadStore
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.layout import CARD, CONFIG, DATA, LEDGER, MANIFEST, TOKENIZER, Layout, ledger_unit
+from tokenlake.store.manifest import Manifest
 
 OURS: Final = (MANIFEST, CARD, CONFIG, f"{DATA}/", f"{TOKENIZER}/", f"{LEDGER}/")
 """Names of a repository that belong to the version that is published there; all others are left alone."""

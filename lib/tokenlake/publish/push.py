@@ -9,23 +9,211 @@
     tag             ->  v3, the name under which `revision="v3"` finds it
 
 Interrupted at any point nothing is visible, and the same command sends what is missing.
+
+What there is to do, from what is there: nothing is sent to a repository that should not get it.
+
+Shards on their way out: copied to this machine a few at a time, and compared with the manifest before they leave.
+
+What is sent is the copy that was compared, so that a store that changes underneath cannot change what is published.
+Each group is gone before the next one comes: the disk holds at most a group.
+
+``tl.push_to_hub``: from the address of a dataset to its repository on the Hub.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, TypeAlias, final
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias, final
 
-from tokenlake.errors import IntegrityError, StoreError, VersionConflictError
-from tokenlake.publish.decision import Decision, decide
-from tokenlake.publish.files import Published
+from tokenlake.errors import ConfigError, IntegrityError, StoreError, VersionConflictError
+from tokenlake.loader.dataset import parted
+from tokenlake.publish.files import Content, Published, is_ours
 from tokenlake.publish.repository import HubRepository, HubState, HubTarget
-from tokenlake.publish.scan import Finding, require_none, scan_footers, scan_rows, scan_texts
-from tokenlake.publish.secrets import Detector
-from tokenlake.publish.staging import groups_of, staged
-from tokenlake.storage import ReadStore
+from tokenlake.publish.secrets import Detector, Finding, require_none, scan_footers, scan_rows, scan_texts
+from tokenlake.reading.version import require_same
+from tokenlake.sources.hub.repo import HubFile
+from tokenlake.store.address import open_read_store
+from tokenlake.store.base import ReadStore
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import CARD, MANIFEST, Layout
+from tokenlake.store.manifest import Manifest
+
+_SHOWN: Final = 5
+_MANIFEST_LIMIT: Final = 1 << 30  # bytes
+
+
+@final
+@dataclass(frozen=True)
+class Decision:
+    """What there is to do.
+
+    Attributes:
+        todo: ``tag``: a commit holds the version already.
+        tag: the version's name in the repository.
+        commit: the one that holds the version, where there is one.
+        deleted: what the branch's version has and this one has not.
+    """
+
+    todo: Literal["nothing", "tag", "commit"]
+    tag: str
+    commit: str | None = None
+    deleted: tuple[str, ...] = ()
+
+    def at(self, commit: str) -> Self:
+        """Return the same, with the commit that was made."""
+        return replace(self, commit=commit)
+
+
+def decide(version: Published, hub: HubRepository, state: HubState | None, *, public: bool) -> Decision:
+    """Compare a version with what a repository holds.
+
+    Raises:
+        ConfigError: the repository is public and must not be; its branch holds a newer version, or another dataset.
+        VersionConflictError: the version's number is taken by other bytes, or files of somebody else are in the way.
+    """
+    tag = f"v{version.layout.version}"
+    if state is None:
+        return Decision("commit", tag)
+    if not state.private and not public:
+        raise ConfigError(
+            f"{hub.target.repo} is public: everybody would see {version.name}. Push to another repository, make it "
+            "private in its settings, or give --public if that is what you want"
+        )
+    if (commit := state.tags.get(tag)) is not None:
+        return _tagged(version, hub, tag, commit)
+    if state.head is None and state.main is None:
+        return Decision("commit", tag)
+    # A branch that is not there yet begins as main is.
+    files = hub.files(state.head or state.main or "")
+    if state.head is not None and not version.differing(files):
+        return Decision("tag", tag, state.head)
+    return Decision("commit", tag, deleted=_replaced(version, hub, state, files))
+
+
+def _tagged(version: Published, hub: HubRepository, tag: str, commit: str) -> Decision:
+    wrong = version.differing(hub.files(commit))
+    if not wrong:
+        return Decision("nothing", tag, commit)
+    raise VersionConflictError(
+        f"{hub.target.repo} has a {tag} already, and it is not {version.name} of this store: {_some(wrong)} differ. "
+        "A version never changes: push to another repository, or remove the tag there if it should not be",
+        repo=hub.target.repo,
+        tag=tag,
+        differing=wrong[:100],
+    )
+
+
+def _replaced(
+    version: Published, hub: HubRepository, state: HubState, files: dict[str, HubFile]
+) -> tuple[str, ...]:
+    """Return the paths of the version on the branch that this one has not."""
+    commit = state.head or state.main or ""
+    older = _manifest(hub, commit, files)
+    known = {CARD} if older is None else {MANIFEST, *(f.path for f in older.files), *older.other_files}
+    strangers = sorted(path for path in files if is_ours(path) and path not in known)
+    if strangers:
+        raise VersionConflictError(
+            f"{hub.target.repo} ({hub.target.branch}) holds {_some(strangers)}, which tokenlake did not push; readers "
+            "would take them for the version's. Remove them there, or push to a repository of its own",
+            repo=hub.target.repo,
+            files=strangers[:100],
+        )
+    begun = hub.target.branch != "main" and commit == state.main  # a branch that holds nothing of its own yet
+    if older is not None:
+        _require_one_dataset(version, hub, older)
+        if not begun:
+            _require_newer(version, hub, older)
+    wanted = {file.path for file in version.files}
+    return tuple(sorted(path for path in files if is_ours(path) and path not in wanted))
+
+
+def _require_one_dataset(version: Published, hub: HubRepository, older: Manifest) -> None:
+    if older.dataset != version.layout.dataset:
+        raise ConfigError(
+            f"{_place(hub)} holds {older.dataset} v{older.version}, not a version of {version.layout.dataset}; a "
+            "repository is for one dataset: push to another one"
+        )
+
+
+def _require_newer(version: Published, hub: HubRepository, older: Manifest) -> None:
+    if older.version > version.layout.version:
+        raise ConfigError(
+            f"{_place(hub)} holds v{older.version}, which is newer than {version.name}; to publish the older one "
+            f"beside it give it a branch of its own: --revision only-v{version.layout.version}"
+        )
+
+
+def _place(hub: HubRepository) -> str:
+    return f"{hub.target.repo} ({hub.target.branch})"
+
+
+def _manifest(hub: HubRepository, commit: str, files: dict[str, HubFile]) -> Manifest | None:
+    """Return the manifest of the version that a commit holds, None where it holds none."""
+    if MANIFEST not in files or files[MANIFEST].size > _MANIFEST_LIMIT:
+        return None
+    try:
+        return Manifest.from_bytes(hub.read(commit, MANIFEST), f"{hub.target.repo}: {MANIFEST}")
+    except IntegrityError:
+        return None  # somebody else's file of this name
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more
+
+
+GROUP_BYTES: Final = 1 << 30
+GROUP_FILES: Final = 16
+
+
+def groups_of(shards: Sequence[Content]) -> Iterator[list[Content]]:
+    """Yield the shards in order, in groups of at most 16 files and, unless it is one file, 1 GiB."""
+    group: list[Content] = []
+    for shard in shards:
+        full = len(group) == GROUP_FILES or sum(s.bytes for s in group) + shard.bytes > GROUP_BYTES
+        if group and full:
+            yield group
+            group = []
+        group.append(shard)
+    if group:
+        yield group
+
+
+@contextmanager
+def staged(
+    store: ReadStore, layout: Layout, group: Sequence[Content]
+) -> Generator[list[tuple[Content, Path]]]:
+    """Copy a group of shards to temporary files, compared with the manifest, for the ``with`` block.
+
+    Raises:
+        NotFoundError: a shard is missing.
+        IntegrityError: a shard is not what the manifest says.
+        StoreError: it cannot be copied; the temporary folder is full, perhaps.
+    """
+    with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
+        yield [
+            (shard, _copied(store, layout, shard, Path(folder) / f"{n}.parquet"))
+            for n, shard in enumerate(group)
+        ]
+
+
+def _copied(store: ReadStore, layout: Layout, shard: Content, path: Path) -> Path:
+    key = layout.key(shard.path)
+    try:
+        got = store.download(key, path)
+    except OSError as error:
+        raise StoreError(
+            f"cannot keep a copy of {key}, {shard.bytes} bytes, in {tempfile.gettempdir()}: {error.strerror}; set "
+            "TMPDIR to a folder with more room"
+        ) from error
+    require_same(key, shard.sha256, got.sha256)
+    return path
+
 
 SCANNED_ROWS: Final = 8
 """Rows of each shard that are decoded and searched for secrets, if nothing else is said."""
@@ -258,3 +446,70 @@ class _Push:
             scanned_rows=rows,
             findings=tuple(findings),
         )
+
+
+def push_to_hub(
+    where: str | os.PathLike[str],
+    repo: str,
+    *,
+    name: str | None = None,
+    public: bool = False,
+    revision: str = "main",
+    message: str | None = None,
+    token: str | None = None,
+    dry_run: bool = False,
+    scan_data: int = SCANNED_ROWS,
+    strict: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    on_progress: Callable[[PushProgress], None] | None = None,
+) -> PushReport:
+    """Upload a committed version to a dataset repository of the Hugging Face Hub, private unless `public`.
+
+    ::
+
+        tl.push_to_hub("artifacts/llama2-2048", "our-org/llama2-2048")  # the newest version
+        tl.push_to_hub("s3://bucket/artifacts/llama2-2048@v3", "our-org/llama2-2048", dry_run=True)
+
+    The repository holds the manifest, the card, the configuration, the tokenizer, the shards and the ledger, each
+    compared with the manifest before it is sent, in one commit that is tagged ``v3``. Pushing again what is there
+    changes nothing; an interrupted push shows nothing, and goes on when it is run again.
+
+    Args:
+        where: the dataset, or one version of it, as :func:`tokenlake.open` takes it.
+        repo: ``org/name``; created where there is none.
+        name: of the dataset in the store `where`, as for :func:`tokenlake.open`.
+        public: create a public repository, or push to one that is public. A private one stays private.
+        revision: the branch.
+        message: of the commit.
+        token: with write access; None: ``HF_TOKEN``, then the saved login.
+        dry_run: verify and search as much as the push would before it sends anything, and send nothing.
+        scan_data: rows of each shard to decode and search for secrets; the texts are always searched whole.
+        strict: refuse the push for what was found in rows, too.
+        storage_options: for the store, as for :func:`tokenlake.open`.
+        on_progress: called after each part.
+
+    Raises:
+        ConfigError: something looks like a secret, the repository is public, or the token may not write.
+        IntegrityError: a file is not what the manifest says; nothing is visible.
+        VersionConflictError: the repository holds something else.
+        StoreError, SourceError: the Hub could not be reached; the same call goes on where this one ended.
+        MissingExtraError: ``huggingface_hub`` is not installed.
+    """
+    target = HubTarget(repo, revision, token)
+    place = os.fspath(where)
+    if name is None:
+        place, name = parted(place)
+    store = open_read_store(place, storage_options=storage_options)
+    dataset, version = Catalog(store).resolve(name)
+    return push(
+        store,
+        dataset,
+        version,
+        target,
+        public=public,
+        message=message,
+        dry_run=dry_run,
+        scanned_rows=scan_data,
+        strict=strict,
+        on_progress=on_progress,
+    )

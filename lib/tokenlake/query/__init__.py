@@ -12,21 +12,3 @@ provenance with a row for each piece of a document; ``"demo/quarantine"``, bad r
 per source of a mixture) and ``documents`` (all datasets).
 ``decode(input_ids, 'demo')`` gives text.
 """
-
-from tokenlake.query.decoding import Decoder
-from tokenlake.query.mixed import Place, mixed_as
-from tokenlake.query.relations import Relation, relations
-from tokenlake.query.sequences import Segment, Sequence, read_sequences
-from tokenlake.query.session import query
-
-__all__ = [
-    "Decoder",
-    "Place",
-    "Relation",
-    "Segment",
-    "Sequence",
-    "mixed_as",
-    "query",
-    "read_sequences",
-    "relations",
-]

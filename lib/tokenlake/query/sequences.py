@@ -1,4 +1,10 @@
-"""A few rows of a version with their segments, read with page checksums."""
+"""A few rows of a version with their segments, read with page checksums.
+
+What the documents of a mixture are called in it.
+
+Rows name the file that a text came from, with the source's name of that time. A mixture may call the same tokens
+otherwise, and which of its sources a document is of follows from the inputs of the parents.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, final
 
-from tokenlake.errors import ConfigError
-from tokenlake.manifest import InputFileEntry, Manifest, ShardEntry
-from tokenlake.preferences import TrainerColumn, columns_for
-from tokenlake.reading import StoredRows
-from tokenlake.storage import ReadStore
+from tokenlake.errors import ConfigError, NotFoundError
+from tokenlake.preference_columns import TrainerColumn, columns_for
+from tokenlake.reading.version import StoredRows
+from tokenlake.store.base import ReadStore
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.manifest import Manifest
 
 
 @final
@@ -151,3 +160,24 @@ def _parts(columns: tuple[TrainerColumn, ...], values: dict[str, Any]) -> Iterat
     }
     for parts, run in ids.items():
         yield parts[-1], run[len(ids.get(parts[:-1], ())) :]
+
+
+Place = tuple[str, str]
+"""Source and path of an input file, as rows name it."""
+
+
+def mixed_as(catalog: Catalog, manifest: Manifest) -> dict[Place, str]:
+    """Return the name in the mixture of every input file that is of one of its sources alone.
+
+    Nothing for what is no mixture, and nothing of parents that are not in the store any more.
+    """
+    found: dict[Place, set[str]] = {}
+    sources = {} if manifest.mixture is None else manifest.mixture.sources
+    for name, source in sources.items():
+        try:
+            parent = catalog.manifest(source.dataset, source.version)
+        except NotFoundError:
+            continue
+        for entry in parent.inputs:
+            found.setdefault((entry.source, entry.path), set()).add(name)
+    return {place: names.pop() for place, names in found.items() if len(names) == 1}

@@ -1,4 +1,7 @@
-"""One query, one DuckDB: verify, make views, lock, run, close."""
+"""One query, one DuckDB: verify, make views, lock, run, close.
+
+How much memory a query may take.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -15,15 +18,40 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from tokenlake.catalog import Catalog
+from tokenlake.config.sizes import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.predicate.duck import draw_nothing
-from tokenlake.query.decoding import Decoders
-from tokenlake.query.memory import MEMORY_VARIABLE, memory_bytes
-from tokenlake.query.relations import Relation, mentioned, relations
-from tokenlake.query.verified import OnVerified, VerifiedFiles
+from tokenlake.query.decode import Decoders, OnVerified, VerifiedFiles
+from tokenlake.query.tables import Relation, mentioned, relations
 from tokenlake.query.views import FilesNeededError, create
-from tokenlake.storage import ReadStore, StoreAddress, open_store
+from tokenlake.sources.sql import draw_nothing
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.base import ReadStore
+from tokenlake.store.catalog import Catalog
+
+MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
+"""Environment variable: how much memory a query may take, as ``8GB``; without it, a third of the machine's."""
+
+_SHARE: Final = 3
+_LEAST: Final = 64 << 20  # DuckDB does nothing useful with less
+
+
+def memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
+    """Return how many bytes a query may take.
+
+    Raises:
+        ConfigError: the variable is not a size, or is below 64 MB.
+    """
+    text = environ.get(MEMORY_VARIABLE)
+    if not text:
+        return max(_LEAST, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE)
+    try:
+        size = parse_size(text)
+    except ConfigError as error:
+        raise ConfigError(f"{MEMORY_VARIABLE}: {error}") from error
+    if size < _LEAST:
+        raise ConfigError(f"{MEMORY_VARIABLE} is {text!r}; expected 64MB or more")
+    return size
+
 
 _SETTINGS: Final = {
     # `from x` must never find a Python variable of ours

@@ -13,15 +13,15 @@ from typing import Any, Final, TypeAlias, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.catalog import Catalog
 from tokenlake.errors import ConfigError
-from tokenlake.manifest import Manifest
-from tokenlake.preferences import id_weights
+from tokenlake.preference_columns import id_weights
 from tokenlake.query import tables
-from tokenlake.query.relations import Relation
-from tokenlake.query.verified import VerifiedFiles
-from tokenlake.reading.storedrows import stored_schema
-from tokenlake.storage import Layout
+from tokenlake.query.decode import VerifiedFiles
+from tokenlake.query.tables import Relation
+from tokenlake.reading.version import stored_schema
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import Layout
+from tokenlake.store.manifest import Manifest
 
 _NO_DOCUMENTS: Final = pa.schema(
     [

@@ -7,19 +7,3 @@
     packed = rows.packed(17, loss_mask=True)                # only what a batch is made of, and faster: a PackedGroup
     batch = take_packed([rows, others], source, group, row, cache=cache)    # any rows of several, in any order
 """
-
-from tokenlake.reading.cache import Decoded, GroupCache
-from tokenlake.reading.gather import Documents, take_documents, take_packed
-from tokenlake.reading.packedgroup import PackedGroup
-from tokenlake.reading.version import StoredRows, open_rows
-
-__all__ = [
-    "Decoded",
-    "Documents",
-    "GroupCache",
-    "PackedGroup",
-    "StoredRows",
-    "open_rows",
-    "take_documents",
-    "take_packed",
-]

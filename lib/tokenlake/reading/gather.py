@@ -2,25 +2,267 @@
 
 Each row group is decoded once for a call, and let go unless the cache keeps it: what is wanted of it is taken to its
 places at once. Only what has many lengths is collected first, since where a run goes depends on those before it.
+
+Which rows of which row groups are wanted, and where each of them goes.
+
+The segments of packed rows, taken out of row groups and put in order.
+
+The ids of documents, on their way from a row group to their places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.ragged import offsets_of
+from tokenlake.arrays import values
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.ragged import cells, offsets_of, places
+from tokenlake.reading.arrays import bit_array, bit_rows, matrix, move, numbers, packed_bits, runs
 from tokenlake.reading.cache import GroupCache
-from tokenlake.reading.pieces import Pieces, learned_rows
-from tokenlake.reading.runs import bit_array, matrix, numbers
-from tokenlake.reading.texts import Texts
 from tokenlake.reading.version import StoredRows
-from tokenlake.reading.wanted import check_kind, wanted_parts
 from tokenlake.schema import DOCUMENT, packed_schema
+from tokenlake.store.manifest import Kind
+
+WantedInt64 = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is wanted of one row group.
+
+    Attributes:
+        source: whose it is.
+        batch: the row group, all columns.
+        rows: of it, int64[m]; any order, one may come several times.
+        places: where each goes in the result, int64[m].
+    """
+
+    source: StoredRows
+    batch: pa.RecordBatch
+    rows: WantedInt64
+    places: WantedInt64
+
+
+def wanted_parts(
+    sources: Sequence[StoredRows],
+    source: WantedInt64,
+    group: WantedInt64,
+    row: WantedInt64,
+    cache: GroupCache[pa.RecordBatch],
+) -> Iterator[Part]:
+    """Yield each row group that n wanted rows lie in, once, in the order they are stored.
+
+    Args:
+        source: index of a source, int64[n].
+        group, row: the row group in that source and the row in it, int64[n] both.
+
+    Raises:
+        ConfigError: there is no such source or row.
+        IntegrityError: a row group is damaged.
+    """
+    _check_sources(sources, source)
+    first_groups = offsets_of([len(rows.group_rows) for rows in sources])
+    group_rows = np.concatenate([np.zeros(0, np.int64), *(rows.group_rows for rows in sources)])
+    number = first_groups[source] + group
+    outside = (group < 0) | (number >= first_groups[source + 1])
+    outside[~outside] = (row[~outside] < 0) | (row[~outside] >= group_rows[number[~outside]])
+    if outside.any():
+        bad = int(np.argmax(outside))
+        raise ConfigError(
+            f"{sources[int(source[bad])].name}: there is no row {row[bad]} in row group {group[bad]}"
+        )
+    places = np.argsort(number, kind="stable")
+    ascending = number[places]
+    begins = np.flatnonzero(np.diff(ascending, prepend=-1))
+    for begin, end in pairwise([*begins.tolist(), len(places)]):
+        there = places[begin:end]
+        rows = sources[int(source[there[0]])]
+        yield Part(rows, cache.read(rows, int(group[there[0]])), row[there], there)
+
+
+def check_kind(sources: Sequence[StoredRows], kind: Kind) -> None:
+    """Raise ConfigError unless there are sources, all of a kind, and of one length where they are packed."""
+    found = {rows.name: (rows.manifest.kind, rows.manifest.seq_length) for rows in sources}
+    if not found or any(each != kind for each, _ in found.values()):
+        raise ConfigError(f"expected datasets of kind {kind}, got {_listed(found) or 'none'}")
+    if len({length for _, length in found.values()}) > 1:
+        raise ConfigError(
+            f"sequences of different lengths cannot be mixed row by row: {_listed(found)}. "
+            "Pack all of them to one length, or mix their documents and pack the mixture"
+        )
+
+
+def _listed(found: dict[str, tuple[str, int | None]]) -> str:
+    return ", ".join(
+        f"{name} ({kind}{'' if length is None else f', {length} ids a row'})"
+        for name, (kind, length) in found.items()
+    )
+
+
+def _check_sources(sources: Sequence[StoredRows], source: WantedInt64) -> None:
+    if len(source) and not (source.min() >= 0 and source.max() < len(sources)):
+        raise ConfigError(
+            f"sources {source.min()} to {source.max()} are asked for; expected those of 0 to {len(sources) - 1}"
+        )
+
+
+PiecesInt32 = npt.NDArray[np.int32]
+PiecesInt64 = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The segments of m packed rows: lengths and documents.
+
+    Attributes:
+        places: where each row goes, int64[m].
+        counts: segments of each row, int64[m].
+        columns: ``length`` and the fields of a document, of all segments, one row after the other.
+    """
+
+    places: PiecesInt64
+    counts: PiecesInt64
+    columns: dict[str, npt.NDArray[Any]]
+
+    @classmethod
+    def of(cls, part: Part) -> Pieces:
+        """Take those of the wanted rows of a row group."""
+        lengths, offsets = runs(part.batch, "segment_lengths")
+        documents, others = runs(part.batch, "documents")
+        if not np.array_equal(offsets, others):
+            raise IntegrityError(
+                f"{part.source.name}: rows with other numbers of segments than of documents. "
+                "Run `tokenlake verify --deep`."
+            )
+        counts = np.diff(offsets)[part.rows]
+        index = places(offsets[part.rows], counts)
+        columns = {"length": values(lengths)[index]}
+        for child in DOCUMENT:
+            columns[child.name] = values(documents.field(child.name))[index]
+        return cls(part.places, counts, columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pieces]) -> Pieces:
+        """Return those of all parts, each row at its place."""
+        if not parts:
+            kinds = {"length": np.int32} | {child.name: child.type.to_pandas_dtype() for child in DOCUMENT}
+            none = np.zeros(0, np.int64)
+            return cls(none, none, {name: np.zeros(0, kind) for name, kind in kinds.items()})
+        counts = np.concatenate([part.counts for part in parts])
+        at = np.argsort(np.concatenate([part.places for part in parts]))
+        index = places(offsets_of(counts)[at], counts[at])
+        columns = {
+            name: np.concatenate([part.columns[name] for part in parts])[index] for name in parts[0].columns
+        }
+        return cls(np.arange(len(at)), counts[at], columns)
+
+
+def learned_rows(part: Part, pieces: Pieces, ids: PiecesInt32, bos_id: int) -> npt.NDArray[np.uint8]:
+    """Return which ids of a part's rows bear loss, eight in a byte: uint8[m, ceil(length / 8)].
+
+    Args:
+        ids: of all rows, int32[n, length].
+        bos_id: what begins a document; negative where nothing does.
+
+    Where the dataset does not say, those of every segment do, but for the BOS that a document begins with.
+    """
+    if "loss_mask" in part.batch.schema.names:
+        return np.take(bit_rows(part.batch, "loss_mask"), part.rows, axis=0)
+    ends = offsets_of(pieces.columns["length"])
+    limits = offsets_of(pieces.counts)
+    found = cells(ends[limits[1:]] - ends[limits[:-1]], ids.shape[1], left=False)
+    row = np.repeat(np.arange(len(part.rows)), pieces.counts)
+    begin = ends[:-1] - ends[limits[:-1]][row]
+    begins = (pieces.columns["start"] == 0) & (ids[part.places[row], begin] == bos_id)
+    found[row[begins], begin[begins]] = False
+    return packed_bits(found)
+
+
+TextsInt32 = npt.NDArray[np.int32]
+TextsInt64 = npt.NDArray[np.int64]
+TextsBools = npt.NDArray[np.bool_]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """m documents.
+
+    Attributes:
+        places: where each goes, int64[m].
+        start: where its ids begin in `ids`, int64[m].
+        lengths: how many there are, int64[m].
+        ids: of the whole row group if half of them or more are wanted, else only those: int32[k].
+        learned: which of `ids` bear loss, bool[k]; None where it is not asked for.
+    """
+
+    places: TextsInt64
+    start: TextsInt64
+    lengths: TextsInt64
+    ids: TextsInt32
+    learned: TextsBools | None
+
+    @classmethod
+    def of(cls, part: Part, bos_id: int, *, masked: bool) -> Texts:
+        """Take the wanted documents of a row group, without padding; a row group that little is wanted of is let go."""
+        flat, offsets = runs(part.batch, "input_ids")
+        start, lengths = _unpadded(part.batch, offsets)
+        start, lengths, ids = start[part.rows], lengths[part.rows], values(flat)
+        learned = _stored(part.batch) if masked else None
+        if lengths.sum() * 2 < len(ids):
+            begin = offsets_of(lengths)
+            ids = _moved(ids, start, begin, lengths)
+            learned = None if learned is None else _moved(learned, start, begin, lengths)
+            start = begin[:-1]
+        if masked and learned is None:
+            learned = _all_but_bos(ids, start[lengths > 0], bos_id)
+        return cls(part.places, start, lengths, ids, learned)
+
+    def put(self, offsets: TextsInt64, ids: TextsInt32, learned: TextsBools | None) -> None:
+        """Copy them to where `offsets` (int64[n + 1]) says that documents begin."""
+        begin = offsets[self.places]
+        move(self.ids, self.start, ids, begin, self.lengths)
+        if learned is not None and self.learned is not None:
+            move(self.learned, self.start, learned, begin, self.lengths)
+
+
+def _unpadded(batch: pa.RecordBatch, offsets: TextsInt64) -> tuple[TextsInt64, TextsInt64]:
+    """Return where the ids of each row of a row group begin and how many there are; padding is at one end of a row."""
+    start, lengths = offsets[:-1], np.diff(offsets)
+    if "attention_mask" not in batch.schema.names:
+        return start, lengths
+    mask = values(runs(batch, "attention_mask")[0])
+    counts = np.diff(offsets_of(mask)[offsets])
+    before = np.append(mask, 0)[start] == 0
+    return np.where(before, start + lengths - counts, start), counts
+
+
+def _stored(batch: pa.RecordBatch) -> TextsBools | None:
+    return values(runs(batch, "loss_mask")[0]) if "loss_mask" in batch.schema.names else None
+
+
+def _all_but_bos(ids: TextsInt32, first: TextsInt64, bos_id: int) -> TextsBools:
+    learned = np.ones(len(ids), np.bool_)
+    learned[first[ids[first] == bos_id]] = False
+    return learned
+
+
+def _moved(
+    source: npt.NDArray[Any], start: TextsInt64, begin: TextsInt64, lengths: TextsInt64
+) -> npt.NDArray[Any]:
+    target = np.empty(begin[-1], source.dtype)
+    move(source, start, target, begin[:-1], lengths)
+    return target
+
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

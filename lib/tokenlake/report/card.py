@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 
-from tokenlake.manifest import Manifest, MixtureRecord
-from tokenlake.preferences import IGNORED, TrainerColumn, columns_for
+from tokenlake.preference_columns import IGNORED, TrainerColumn, columns_for
 from tokenlake.report import dataset, numbers
-from tokenlake.report.account import account_table, remarks, sources_table
+from tokenlake.report.dataset import account_table, remarks, sources_table
 from tokenlake.report.mixture import mixture_table, order_table, recipe, sentence
 from tokenlake.report.table import Table, to_markdown
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import MixtureRecord
 
 _SIZES = (
     (10**3, "n<1K"),

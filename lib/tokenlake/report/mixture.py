@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from tokenlake.manifest import Manifest, MixedSource, MixtureRecord
-from tokenlake.manifest.mixture import FIRST_ORDER
 from tokenlake.report import numbers
 from tokenlake.report.table import Column, Table, facts, label, number
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import FIRST_ORDER, MixedSource, MixtureRecord
 
 Points: TypeAlias = Sequence[tuple[int, Mapping[str, float]]]
 """(step, source -> weight), steps ascending."""

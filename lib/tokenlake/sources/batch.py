@@ -1,17 +1,26 @@
-"""What reading yields: batches of records with the place each came from, and records that cannot be used."""
+"""What reading yields: batches of records with the place each came from, and records that cannot be used.
+
+What a format's reader hands over: records and faults, before the policy has its say.
+
+What is to be read out of an input: which fields, and which of them is the text.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import BadRecordError
-from tokenlake.rows import Rows
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.rows import Fault, Rows
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedSource
 
 RAW_LIMIT: Final = 64 << 10  # bytes of a bad record that are kept
 
@@ -130,4 +139,114 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
         position=record.position,
         reason=record.reason,
         detail=record.detail,
+    )
+
+
+def _parsed_none() -> dict[str, int]:
+    return {}
+
+
+class BadLine(NamedTuple):
+    """A record that cannot be used: where, why, and its first bytes.
+
+    `line` is 0-based and counts from the beginning of the block, None where there are no lines.
+    """
+
+    position: int
+    line: int | None
+    fault: Fault
+    raw: bytes
+
+
+def _without_bytes(position: int, fault: Fault) -> BadLine:
+    return BadLine(position, None, fault, b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """The records of one block, as asked for by a :class:`tokenlake.sources.batch.Want`.
+
+    Attributes:
+        text: large_string of the records, None where no text was wanted; null for those in `doubtful`.
+        rows: the wanted columns of the same records, None where none were wanted. Those of JSON are objects, with
+            all fields, until somebody asks for columns.
+        positions: int64, one per record, as in :class:`tokenlake.sources.batch.BadRecord`.
+        bad: what could not be read as a record, or (where no columns are wanted) has no text; in order.
+        doubtful: records that were read but have no usable text, in order; only where columns are wanted,
+            because a predicate may still leave them out on purpose.
+        normalized: how often something harmless was mended.
+        skipped: records never looked at, by reason (``pruned``).
+        bytes_read: input bytes consumed since the block before.
+        lines: how many lines the block had, blank ones included.
+        as_bad: makes a bad one of the record at a position, and why it is.
+    """
+
+    text: pa.LargeStringArray | None
+    positions: npt.NDArray[np.int64]
+    bad: tuple[BadLine, ...]
+    bytes_read: int
+    rows: Rows | None = None
+    doubtful: tuple[BadLine, ...] = ()
+    normalized: dict[str, int] = field(default_factory=_parsed_none)
+    skipped: dict[str, int] = field(default_factory=_parsed_none)
+    lines: int = 0
+    as_bad: Callable[[int, Fault], BadLine] = _without_bytes
+
+    def __len__(self) -> int:
+        """How many records were read, bad ones left out."""
+        return len(self.positions)
+
+
+PLAIN: Final = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """What a reader of a format is asked for.
+
+    Attributes:
+        text: dotted path of the field that holds the text, None where only rows are wanted. A field that
+            bears the whole path as its name comes first: ``a.b`` is the field "a.b", else field "b" of "a".
+        columns: top-level fields wanted beside the text, None for all; () for none.
+        max_record_bytes: a longer record is a bad one.
+        delimiter: between the cells of CSV, None for what the extension says.
+        if_there: columns that an input lacks are left out, instead of being an error.
+        plain: what the one column of plain text is called.
+    """
+
+    text: str | None
+    columns: tuple[str, ...] | None = ()
+    max_record_bytes: int = 256 << 20
+    delimiter: str | None = None
+    if_there: bool = False
+    plain: str = PLAIN
+
+    def names(self, there: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns to read of an input that has those of `there`."""
+        if self.columns is None:
+            return tuple(there)
+        return tuple(name for name in self.columns if name in there) if self.if_there else self.columns
+
+
+ALL: Final = None
+"""`Want.columns` for every field there is."""
+
+
+def text_wanted(source: ResolvedSource, columns: tuple[str, ...] | None = ()) -> Want:
+    """Return the wish for the text of `source`, and further columns."""
+    return Want(
+        text=source.content_field,
+        columns=columns,
+        max_record_bytes=source.max_record_bytes,
+        delimiter=source.delimiter,
+    )
+
+
+def rows_wanted(source: ResolvedSource, columns: tuple[str, ...] | None = ALL) -> Want:
+    """Return the wish for rows of `source` without a look at its text."""
+    return Want(
+        text=None,
+        columns=columns,
+        max_record_bytes=source.max_record_bytes,
+        delimiter=source.delimiter,
     )

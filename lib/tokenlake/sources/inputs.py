@@ -1,8 +1,25 @@
-"""One input file as the plan knows it, and the two things that can be wrong with it as a whole."""
+"""One input file as the plan knows it, and the two things that can be wrong with it as a whole.
+
+A part of a file that can be read by itself.
+
+The bytes of one input, at any place, wherever they are stored.
+
+Formats read through this door alone: a local file and an object in a bucket look the same to them.
+
+How far a listing is: counted from several threads, told a few times a second.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, final
 
 from tokenlake.errors import DamagedFileError, InputChangedError
 from tokenlake.sources.formats import Compression, Format
@@ -64,3 +81,203 @@ def damaged(file: InputFile, what: str, **details: object) -> DamagedFileError:
         file=file.path,
         **details,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRange:
+    """A part of a file.
+
+    Attributes:
+        file: the file.
+        start, stop: byte offsets for plain line formats (the range owns the lines that START in
+            ``[start, stop)``); row groups for Parquet; record batches for Arrow files (not streams); 0 and
+            the file's size for everything else.
+        rows: read at most so many records of it, good or bad; None for all.
+        weight: how much there is to read: bytes on disk, for Parquet uncompressed bytes of the row groups.
+        records: how many there are, where the file says so without being read; None where it does not.
+            For planning only: no reader looks at it.
+    """
+
+    file: InputFile
+    start: int
+    stop: int
+    weight: int
+    rows: int | None = None
+    records: int | None = None
+
+
+class InputBytes(ABC):
+    """An open input. Whoever opened it has checked that it is the planned one, and checks again at the end.
+
+    Attributes:
+        file: what was planned.
+        max_expansion: how many times its stored bytes a compressed input may unfold to.
+    """
+
+    file: InputFile
+    max_expansion: float = 1000.0
+
+    @abstractmethod
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fill `view` from byte `offset` on; return how many bytes came, fewer only at the end.
+
+        Raises:
+            InputChangedError: the object is gone or another one.
+            SourceError: it cannot be read, after retries.
+        """
+
+    @abstractmethod
+    def for_arrow(self) -> Any:
+        """Return what Arrow's readers take: a path, or a new random-access file of their own."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return `size` bytes from `offset` on, fewer only at the end."""
+        data = bytearray(size)
+        with memoryview(data) as view:
+            got = self.read_into(view, offset)
+        return bytes(data[:got]) if got < size else bytes(data)
+
+
+@final
+class LocalBytes(InputBytes):
+    """A file of this machine."""
+
+    def __init__(self, file: InputFile) -> None:
+        """Open `file`; InputChangedError if it is gone or not the planned one."""
+        try:
+            self._descriptor = os.open(file.url, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise changed(file, "the file is gone") from error
+        self.file = file
+        try:
+            self._check(os.fstat(self._descriptor))
+        except BaseException:
+            self.close()
+            raise
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        # A signal, a network file system or the 2 GiB of one call may cut a read short.
+        at = 0
+        while at < len(view) and (got := os.preadv(self._descriptor, [view[at:]], offset + at)):
+            at += got
+        return at
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size and (more := os.pread(self._descriptor, size - len(data), offset + len(data))):
+            data += more
+        return data
+
+    def for_arrow(self) -> Any:
+        return self.file.url
+
+    def check_unchanged(self) -> None:
+        """Raise InputChangedError unless the file is still the planned one, under its name."""
+        self._check(os.fstat(self._descriptor))
+        if Path(self.file.url).stat().st_ino != self.file.stat[0]:
+            raise changed(self.file, "another file has taken its name")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def _check(self, stat: os.stat_result) -> None:
+        if stat.st_size != self.file.size:
+            raise changed(self.file, f"it has {stat.st_size} bytes, planned were {self.file.size}")
+        if state(stat) != tuple(self.file.stat):
+            what = f"(inode, mtime, ctime) is {state(stat)}, planned was {tuple(self.file.stat)}"
+            raise changed(self.file, what)
+
+
+def state(stat: os.stat_result) -> tuple[int, int, int]:
+    """Return what tells two states of a local file apart: (inode, mtime_ns, ctime_ns)."""
+    return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+@final
+class InputReader(io.RawIOBase):
+    """An input as Python's own raw file with random access; each reader has a place of its own."""
+
+    def __init__(self, data: InputBytes) -> None:
+        super().__init__()
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        """Return the size of the input; Arrow asks for it."""
+        return self._data.file.size
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.file.size}[whence]
+        self._at = max(base + offset, 0)
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(self._data.file.size - self._at, 0)
+        data = self._data.pread(left if size is None or size < 0 else min(size, left), self._at)
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any, /) -> int:
+        with memoryview(buffer) as view, view.cast("B") as target:
+            got = self._data.read_into(target, self._at)
+        self._at += got
+        return got
+
+
+_EVERY: Final = 0.2  # seconds between two reports
+
+Step = Literal["listing", "hashing", "splitting", "counting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one step of a listing is.
+
+    Attributes:
+        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading footers), ``counting``
+            (records, up to a source's `num_rows`).
+        files, bytes: done so far.
+        all_files, all_bytes: in all; 0 where that is not known yet.
+    """
+
+    step: Step
+    files: int
+    all_files: int
+    bytes: int
+    all_bytes: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@final
+class Meter:
+    """Adds up what several threads have done; reports are rare, but the last one is always made."""
+
+    def __init__(self, step: Step, files: int, size: int, report: OnProgress | None) -> None:
+        self._step: Step = step
+        self._all_files, self._all_bytes, self._report = files, size, report
+        self._files = self._bytes = 0
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def add(self, files: int, size: int) -> None:
+        """Count more files and bytes."""
+        with self._lock:
+            self._files += files
+            self._bytes += size
+            now = time.monotonic()
+            last = self._files == self._all_files > 0
+            if self._report and (now >= self._next or last):
+                self._next = now + _EVERY
+                done = Progress(self._step, self._files, self._all_files, self._bytes, self._all_bytes)
+                self._report(done)

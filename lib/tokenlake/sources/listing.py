@@ -6,16 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.local.hashcache import HashCache
+from tokenlake.sources.inputs import InputFile, OnProgress
+from tokenlake.sources.local.hash_cache import HashCache
 from tokenlake.sources.local.listing import Enough, list_local
 from tokenlake.sources.local.patterns import is_hub_url, is_url
-from tokenlake.sources.meter import OnProgress
-from tokenlake.sources.sniff import as_it_begins
+from tokenlake.sources.stream import as_it_begins
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
-
 
 _AT_ONCE: Final = 16  # beginnings of objects
 

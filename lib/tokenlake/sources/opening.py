@@ -6,8 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tokenlake.sources.inputbytes import InputBytes, LocalBytes
-from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes
 from tokenlake.sources.local.patterns import is_hub_url
 
 if TYPE_CHECKING:

@@ -1,32 +1,69 @@
-"""Reading a range of an input: rows or texts, the predicate, the limit, and the policy for bad records."""
+"""Reading a range of an input: rows or texts, the predicate, the limit, and the policy for bad records.
+
+The formats behind one door: each reader turns a range of an input into blocks of records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.predicate.where import Predicate
-from tokenlake.rows import Rows
-from tokenlake.sources.arrays import no_text, select
-from tokenlake.sources.batch import BadRecord, RowBatch, TextBatch, TextRowBatch, refuse
-from tokenlake.sources.inputbytes import InputBytes
-from tokenlake.sources.linenumbers import LineNumbers
-from tokenlake.sources.magic import check_plain
+from tokenlake.arrays import no_text, select
+from tokenlake.sources.batch import (
+    ALL,
+    PLAIN,
+    BadLine,
+    BadRecord,
+    Parsed,
+    RowBatch,
+    TextBatch,
+    TextRowBatch,
+    Want,
+    refuse,
+    rows_wanted,
+    text_wanted,
+)
+from tokenlake.sources.formats import Format
+from tokenlake.sources.inputs import FileRange, InputBytes
+from tokenlake.sources.lines import LineNumbers
 from tokenlake.sources.opening import opened
-from tokenlake.sources.parsed import BadLine, Parsed
-from tokenlake.sources.ranges import FileRange
-from tokenlake.sources.readers import reader_of
-from tokenlake.sources.want import ALL, PLAIN, Want, rows_wanted, text_wanted
+from tokenlake.sources.rows import Rows
+from tokenlake.sources.stream import check_plain
+from tokenlake.sources.where import Predicate
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
-__all__ = ["BadRecord", "RowBatch", "TextBatch", "TextRowBatch", "read_range", "read_rows", "read_texts"]
+Reader = Callable[[FileRange, InputBytes, Want, Predicate | None], Iterator[Parsed]]
+"""Reads the records of a range in file order in bounded memory.
+
+The predicate is a hint for formats with statistics: they may leave out stretches in which it holds
+nowhere, counting the records as ``skipped["pruned"]``. Records are never left out one by one here.
+"""
+
+# By name: what one format needs (Polars for JSON, 0.1 s) is no burden to a worker that reads another.
+_HOMES: Final[dict[Format, tuple[str, str]]] = {
+    "jsonl": ("tokenlake.sources.json", "read_jsonl"),
+    "json": ("tokenlake.sources.json_array", "read_json_array"),
+    "parquet": ("tokenlake.sources.parquet", "read_parquet"),
+    "arrow": ("tokenlake.sources.arrow", "read_arrow"),
+    "csv": ("tokenlake.sources.csv", "read_csv"),
+    "tsv": ("tokenlake.sources.csv", "read_csv"),
+    "text": ("tokenlake.sources.text", "read_text"),
+}
+
+
+def reader_of(format_: Format) -> Reader:
+    """Return the reader of a format."""
+    module, name = _HOMES[format_]
+    return getattr(import_module(module), name)
+
 
 _NOTHING = np.zeros(0, np.int64)
 

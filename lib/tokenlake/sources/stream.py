@@ -1,19 +1,100 @@
 """An input as one stream of bytes from its beginning, decompressed where it is compressed.
 
 A stream that breaks off or is corrupt is never read in part.
+
+What the first bytes of a file say it is, where that is not what its name says.
+
+Whether a file is text in UTF-8 at all, and asked for the one column that text has.
+
+Whether a file of JSON is an array or has an object on every line: its beginning tells, because names do not.
 """
 
 from __future__ import annotations
 
 import io
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, final
 
+import numpy as np
+import orjson
 import pyarrow as pa
 
-from tokenlake.errors import DamagedFileError
-from tokenlake.sources.inputbytes import InputBytes, InputReader
-from tokenlake.sources.inputs import damaged
-from tokenlake.sources.magic import check_compressed, check_content
+from tokenlake.errors import DamagedFileError, TokenlakeError
+from tokenlake.sources.batch import Want
+from tokenlake.sources.formats import compression_of, format_of
+from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, damaged
+from tokenlake.sources.opening import opened
+
+_MagicHEAD: Final = 16
+_SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
+    "gzip": re.compile(rb"\x1f\x8b\x08"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+    "bzip2": re.compile(rb"BZh[1-9](?:\x31\x41\x59\x26\x53\x59|\x17\x72\x45\x38\x50\x90)"),
+    "xz": re.compile(rb"\xfd7zXZ\x00"),
+    "zip": re.compile(rb"PK(?:\x03\x04|\x05\x06)"),
+    "lz4": re.compile(rb"\x04\x22\x4d\x18"),
+    "Parquet": re.compile(rb"PAR1\x15"),
+    "Arrow IPC": re.compile(rb"ARROW1\x00\x00|\xff\xff\xff\xff[\x00-\xff]{2}\x00\x00"),
+}
+_RENAME: Final = {
+    "gzip": "name it with .gz at the end",
+    "zstd": "name it with .zst at the end",
+    "Parquet": "name it with .parquet at the end",
+    "Arrow IPC": "name it with .arrow at the end",
+}
+_TEXTUAL: Final = frozenset({"jsonl", "json", "csv", "tsv", "text"})
+
+
+def kind_of(head: bytes) -> str | None:
+    """Return the binary format that begins with `head` (16 bytes), None for any other."""
+    return next((name for name, signature in _SIGNATURES.items() if signature.match(head)), None)
+
+
+def check_plain(data: InputBytes) -> None:
+    """Raise DamagedFileError if a file that is named as uncompressed text is something else."""
+    if data.file.compression is None and data.file.format in _TEXTUAL:
+        kind = kind_of(data.pread(_MagicHEAD, 0))
+        if kind:
+            raise damaged(
+                data.file,
+                f"its first bytes are those of {kind}, its name says {_named(data.file)}; {_mend(kind)}",
+            )
+
+
+def check_compressed(file: InputFile, head: bytes) -> None:
+    """Raise DamagedFileError unless `head` begins a stream of the compression that the extension says."""
+    kind, named = kind_of(head), file.compression
+    if not head:
+        raise damaged(file, f"it is empty, not even an empty {named} stream")
+    if kind is None:
+        raise damaged(
+            file,
+            f"it is no {named} stream, though its name says so; name it without that extension if it is plain",
+        )
+    if kind != named:
+        raise damaged(file, f"its first bytes are those of {kind}, its name says {named}; {_mend(kind)}")
+
+
+def check_content(file: InputFile, head: bytes) -> None:
+    """Raise DamagedFileError if what was decompressed is compressed once more; `head`: its first bytes."""
+    kind = kind_of(head)
+    if kind and file.format in _TEXTUAL:
+        raise damaged(
+            file,
+            f"what its {file.compression} stream holds is {kind}, its name says {_named(file)}; decompress it",
+        )
+
+
+def _named(file: InputFile) -> str:
+    return f"uncompressed {file.format}" if file.compression is None else file.format
+
+
+def _mend(kind: str) -> str:
+    return _RENAME.get(kind, f"{kind} is not read; decompress it, or compress it with gzip or zstd")
+
 
 FREE_BYTES: Final = 256 << 20  # so much a stream may unfold to, however small it is
 _READ_AHEAD: Final = 1 << 20  # Arrow asks for 64 KiB at a time, which may be a request each
@@ -101,3 +182,88 @@ class ByteStream:
             stored=read,
             unfolded=self._at,
         )
+
+
+_LOOK: Final = 64 << 10
+_FEW: Final = 8  # control characters that may stand in any file: its records are judged one by one
+_SHARE: Final = 20  # one in so many: UTF-16 has more, and so has anything compressed or compiled
+_CONTROLS: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
+_CONVERT: Final = "expected UTF-8; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
+
+
+def check_column(file: InputFile, want: Want) -> None:
+    """Raise DamagedFileError if another column than its one is wanted of a text file."""
+    others = [name for name in want.names((want.plain,)) if name != want.plain]
+    if others:
+        raise damaged(file, f"it has no column {others[0]!r}; text files have one column, {want.plain!r}")
+
+
+def check_text(data: InputBytes) -> None:
+    """Raise DamagedFileError if the first 64 KiB of a file are UTF-16 or no text."""
+    head = data.pread(_LOOK, 0) if data.file.compression is None else ByteStream(data).read(_LOOK)
+    check_marks(data.file, head)
+    controls = int(np.count_nonzero(_CONTROLS[np.frombuffer(head, np.uint8)]))
+    if controls >= _FEW and controls * _SHARE >= len(head):
+        raise damaged(
+            data.file,
+            f"it is not text: {controls} of its first {len(head)} bytes are control characters "
+            f"({head.count(0)} of them NUL, as in UTF-16 or in binary files), {_CONVERT}",
+        )
+
+
+def check_marks(file: InputFile, head: bytes) -> None:
+    """Raise DamagedFileError if a file begins with the byte order mark of UTF-16 or UTF-32."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        raise damaged(
+            file,
+            f"it begins with {head[:4].hex(' ')}, the byte order mark of UTF-16 or UTF-32, {_CONVERT}",
+        )
+
+
+LOOK: Final = 4096  # bytes
+_SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space of JSON, and a byte order mark
+
+
+def has_lines(head: bytes) -> bool:
+    """Say whether a file that begins with `head` has an object on its first line, as far as that is seen."""
+    line, newline, _ = head.lstrip(_SPACE).partition(b"\n")
+    if not line.startswith(b"{"):
+        return False
+    try:
+        return not newline or isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def plain(start: bytes, path: str) -> bytes:
+    """Decompress as much of the beginning of a file as there is; what is broken is for the reader to report."""
+    codec = compression_of(path)
+    try:
+        if codec == "gzip":
+            return zlib.decompressobj(wbits=31).decompress(start)
+        if codec == "zstd":
+            return pa.CompressedInputStream(pa.BufferReader(start), "zstd").read(LOOK)
+    except (zlib.error, OSError, pa.ArrowException):
+        return b""
+    return start
+
+
+def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
+    """Return a file of the format ``json`` as ``jsonl`` where it holds lines; one that cannot be read as it is."""
+    if file.format != "json":
+        return file
+    try:
+        with opened(file, options) as data:
+            head = _head(ByteStream(data))
+    except TokenlakeError:  # who reads it will say so
+        return file
+    named_so = format_of(file.path) == "jsonl" and not head.startswith(b"[")
+    return replace(file, format="jsonl") if named_so or has_lines(head) else file
+
+
+def _head(stream: ByteStream) -> bytes:
+    """Return the beginning from the first byte that is not white space."""
+    while some := stream.read(LOOK):
+        if found := some.lstrip(_SPACE):
+            return found + stream.read(LOOK)
+    return b""

@@ -1,14 +1,20 @@
-"""Views of Arrow string arrays."""
+"""Views of Arrow string arrays.
+
+Stretches of texts: which bytes of each text a trainer learns from.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from tokenlake.ragged import offsets_of, places
 
 
 def string_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
@@ -18,3 +24,80 @@ def string_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], np
         return np.zeros(len(text) + 1, np.int64), np.empty(0, np.uint8)
     starts = np.frombuffer(memoryview(offsets), np.int64, len(text) + 1, text.offset * 8)
     return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(memoryview(data), np.uint8)
+
+
+Int64 = npt.NDArray[np.int64]
+Stretch = tuple[int, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Stretches of n texts, ragged.
+
+    Attributes:
+        offsets: int64[n + 1] from 0; text i has stretches ``offsets[i]:offsets[i + 1]``.
+        start, stop: int64[k], UTF-8 bytes from the beginning of the stretch's own text; ascending, disjoint, none
+            empty.
+    """
+
+    offsets: Int64
+    start: Int64
+    stop: Int64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Stretch]]) -> Self:
+        """Return the stretches of texts, a list of (start, stop) for each."""
+        flat = np.array(list(chain.from_iterable(rows)), np.int64).reshape(-1, 2)
+        return cls(offsets_of([len(row) for row in rows]), flat[:, 0].copy(), flat[:, 1].copy())
+
+    @classmethod
+    def whole(cls, sizes: Int64) -> Self:
+        """Return one stretch over each text of `sizes` bytes (int64[n]); none over an empty text."""
+        full = sizes > 0
+        return cls(offsets_of(full), np.zeros(int(full.sum()), np.int64), sizes[full])
+
+    def slice(self, first: int, last: int) -> Self:
+        """Return the stretches of texts ``first`` to ``last`` (exclusive)."""
+        begin, end = int(self.offsets[first]), int(self.offsets[last])
+        return type(self)(self.offsets[first : last + 1] - begin, self.start[begin:end], self.stop[begin:end])
+
+    def select(self, mask: npt.NDArray[np.bool_]) -> Self:
+        """Return the stretches of the texts where `mask` (bool[n]) is true."""
+        counts = np.diff(self.offsets)
+        inside = np.repeat(mask, counts)
+        return type(self)(offsets_of(counts[mask]), self.start[inside], self.stop[inside])
+
+    def take(self, order: Int64) -> Self:
+        """Return the stretches of the texts `order` (int64[m]), in that order."""
+        counts = np.diff(self.offsets)[order]
+        offsets = offsets_of(counts)
+        inside = places(self.offsets[:-1][order], counts)
+        return type(self)(offsets, self.start[inside], self.stop[inside])
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Return the stretches of all texts of `parts`, in order."""
+        counts = np.concatenate([np.diff(part.offsets) for part in parts])
+        return cls(
+            offsets_of(counts),
+            np.concatenate([part.start for part in parts]),
+            np.concatenate([part.stop for part in parts]),
+        )
+
+
+def byte_stretches(text: str, stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Turn stretches of characters into stretches of UTF-8 bytes, leaving empty ones out."""
+    full = [(start, stop) for start, stop in stretches if start < stop]
+    if text.isascii():
+        return full
+    found: list[Stretch] = []
+    place = size = 0
+    for start, stop in full:
+        begin = size + len(text[place:start].encode())
+        place, size = stop, begin + len(text[start:stop].encode())
+        found.append((begin, size))
+    return found

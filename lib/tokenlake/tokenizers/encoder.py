@@ -3,35 +3,149 @@
 An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster
 colleague who was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects
 known to give trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
-(:mod:`tokenlake.tokenizers.sampling`). One mistake ends the job.
+(:mod:`tokenlake.tokenizers.fast`). One mistake ends the job.
+
+What encoding gives: ids of many texts laid end to end, and how such ragged arrays are put together.
+
+Find special-token strings inside raw text.
+
+`</s>` in a document is somebody's markup, not the end of a sequence: literal by default, an error on request,
+a control id only when asked for; counted always.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.ragged import offsets_of
-from tokenlake.spans import Spans
-from tokenlake.tokenizers.cuts import CutRule, cut_rule
-from tokenlake.tokenizers.encoded import Encoded, LongEncoded, checked, joined, merged
-from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.arrays import Spans, string_buffers
+from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, Sample, Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.located import Located, Locator
-from tokenlake.tokenizers.reference import Reference
-from tokenlake.tokenizers.sampling import WINDOW, Sample, Sampler
-from tokenlake.tokenizers.special import SpecialScan
-from tokenlake.tokenizers.unicode_guard import UnicodeGuard
+from tokenlake.tokenizers.offsets import Located, Locator
+from tokenlake.tokenizers.reference import CutRule, Reference, cut_rule
+from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """The ids of a batch of texts.
+
+    Attributes:
+        offsets: int64[n + 1] from 0; row i has ids[offsets[i]:offsets[i + 1]].
+        ids: int32[total], contiguous; never holds BOS or EOS that were not in the text.
+        special_docs: int64[k], ascending: the rows whose text holds a special token's string.
+        special_counts: int64[k]: how many each of them holds.
+        sampled: documents compared between the engines.
+        guarded: documents given to the reference because of their characters.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int32]
+    special_docs: npt.NDArray[np.int64]
+    special_counts: npt.NDArray[np.int64]
+    sampled: int = 0
+    guarded: int = 0
+
+    @property
+    def special_tokens(self) -> int:
+        """Occurrences of special tokens' strings in all texts."""
+        return int(self.special_counts.sum())
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongEncoded:
+    """The ids of one long document.
+
+    Attributes:
+        special_tokens: occurrences of special tokens' strings in the text.
+        pieces: int32 arrays whose concatenation is the document's ids; drawn once.
+    """
+
+    special_tokens: int
+    pieces: Iterator[npt.NDArray[np.int32]]
+
+
+def checked(text: pa.LargeStringArray, name: str) -> bool:
+    """Return whether all text is ASCII; raise unless it is valid large_string without nulls."""
+    if text.type != pa.large_string() or text.null_count:
+        raise TokenizerError(
+            f"tokenizer {name!r}: got {text.type} with {text.null_count} nulls, "
+            "expected large_string without nulls"
+        )
+    offsets, data = string_buffers(text)
+    if offsets[0] < 0 or offsets[-1] > data.size or np.any(offsets[1:] < offsets[:-1]):
+        raise TokenizerError(
+            f"tokenizer {name!r}: the text's offsets are broken; expected them to ascend inside the data"
+        )
+    if is_ascii(text):
+        return True
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise TokenizerError(f"tokenizer {name!r}: the text is not valid UTF-8: {error}") from error
+    return False
+
+
+def joined(rows: Sequence[npt.NDArray[np.int32]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return offsets, np.concatenate(rows) if rows else np.empty(0, np.int32)
+
+
+def merged(
+    offsets: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int32],
+    at: npt.NDArray[np.int64],
+    rows: Sequence[npt.NDArray[np.int32]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Put `rows` into a ragged array so that they end up at the positions `at` (ascending)."""
+    before = at - np.arange(len(at))  # how many of the other rows come before each of them
+    lengths = np.insert(np.diff(offsets), before, [len(row) for row in rows])
+    cuts = np.split(ids, offsets[before])
+    pieces = [piece for pair in zip(cuts, [*rows, np.empty(0, np.int32)], strict=True) for piece in pair]
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), np.concatenate(pieces)
+
+
+@final
+class SpecialScan:
+    """Counts the occurrences of special tokens' strings, 20 GB/s of text per core.
+
+    Args:
+        tokens: the strings; overlapping ones count once, the longer first.
+    """
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        longest_first = sorted({token for token in tokens if token}, key=lambda token: (-len(token), token))
+        self._pattern = "|".join(map(re.escape, longest_first))
+
+    def count(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the rows that hold special tokens (int64[k], ascending) and how many each (int64[k])."""
+        if not self._pattern or not len(text):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        counts = np.asarray(pc.count_substring_regex(text, self._pattern), np.int64)
+        rows = np.flatnonzero(counts)
+        return rows, counts[rows]
+
 
 #: Bytes of a long document that are encoded at a time; the reference needs 120 times as much memory.
 PIECE_BYTES: Final = 4 << 20

@@ -4,23 +4,28 @@ gigatoken takes many documents at once only as an awkward array, and returns one
 buffers, so nothing is copied on the way in, and out comes one flat uint32 array with row offsets.
 
 Invalid UTF-8 crashes the process inside its SentencePiece backend: the caller validates.
+
+Compare the engines on a small sample while a build runs.
+
+Samples are bounded: of a long document a window of :data:`WINDOW` bytes somewhere in it, encoded by both
+engines, because the reference is 30 times slower and whole long documents would make 0.1% cost 5%.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, final
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.errors import MissingExtraError
+from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import deliberate
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 @final
@@ -74,3 +79,112 @@ def _without_specials(files: TokenizerFiles) -> bytes:
     """Return tokenizer.json without its special=true added tokens."""
     kept = [token for token in files.added_tokens if not token.get("special")]
     return json.dumps({**files.spec, "added_tokens": kept}, ensure_ascii=False).encode()
+
+
+WINDOW: Final = 4096
+_MOST_DRAWS: Final = 1000  # in one batch
+_LEAST_COST: Final = 32  # bytes that any sample costs, however short
+_SHOWN_TEXT: Final = 200
+_SHOWN_IDS: Final = 20
+_PARTS: Final = ("id", "the first byte of id", "the end of id")
+
+_Ints = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Sample = (
+    tuple[npt.NDArray[np.int32]] | tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+)
+"""The ids of a text, and where each begins and ends (bytes) where that is wanted."""
+
+
+@final
+class Sampler:
+    """Draws documents until their windows make up the share `rate` of the bytes seen, one at least.
+
+    Which ones is pseudo-random but the same in every run. It has no influence on the ids.
+    """
+
+    def __init__(self, rate: float) -> None:
+        if not 0 <= rate <= 1:
+            raise ConfigError(f"sample_rate is {rate}, expected a share from 0 to 1")
+        self._rate = rate
+        self._random = random.Random(20)
+        self._budget = float(WINDOW) if rate else 0.0
+
+    def check(
+        self,
+        text: pa.LargeStringArray,
+        skip: npt.NDArray[np.int64],
+        made: Callable[[int], Sample],
+        again: Callable[[list[str]], Sequence[Sample]],
+        expected: Callable[[list[str]], Sequence[Sample]],
+    ) -> int:
+        """Compare a sample of a batch and return its size.
+
+        Args:
+            text: the batch.
+            skip: rows (ascending) that are not the fast engine's.
+            made: what the fast engine made of a row.
+            again: what it makes of texts, for windows of long documents.
+            expected: what the reference makes of texts.
+
+        Raises:
+            EngineMismatchError: with the text, the expected and the actual ids.
+        """
+        rows = self._draw(text, skip)
+        windows = {row: _window(text[row].as_buffer(), self._random) for row in rows}
+        cut = [row for row, (_, whole) in windows.items() if not whole]
+        of_cut = dict(zip(cut, again([windows[row][0] for row in cut]), strict=True))
+        wanted = expected([window for window, _ in windows.values()])
+        for (row, (window, whole)), want in zip(windows.items(), wanted, strict=True):
+            require_equal(window, want, made(row) if whole else of_cut[row])
+        return len(rows)
+
+    def _draw(self, text: pa.LargeStringArray, skip: npt.NDArray[np.int64]) -> list[int]:
+        if not self._rate or not len(text):
+            return []
+        starts, _ = string_buffers(text)
+        total = float(starts[-1] - starts[0])
+        self._budget += self._rate * total
+        skipped = set(skip.tolist())
+        # Twice the draws that documents of the usual size would take.
+        usual = max(_LEAST_COST, min(WINDOW, total / len(text)))
+        draws = min(len(text), _MOST_DRAWS, max(0, int(2 * self._budget / usual)) + 8)
+        rows: list[int] = []
+        for row in self._random.sample(range(len(text)), draws):
+            if self._budget <= 0:
+                break
+            if row not in skipped:
+                rows.append(row)
+                self._budget -= max(_LEAST_COST, min(WINDOW, int(starts[row + 1] - starts[row])))
+        return rows
+
+
+def require_equal(text: str, expected: Sample, got: Sample) -> None:
+    """Raise EngineMismatchError unless the ids, and the places where there are some, are equal."""
+    for what, want, have in zip(_PARTS, expected, got, strict=False):
+        if not np.array_equal(want, have):
+            raise _mismatch(text, what, want, have)
+
+
+def _mismatch(text: str, what: str, expected: _Ints, got: _Ints) -> EngineMismatchError:
+    same = min(len(expected), len(got))
+    differ = np.flatnonzero(expected[:same] != got[:same])
+    first = int(differ[0]) if differ.size else same
+    shown = slice(max(0, first - 2), first + _SHOWN_IDS)
+    return EngineMismatchError(
+        f"engine 'gigatoken' differs from the reference 'tokenizers' from {what} {first} on: expected "
+        f"{expected[shown].tolist()}, got {got[shown].tolist()}, in the text {text[:_SHOWN_TEXT]!r}; "
+        "this build must use engine: tokenizers",
+        engine="gigatoken",
+        text=text[:WINDOW],
+        first_difference=first,
+        expected=expected[shown].tolist(),
+        got=got[shown].tolist(),
+    )
+
+
+def _window(buffer: pa.Buffer, rng: random.Random) -> tuple[str, bool]:
+    """Return a window of a UTF-8 text, cut between characters, and whether it is the whole text."""
+    if buffer.size <= WINDOW:
+        return buffer.to_pybytes().decode(), True
+    start = rng.randrange(buffer.size - WINDOW)
+    return buffer.slice(start, WINDOW).to_pybytes().decode(errors="ignore"), False

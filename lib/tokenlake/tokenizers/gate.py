@@ -17,12 +17,11 @@ import pyarrow as pa
 from tokenlake.errors import ConfigError, MissingExtraError, TokenizerError
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
-from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.located import Locator
-from tokenlake.tokenizers.probe import adversarial_texts
+from tokenlake.tokenizers.fingerprint import adversarial_texts
+from tokenlake.tokenizers.offsets import Locator
 from tokenlake.tokenizers.reference import Reference
-from tokenlake.tokenizers.sampling import WINDOW, require_equal
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard
 
 REQUESTS: Final = ("auto", "gigatoken", "tokenizers")

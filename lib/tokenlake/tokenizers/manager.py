@@ -1,4 +1,7 @@
-"""Texts to ids from Python: the encoder of builds, with truncation, special tokens, padding and attention masks."""
+"""Texts to ids from Python: the encoder of builds, with truncation, special tokens, padding and attention masks.
+
+Rows of ids filled up to one width, as `transformers` pads a batch.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,39 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.config.tokenizer import DEFAULT_MAX_LENGTH, TokenizerConfig
+from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.fingerprint import canonical_json
-from tokenlake.ragged import Ragged
+from tokenlake.ragged import Ragged, cells
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles, load_tokenizer
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
-from tokenlake.tokenizers.load import load_tokenizer
-from tokenlake.tokenizers.padding import padded
+
+PaddingInt32 = npt.NDArray[np.int32]
+Rows = PaddingInt32 | list[PaddingInt32]
+
+
+def padded(ragged: Ragged, pad_id: int, width: int | None = None, *, left: bool = False) -> tuple[Rows, Rows]:
+    """Fill up rows to the longest of them, or to `width`.
+
+    Returns:
+        The rows, and 1 where they hold ids: int32[n, w] twice; lists of int32 arrays if a row is longer than `width`.
+    """
+    lengths = ragged.lengths
+    longest = int(lengths.max(initial=0))
+    if width is not None and longest > width:
+        rows = [
+            padded(Ragged(row, np.array([0, len(row)])), pad_id, max(width, len(row)), left=left)
+            for row in ragged.rows()
+        ]
+        return [ids[0] for ids, _ in rows], [mask[0] for _, mask in rows]
+    width = longest if width is None else width
+    here = cells(lengths, width, left=left)
+    ids = np.full(here.shape, pad_id, np.int32)
+    ids[here] = ragged.ids
+    return ids, here.astype(np.int32)
+
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -15,16 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tokenlake.config.near import did_you_mean
+from tokenlake.config.suggestion import did_you_mean
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Format, belongs, compression_of, format_for
-from tokenlake.sources.hub.api import HubFile, HubId, HubRepo, parse_id, parse_url
-from tokenlake.sources.hub.globs import matches
-from tokenlake.sources.hub.http import HubClient
+from tokenlake.sources.hub.layout import matches
+from tokenlake.sources.hub.repo import HubClient, HubFile, HubId, HubRepo, parse_id, parse_url
 from tokenlake.sources.hub.selection import HubSelection, list_repo, listed, select
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.sniff import LOOK, has_lines, plain
+from tokenlake.sources.stream import LOOK, has_lines, plain
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource, SourceType

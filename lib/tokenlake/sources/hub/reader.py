@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final, final
 
 from tokenlake.errors import SourceError
-from tokenlake.sources.hub.api import parse_url, refusal, resolve_path
-from tokenlake.sources.hub.http import Answer, HubClient, Refused
-from tokenlake.sources.inputbytes import InputBytes, InputReader
-from tokenlake.sources.inputs import InputFile, changed
+from tokenlake.sources.hub.repo import Answer, HubClient, Refused, parse_url, refusal, resolve_path
+from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, changed
 
 _RETRIES: Final = 7  # about a minute in all
 _LEAST: Final = 256 << 10  # bytes of a request; small ones cost as much time

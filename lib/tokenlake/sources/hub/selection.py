@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from tokenlake.config.near import did_you_mean
+from tokenlake.config.suggestion import did_you_mean
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources.hub.api import CONVERTED, HubFile, HubId, HubRepo
-from tokenlake.sources.hub.files import PARTIAL, Layout, converted_layout, foreign, layout_of, loader_script
-from tokenlake.sources.hub.http import HubClient
+from tokenlake.sources.hub.layout import PARTIAL, Layout, converted_layout, foreign, layout_of, loader_script
+from tokenlake.sources.hub.repo import CONVERTED, HubClient, HubFile, HubId, HubRepo
 
 _CARD: Final = "README.md"
 

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Final, final
 from tokenlake.errors import SourceError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Compression, Format, compression_of, format_for
-from tokenlake.sources.inputbytes import state
-from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.local.hashcache import HashCache
-from tokenlake.sources.local.hashing import FoundFile, Hasher, hash_files
+from tokenlake.sources.inputs import InputFile, Meter, OnProgress, state
+from tokenlake.sources.local.hash_cache import FoundFile, HashCache, Hasher, hash_files
 from tokenlake.sources.local.patterns import expand
-from tokenlake.sources.meter import Meter, OnProgress
-from tokenlake.sources.sniff import as_it_begins
-from tokenlake.storage.remote.allowed import INPUTS, entries_of
+from tokenlake.sources.stream import as_it_begins
+from tokenlake.store.remote.url import INPUTS, entries_of
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource, SourceType

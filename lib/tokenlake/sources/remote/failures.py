@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tokenlake.errors import SourceError, SourceNotFoundError
-from tokenlake.storage.remote.failures import Failures
+from tokenlake.store.remote.retry import Failures
 
 OF_INPUTS: Final = Failures(
     option="data_files",

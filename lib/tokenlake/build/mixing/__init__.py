@@ -1,1 +1,0 @@
-"""Builds from versions that are there: tokens packed again, and several datasets mixed into one."""

@@ -1,0 +1,445 @@
+"""Which tokenizer, and how it treats one document.
+
+How raw files are read: units of work, bad records, splits.
+
+How text becomes tokens.
+
+The cache of the row-wise API. A build needs none: its store says what is done already.
+
+How several sources become one stream: weights, constant or along a schedule.
+
+How documents become rows of one length.
+
+How a trainer reads: batches and prefetching. Nothing here changes what a build writes.
+
+Where results go: the store of a build, or the flat directory of the row-wise API.
+
+Running on a Ray cluster.
+
+How a run reports about itself. Nothing here changes a result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self, cast
+
+from annotated_types import Ge
+from pydantic import AfterValidator, Strict, WrapValidator, model_validator
+
+from tokenlake.config.secret import Options, Secret
+from tokenlake.config.section import Section, problem, shown
+from tokenlake.config.sizes import MIB
+from tokenlake.config.values import (
+    Count,
+    Fraction,
+    Length,
+    Path,
+    Positive,
+    Seed,
+    Size,
+    Splits,
+    Step,
+    Switch,
+    Text,
+    TokenId,
+    Weights,
+    as_text,
+)
+
+SpecialTokensInText = Literal["literal", "encode", "fail"]
+"""What the text of a special token inside a document becomes: plain text, the token, or a bad record."""
+
+LongDocuments = Literal["keep", "truncate", "split", "drop"]
+"""What becomes of a document of more than `max_length` tokens."""
+
+TruncationStrategy = Literal["simple", "word", "sentence", "smart"]
+"""Where a document is cut: at a token, or between words or sentences; smart: the nicest that keeps 80% of the room."""
+
+TruncationSide = Literal["right", "left"]
+"""The side of a document that is cut away."""
+
+DEFAULT_MAX_LENGTH: Final = 2048
+
+
+class TokenizerConfig(Section):
+    """A tokenizer and its options. A plain text in the place of this section is its `name_or_path`."""
+
+    name_or_path: Path
+    """Hub id, directory, or tokenizer.json file."""
+
+    max_length: Length | None = None
+    """Most tokens of a document, special ones too, unless long ones are kept; null: `tokenize.max_length`."""
+
+    truncation: Switch | None = None
+    """Cut documents to `max_length` (accounted); null: no when packing follows, else yes."""
+
+    padding: Literal[False, "max_length", "longest", "do_not_pad"] = False
+    """Pad unpacked rows to `max_length`, or to the longest of their row group; packed rows are always full."""
+
+    padding_side: Literal["left", "right"] | None = None
+    """Where `padding` puts it; null: as tokenizer_config.json says, else right."""
+
+    add_special_tokens: Switch = True
+    """Put the tokenizer's own BOS/EOS around every document."""
+
+    return_attention_mask: Switch = True
+    """Store `attention_mask` (1 document, 0 padding) in unpacked rows, where this is written out or rows are padded."""
+
+    trust_remote_code: Switch = False
+    """Allow code of the tokenizer's repository to run; a build reads tokenizer.json and never runs any."""
+
+
+def _tokenizer(value: object, _handler: object) -> str | TokenizerConfig:
+    if isinstance(value, TokenizerConfig):
+        return value
+    if isinstance(value, Mapping):
+        return TokenizerConfig.model_validate(dict(cast("Mapping[str, Any]", value)))
+    text = as_text(value)
+    if isinstance(text, str) and text and "\x00" not in text:
+        return text
+    raise problem(f"got {shown(value)}, must be a Hub id, a path, or a mapping with `name_or_path`")
+
+
+TokenizerChoice = Annotated[str | TokenizerConfig, WrapValidator(_tokenizer)]
+"""A Hub id or path, or a whole :class:`TokenizerConfig`."""
+
+
+BadRecordPolicy = Literal["fail", "quarantine"]
+
+
+class SourceStageConfig(Section):
+    """Section `source`. A dataset can override `on_bad_record`, `max_bad_fraction` and `splits`."""
+
+    unit_size: Size = 128 * MIB
+    """Input bytes of one unit of work, the grain of resuming and of reuse."""
+
+    max_record_bytes: Size = 256 * MIB
+    """A longer record is a bad record."""
+
+    max_expansion: Positive = 1000.0
+    """A compressed file that unfolds to more than 256 MiB and to more than so many times its own bytes is damaged."""
+
+    on_bad_record: BadRecordPolicy = "fail"
+    """fail: the first bad record ends the build. quarantine: set it aside and count it."""
+
+    max_bad_fraction: Fraction = 0.001
+    """With quarantine, the share of bad records above which the build fails after all."""
+
+    splits: Splits = {"train": 1.0}  # noqa: RUF012 (pydantic copies defaults)
+    """Split name to fraction of the documents, by a hash of its identity; stable when data is added."""
+
+    hash_threads: Count = 2
+    """Threads that hash the input files; changes nothing in the result."""
+
+
+class TokenizeStageConfig(Section):
+    """Section `tokenize`."""
+
+    default_tokenizer: TokenizerChoice | None = None
+    """Tokenizer of the datasets that name none; before the pipeline's `default_tokenizer`."""
+
+    max_length: Length = DEFAULT_MAX_LENGTH
+    """Most tokens of a document, unless long ones are kept; a tokenizer's own `max_length` goes first."""
+
+    batch_size: Count = 1000
+    """Documents per call in the row-wise API; a build works on blocks of bytes and refuses another value."""
+
+    num_workers: Count = 4
+    """Threads of the row-wise API that tokenize ahead, 1 for none; a build refuses another value: its workers are an
+    option of the run."""
+
+    cache_tokenized: Switch | None = None
+    """Keep the tokens of each source as a dataset of its own; null: only when mixing."""
+
+    remove_columns: tuple[Text, ...] | None = None
+    """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
+
+    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    """auto: the fast engine where it is proven exact, else the reference. Never changes the ids."""
+
+    special_tokens_in_text: SpecialTokensInText = "literal"
+    """A special token's text in a document: literal (plain text; in conversations fail), encode (the token), fail (a
+    bad record)."""
+
+    long_documents: LongDocuments | None = None
+    """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""
+
+    truncation_strategy: TruncationStrategy | None = None
+    """Where to truncate: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
+
+    truncation_side: TruncationSide | None = None
+    """The side that truncation cuts away: right (the end of a document) or left (its beginning); null: right."""
+
+
+class CacheStageConfig(Section):
+    """Section `cache`; not used by a build, which resumes and reuses from its store."""
+
+    enabled: Switch = True
+    """Cache the results of the row-wise API; a build refuses another value."""
+
+    cache_type: Literal["memory", "disk", "hierarchical"] = "hierarchical"
+    """Where: in memory, on disk, or both; a build refuses another value."""
+
+    cache_dir: Path | None = None
+    """Directory of the disk cache; null: the user's cache directory; a build refuses another value."""
+
+    memory_cache_size: Count = 100
+    """Most entries kept in memory; a build refuses another value."""
+
+    disk_cache_expiry: Count = 86400
+    """Seconds after which an entry on disk is stale; a build refuses another value."""
+
+    compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
+    """Compression of entries on disk; a build refuses another value."""
+
+    hash_fn: Literal["content", "path", "combined"] = "combined"
+    """What an entry's key is made of; a build refuses another value."""
+
+
+class WeightSchedulePoint(Section):
+    """Weights that hold from a step on, or that the steps before it move towards."""
+
+    step: Step
+    """Step at which exactly these weights hold."""
+
+    weights: Weights
+    """Dataset name to weight; they sum to 1."""
+
+
+def _schedule(points: tuple[WeightSchedulePoint, ...]) -> tuple[WeightSchedulePoint, ...]:
+    if not points:
+        raise problem("got an empty list, must hold at least one point")
+    for before, after in itertools.pairwise(points):
+        if after.step <= before.step:
+            raise problem(
+                f"got step {after.step} after step {before.step}, steps must grow from point to point"
+            )
+        if set(after.weights) != set(before.weights):
+            raise problem(
+                f"step {before.step} weighs {sorted(before.weights)}, "
+                f"step {after.step} weighs {sorted(after.weights)}: all points must weigh the same datasets"
+            )
+    return points
+
+
+class MixStageConfig(Section):
+    """Section `mix`."""
+
+    weights: Weights | None = None
+    """Dataset name to weight; they sum to 1. null: equal weights."""
+
+    weight_schedule: Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None = None
+    """Weights that change along the way; where given, it goes before `weights`."""
+
+    weights_by: Literal["rows", "tokens"] = "rows"
+    """What weights are shares of: rows, or tokens (by the mean tokens of a row of each source)."""
+
+    weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
+    """How weights move between two points of the schedule."""
+
+    step_rows: Count | None = None
+    """Rows of the mixture to a step of the schedule; null: `batch_size`, or where a pipeline loads what it mixes
+    `load.batch_size`, so that a step is a training step."""
+
+    block_size: Count = 1000
+    """Rows of a lane that are dealt together. The order of sources is shuffled inside as many, but never beyond a
+    batch, at whose end the weights hold."""
+
+    stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
+    """When a source ends: start it again, stop, or go on with the others."""
+
+    seed: Seed | None = None
+    """Seed of the order; null: the pipeline's seed."""
+
+    lanes: Count | None = None
+    """Lanes of the order, part of its identity; null: as many as the sources have work for, at most 64."""
+
+    batch_size: Count = 256
+    """Rows of a global batch, for which a stored mixture is laid out."""
+
+    order: Literal[2, 3] = 3
+    """Version of the order; 2 makes again, and goes on with, what releases before it wrote."""
+
+    unit_rows: Count | None = None
+    """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""
+
+    total_tokens: Count | None = None
+    """Stop after this many tokens; where rows are documents, after the rows that are expected to hold so many."""
+
+    total_rows: Count | None = None
+    """Stop after this many rows."""
+
+    epochs: Positive | None = None
+    """Stop after so many rows as all sources have together, times this."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        ends = {"total_tokens": self.total_tokens, "total_rows": self.total_rows, "epochs": self.epochs}
+        given = [name for name, value in ends.items() if value is not None]
+        if len(given) > 1:
+            raise problem(f"got {' and '.join(given)}, must be at most one of {', '.join(ends)}")
+        if self.lanes is not None and self.batch_size % self.lanes:
+            raise problem(
+                f"got batch_size {self.batch_size} and lanes {self.lanes}, batch_size must be a multiple of lanes"
+            )
+        return self
+
+
+class PackStageConfig(Section):
+    """Section `pack`."""
+
+    enabled: Switch = False
+    """Pack documents into rows of `seq_length` tokens; off: one row per document."""
+
+    seq_length: Length = 2048
+    """Tokens of a row."""
+
+    eos_token_id: TokenId | None = None
+    """Token after each document; null: the tokenizer's EOS."""
+
+    pad_token_id: TokenId | None = None
+    """Token in unfilled slots; null: the tokenizer's padding, else EOS."""
+
+    strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "greedy"
+    """greedy: in order, a document goes on in the next row; no padding. pool: each document goes to the open row that
+    it fills best, and is cut where it fits none. first_fit and best_fit never cut a document that fits a row; a longer
+    one is whole rows and a rest, and best_fit may cut a rest once more to fill gaps. No strategy loses a token."""
+
+    num_packers: Count = 4
+    """Open rows of the strategy `pool`."""
+
+    max_segments: Count | None = None
+    """At most so many pieces of documents in a row, which is padded then; null: any number."""
+
+    include_segment_ids: Switch = True
+    """Have readers yield `segment_ids` (1, 2, 3, ... per document of a row, 0 for padding)."""
+
+    shuffle_packed: Switch | None = None
+    """Shuffle whole rows inside each window, by the pipeline's seed (null: 0). null: yes where the strategy reorders
+    documents anyway, no for `greedy`, whose rows come in the order of the input."""
+
+    shuffle_buffer_factor: Count = 10
+    """In the row-wise API `shuffle_packed` acts on `shuffle_buffer_factor * num_packers` rows at a time; not used by a
+    build, which shuffles whole windows."""
+
+    window_tokens: Count = 2**24
+    """Tokens inside which documents, and rows where they are shuffled, may be reordered; part of the result's identity.
+    Where a unit writes several files at a time (`save.num_shards`), they share it."""
+
+    store_segment_ids: Switch = False
+    """Write `segment_ids` as a column too; readers derive them anyway, and the column costs 20% more CPU."""
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether rows are shuffled."""
+        return self.strategy != "greedy" if self.shuffle_packed is None else self.shuffle_packed
+
+    @model_validator(mode="after")
+    def _window_holds_a_row(self) -> Self:
+        if self.window_tokens < self.seq_length:
+            raise problem(
+                f"window_tokens ({self.window_tokens}) is below seq_length ({self.seq_length}): "
+                "a window must hold at least one row"
+            )
+        return self
+
+
+class LoadStageConfig(Section):
+    """Section `load`; it configures the reading side and is not used by a build."""
+
+    batch_size: Count = 8
+    """Rows of a batch; not used by a build."""
+
+    prefetch_enabled: Switch = True
+    """Prepare batches ahead; not used by a build."""
+
+    prefetch_workers: Count = 2
+    """Threads that prepare batches; not used by a build."""
+
+    prefetch_buffer_size: Count = 4
+    """Batches kept ready; not used by a build."""
+
+    shuffle_buffer_size: Count | None = None
+    """Rows of a shuffle buffer; null: no shuffle; not used by a build."""
+
+    drop_last: Switch = True
+    """Leave out a last batch that is not full; not used by a build."""
+
+    prefetch_to_device: Switch = False
+    """Move prefetched batches to the devices; not used by a build."""
+
+
+class SaveStageConfig(Section):
+    """Section `save`."""
+
+    hidden_values = frozenset({"hub_token", "storage_options"})
+
+    enabled: Switch = False
+    """Have the row-wise API write files; not used by a build, which always writes its store."""
+
+    output_dir: Path | None = None
+    """Store of a build, a path or s3:// or gs://; null: $TOKENLAKE_STORE, else ./artifacts (row-wise API: ./output)."""
+
+    storage_options: Options | None = None
+    """Options of the store's file system; credentials as {env: NAME}; null: $TOKENLAKE_STORE_OPTIONS."""
+
+    format: Literal["parquet", "arrow", "jsonl"] = "parquet"
+    """Format of the files."""
+
+    num_shards: Count | None = None
+    """Exactly this many files for each split, whatever `max_shard_size` says; null: as many as that makes."""
+
+    compression: Literal["none", "gzip", "lz4", "zstd"] | None = None
+    """Compression of the files; null: zstd in Parquet, else none."""
+
+    max_shard_size: Size = 500 * MIB
+    """A file ends at the first row group past this size; with `num_shards` no file is ended by its size."""
+
+    overwrite: Switch = False
+    """Let the row-wise API replace what is in `output_dir`; a build never overwrites, it adds a version."""
+
+    push_to_hub: Switch = False
+    """Upload the result to the Hugging Face Hub."""
+
+    hub_repo_id: Text | None = None
+    """Repository on the Hub, org/name; acts with `push_to_hub`."""
+
+    hub_private: Switch = True
+    """Create the repository as a private one; acts with `push_to_hub`."""
+
+    hub_token: Secret | None = None
+    """Token for the Hub; acts with `push_to_hub`. In files {env: NAME} or {block: NAME}, never the token."""
+
+
+class RayConfig(Section):
+    """Section `ray`."""
+
+    enabled: Switch = False
+    """Run the units of a build on Ray."""
+
+    num_workers: Count = 4
+    """Workers on the cluster; acts with `enabled`."""
+
+    resources_per_worker: dict[Text, Annotated[float, Strict(), Ge(0.0)]] | None = None
+    """What each worker reserves, such as {CPU: 2}; acts with `enabled`."""
+
+
+class ObservabilityConfig(Section):
+    """Section `observability`; a build refuses all but the defaults until they act."""
+
+    progress_enabled: Switch = True
+    """Show progress; a build refuses another value: its caller chooses how to report."""
+
+    progress_type: Literal["rich", "tqdm", "json", "none"] = "rich"
+    """Form of the progress; a build refuses another value."""
+
+    metrics_enabled: Switch = True
+    """Collect throughput figures; a build refuses another value."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severe message that is logged; a build refuses another value."""
+
+    log_interval: Count = 100
+    """Rows or batches between two progress messages of the row-wise API; a build refuses another value."""

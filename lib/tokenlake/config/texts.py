@@ -1,0 +1,253 @@
+"""How conversations become text.
+
+How the columns of a row become a prompt and its answer.
+
+How rows of preferences become what a preference trainer reads.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema, model_validator
+
+from tokenlake.config.section import Section, problem, shown
+from tokenlake.config.suggestion import did_you_mean
+from tokenlake.config.values import Switch, Text
+from tokenlake.preference_columns import Method, Trainer, columns_for
+
+if TYPE_CHECKING:
+    from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.pipeline import PipelineConfig
+
+
+def _plain(value: Any) -> Any:
+    """Return plain data; a date, which YAML makes of 2025-01-31, is its text."""
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in cast("Mapping[str, Any]", value).items()}
+    raise problem(f"got {shown(value)}, must be plain data: texts, numbers, lists, objects")
+
+
+def _variables(value: dict[str, Any]) -> dict[str, Any]:
+    if taken := sorted({"messages", "tools", "documents", "add_generation_prompt"} & value.keys()):
+        raise problem(
+            f"{taken[0]!r} is not a variable to set here: it comes from the rows or has its own option"
+        )
+    return value
+
+
+Variables = Annotated[
+    dict[Text, Any], BeforeValidator(_plain), AfterValidator(_variables), WithJsonSchema({"type": "object"})
+]
+
+
+class ChatConfig(Section):
+    """Section `chat` of a dataset: its rows hold conversations, which a chat template renders."""
+
+    template: Text | None = None
+    """Jinja template, the path of a file with one, or the name of one of the tokenizer's; null: the tokenizer's own."""
+
+    messages_field: Text | None = None
+    """Field of the messages; null: `content_field` where that is set, else messages, conversations or conversation."""
+
+    tools_field: Text | None = "tools"
+    """Field of the tools that a conversation may call, where rows have it."""
+
+    role_mapping: dict[Text, Text] | None = None
+    """Names of roles to rename, {theirs: user, assistant, system or tool}; beside the usual ones."""
+
+    loss: Literal["assistant", "all"] = "assistant"
+    """What a trainer learns from: the assistant's turns, or everything."""
+
+    template_kwargs: Variables | None = None
+    """Further variables of the template; strftime_now is the date that the function of this name says."""
+
+    add_generation_prompt: Switch = False
+    """End with what begins the assistant's next turn."""
+
+
+class PromptConfig(Section):
+    """Section `prompt` of a dataset: a template puts columns into a text, of which the label is learned.
+
+    Text goes in as it is; numbers and booleans as JSON writes them; a row whose value is null, missing or anything else
+    is a bad record.
+    """
+
+    format_type: Literal["custom", "chat", "completion"] = "custom"
+    """custom: `template`. chat: input and label are turns of the chat template. completion: input, label."""
+
+    template: Text | None = None
+    """Text with {column} or {{ column }} where values go; needed by custom. One newline at its end is dropped."""
+
+    input_columns: tuple[Text, ...] = ()
+    """Columns that make the prompt; for custom, none given: all that the template uses beside the label."""
+
+    label_column: Text | None = None
+    """Column of the answer, which is what is learned; null: everything is."""
+
+    optional_columns: tuple[Text, ...] = ()
+    """Input columns that may be null or missing; their place then stays empty."""
+
+    separator: str = "\n"
+    """For chat and completion: between the input columns that are not empty; for completion before the label too."""
+
+    mask_input: Switch = True
+    """Learn from the answer alone (and its EOS), not from the prompt; false: from both, but never from examples."""
+
+    add_bos: Switch = True
+    """Begin with what the tokenizer itself puts before a text (BOS), if it does."""
+
+    add_eos: Switch = True
+    """End with EOS, packed or not, where the template does not spell it; for chat, the chat template ends the answer
+    and packing the document."""
+
+    system_message: Text | None = None
+    """What stands before the prompt; a turn of its own in chat."""
+
+    examples: tuple[dict[Text, Any], ...] = ()
+    """Worked examples (few-shot): rows put through the same template before each prompt; never learned."""
+
+    example_separator: str = "\n\n"
+    """Between system message, examples and prompt; not for chat, where they are turns."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        for fault in (self._of_format(), self._of_columns(), self._of_examples()):
+            if fault:
+                raise problem(fault)
+        return self
+
+    def _of_format(self) -> str | None:
+        if self.format_type == "custom":
+            return None if self.template else "format_type: 'custom' needs a template, which is missing"
+        if self.template:
+            return f"template: is for format_type 'custom', but format_type is {self.format_type!r}"
+        if not self.input_columns or not self.label_column:
+            lacking = "label_column" if self.input_columns else "input_columns"
+            return f"{lacking}: missing, format_type {self.format_type!r} needs it"
+        return None
+
+    def _of_columns(self) -> str | None:
+        if self.label_column in self.input_columns:
+            return f"label_column: {self.label_column!r} is one of input_columns; the answer would stand in the prompt"
+        if len(set(self.input_columns)) < len(self.input_columns):
+            return "input_columns: a column is named twice"
+        if self.label_column in self.optional_columns:
+            return f"optional_columns: {self.label_column!r} is the label_column, without which nothing is learned"
+        for name in self.optional_columns:
+            if self.input_columns and name not in self.input_columns:
+                near = did_you_mean(name, self.input_columns)
+                return f"optional_columns: {name!r} is not one of input_columns{near}"
+        return None
+
+    def _of_examples(self) -> str | None:
+        columns = [*self.input_columns, *([self.label_column] if self.label_column else [])]
+        for index, row in enumerate(self.examples):
+            for name in columns:
+                if (
+                    name not in row
+                    and name not in self.optional_columns
+                    and name.partition(".")[0] not in row
+                ):
+                    has = ", ".join(map(repr, row)) or "none"
+                    return f"examples.{index}: has no column {name!r}; it has {has}{did_you_mean(name, row)}"
+        return None
+
+
+class PreferenceConfig(Section):
+    """Section `preference` of a dataset: rows hold answers that are better and worse, texts or conversations."""
+
+    method: Method
+    """Which trainer the rows are for: pairs (dpo, orpo, cpo, reward), judged answers (kto, bco), or prompts (grpo)."""
+
+    trainer: Trainer = "easydel"
+    """Whose column names the rows have: those of EasyDeL's trainers or of TRL's."""
+
+    prompt_field: Text = "prompt"
+    """Field of the prompt; where rows lack it, what `chosen` and `rejected` begin with alike."""
+
+    chosen_field: Text = "chosen"
+    """Field of the better answer."""
+
+    rejected_field: Text = "rejected"
+    """Field of the worse answer."""
+
+    completion_field: Text = "completion"
+    """Field of an answer that was judged by itself."""
+
+    label_field: Text = "label"
+    """Field that says whether it was good: true or false."""
+
+    tools_field: Text = "tools"
+    """Field of the tools that a conversation may call, where rows have it."""
+
+
+def preference_problems(config: PipelineConfig) -> list[str]:
+    """Return what contradicts a preference section; nothing where no dataset has one."""
+    asked = {dataset.name: dataset.preference for dataset in config.datasets}
+    if not any(asked.values()):
+        return []
+    problems: list[str] = []
+    if config.pack.enabled:
+        problems.append(
+            "pack.enabled: true, but a dataset has a section `preference`, whose rows are pairs, not one stretch of "
+            "tokens; write pack.enabled: false"
+        )
+    kinds = {name: (each.method, each.trainer) if each else None for name, each in asked.items()}
+    if len(set(kinds.values())) > 1:
+        told = ", ".join(
+            f"{name}: {' for '.join(kind) if kind else 'no preference'}" for name, kind in kinds.items()
+        )
+        problems.append(
+            f"datasets: their rows would have different columns ({told}); all datasets of a build need the same "
+            "preference.method and preference.trainer: make one build of each kind"
+        )
+    for dataset in config.datasets:
+        problems += _in_dataset(config, dataset)
+    return problems
+
+
+def _in_dataset(config: PipelineConfig, dataset: DatasetConfig) -> list[str]:
+    path = f"datasets.{dataset.name}"
+    if dataset.preference is None:
+        return []
+    problems: list[str] = []
+    if (dataset.long_documents or config.tokenize.long_documents) == "split":
+        problems.append(
+            f"{path}.long_documents: split, but a pair cannot be cut into several; write keep, truncate (cuts the "
+            "answers' ends) or drop"
+        )
+    for section, where in ((dataset, path), (config.tokenize, "tokenize")):
+        given = {"truncation_strategy": "simple", "truncation_side": "right"}
+        problems += [
+            f"{where}.{name}: {getattr(section, name)}, but of preferences only the answers' ends are cut: leave it out"
+            for name, usual in given.items()
+            if getattr(section, name) not in (None, usual)
+        ]
+    taken = {column.name for column in columns_for(dataset.preference.method, dataset.preference.trainer)}
+    problems += [
+        f"{path}.additional_fields: {name!r} is a column that these rows have already; rename the field: "
+        f"format_fields: {{{name}: another_name}}, and keep that"
+        for name in dataset.additional_fields or ()
+        if name.lower() in taken
+    ]
+    choice = dataset.tokenizer or config.tokenize.default_tokenizer or config.default_tokenizer
+    if choice is not None and not isinstance(choice, str) and choice.padding in ("max_length", "longest"):
+        problems.append(
+            f"{path}.tokenizer.padding: {choice.padding!r}, but rows of preferences are not padded, their trainers do "
+            "that; write padding: false"
+        )
+    return problems + [
+        f"{path}.{other}: set beside `preference`; its conversations are rendered by the tokenizer's own chat "
+        "template, and its fields are named in `preference`"
+        for other in ("chat", "prompt")
+        if getattr(dataset, other) is not None
+    ]

@@ -1,0 +1,202 @@
+"""The one commit point: everything else is in place, then the manifest appears.
+
+A build's hold on its version: still ours, or swept while we slept; and from a claim to a commit.
+
+What is guaranteed, whatever process dies, sleeps or is slow, and whatever the clocks say: of a build that commits and
+a ``gc`` that sweeps the same version one succeeds and the other changes nothing that counts.
+
+- ``gc`` deletes nothing before the claim says ``swept``, and a swept claim never changes again. A commit first turns
+  the claim from the very bytes that it read into ``committing``. Both are compare-and-swap: where the commit's
+  succeeds, nothing was deleted until then.
+- From ``committing`` on the claim no longer stops anybody, as a process may sleep between its swap and its manifest
+  longer than any grace period. So ``gc`` takes such a claim only after it created a closing note in the place of the
+  manifest (:mod:`tokenlake.store.claims`). The manifest is created there, create-only: the note fails, or the
+  manifest does.
+- Equal builds of one version do the same swap and create the same manifest; the later one finds both done.
+
+So a manifest that is visible names files that no sweep deletes, and a swept number never has a manifest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.etl.project import Project
+from tokenlake.report.card import render_card
+from tokenlake.store.base import Digest, Store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.claims import Claim, is_closing_note
+from tokenlake.store.entries import FileEntry
+from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.verified_read import require_digest
+
+
+def require_held(store: Store, layout: Layout, fingerprint: str) -> tuple[Claim, bytes]:
+    """Return the claim of our version, and its bytes.
+
+    Raises:
+        VersionConflictError: it is gone, another build's, or swept.
+        IntegrityError: it is damaged.
+    """
+    found = Catalog(store).stored_claim(layout.dataset, layout.version)
+    if found is None or found[0].fingerprint != fingerprint or found[0].state == "swept":
+        raise _lost(layout)
+    return found
+
+
+def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
+    """Turn our claim into a commit, and make the version visible; what was done before is done.
+
+    Raises:
+        VersionConflictError: gc swept the version, or another writer committed something else.
+    """
+    claim, seen = require_held(store, layout, manifest.fingerprint)
+    try:
+        store.swap(layout.claim, claim.turned("committing").to_bytes(), seen)
+    except VersionConflictError:
+        # An equal build's swap says "equal" and comes not here.
+        require_held(store, layout, manifest.fingerprint)
+        raise
+    try:
+        store.put_new(layout.manifest, manifest.to_bytes())
+    except VersionConflictError as error:
+        if _is_closed(store, layout):
+            raise _lost(layout) from error
+        raise
+
+
+def _is_closed(store: Store, layout: Layout) -> bool:
+    try:
+        return is_closing_note(store.read(layout.manifest), layout)
+    except NotFoundError:
+        return False
+
+
+def _lost(layout: Layout) -> VersionConflictError:
+    return VersionConflictError(
+        f"{layout.claim} is gone, swept or another build's: nothing under {layout.prefix} changed for the grace period "
+        "of gc, or somebody removed it. Nothing was committed; run the build again: it begins a new version.",
+        key=layout.claim,
+    )
+
+
+def publish_preamble(store: Store, project: Project, layout: Layout) -> None:
+    """Publish what workers and readers need besides the data."""
+    for path, data in project.preamble().items():
+        # Left by an interrupted run of another release, if unequal: the manifest decides what counts.
+        store.put_new(layout.key(path), data, replace_orphan=True)
+
+
+def commit_version(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
+    """Check the account and publish card and manifest.
+
+    Raises:
+        AccountError: the account does not close; nothing is visible.
+        VersionConflictError: gc swept the version, or another writer committed something else.
+    """
+    require_held(store, layout, project.plan.fingerprint)
+    try:
+        return _commit(store, project, layout, records)
+    except (StoreError, IntegrityError):
+        # Files that gc deletes are missed in many ways; that they were swept says more.
+        require_held(store, layout, project.plan.fingerprint)
+        raise
+
+
+def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
+    """Return the manifest of a version that is there, its files by one listing, and of their sizes.
+
+    Raises:
+        IntegrityError: the manifest is damaged, or a file is missing or has another size.
+    """
+    manifest = catalog.manifest(layout.dataset, layout.version)
+    found = {layout.path(info.key): info.size for info in catalog.store.list(layout.prefix)}
+    # What was copied from elsewhere has no claim, and its bad records stayed there.
+    left_out = () if layout.path(layout.claim) in found else (f"{QUARANTINE}/",)
+    wanted = {part.path: part.bytes for part in manifest.files}
+    wanted |= {path: entry.bytes for path, entry in manifest.other_files.items()}
+    wrong = [
+        path for path, size in wanted.items() if found.get(path) != size and not path.startswith(left_out)
+    ]
+    if wrong:
+        name, size = f"{layout.dataset}@v{layout.version}", found.get(wrong[0])
+        was = "missing" if size is None else f"{size} bytes long, expected {wanted[wrong[0]]}"
+        raise IntegrityError(
+            f"{name} is committed, but {len(wrong)} of its {len(wanted)} files are missing or have another size; the "
+            f"first: {wrong[0]} is {was}. `tokenlake repair {name}` mends it",
+            file=layout.key(wrong[0]),
+        )
+    return manifest
+
+
+def _commit(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
+    made = _made(project, layout, records)
+    kept = _tidied(store, layout, made)
+    # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
+    store.sweep_temp(layout.prefix)
+    others = {path: entry for path, entry in (made | kept).items() if not path.startswith(f"{DATA}/")}
+    draft = project.manifest(layout.version, records, _sorted(others))
+    draft.check(layout.manifest)
+    card = render_card(draft).encode()
+    # An equal build of another release may have committed meanwhile: its card stays.
+    store.put_new(layout.card, card, replace_orphan=lambda: not store.exists(layout.manifest))
+    others[layout.path(layout.card)] = _entry_of(card)
+    manifest = replace(draft, other_files=_sorted(others))
+    publish_manifest(store, layout, manifest)
+    return manifest
+
+
+def _made(project: Project, layout: Layout, records: Sequence[UnitRecord]) -> dict[str, FileEntry]:
+    """Size and hash of every file of the version but card and manifest, by its path: of the bytes that were written."""
+    made = {path: _entry_of(data) for path, data in project.preamble().items()}
+    for record in records:
+        made |= {part.path: FileEntry(bytes=part.bytes, sha256=part.sha256) for part in record.parts}
+        made[layout.path(layout.ledger(record.unit))] = _entry_of(record.to_bytes())
+        if (held := record.quarantine) is not None:
+            made[held.path] = FileEntry(bytes=held.bytes, sha256=held.sha256)
+    return made
+
+
+def _tidied(store: Store, layout: Layout, made: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    """Compare the version's folders with what was made, and return what else is in them and stays there.
+
+    A listing says names and sizes, which is enough: each object was read back when it was published. What a listing
+    does not confirm is read, and so is the preamble, the one thing that another release may have written over.
+
+    Raises:
+        NotFoundError, IntegrityError: what was made is not there, or not as it was.
+    """
+    found = {
+        layout.path(info.key): info.size
+        for folder in (DATA, QUARANTINE, LEDGER, TOKENIZER)
+        for info in store.list(layout.key(folder))
+    }
+    kept: dict[str, FileEntry] = {}
+    for path in found.keys() - made.keys():
+        if path.startswith((f"{DATA}/", f"{QUARANTINE}/")):
+            # Left where a unit was built again and wrote fewer files; another writer may be faster than we.
+            with contextlib.suppress(NotFoundError):
+                store.delete(layout.key(path))
+        else:
+            digest = store.digest(layout.key(path))
+            kept[path] = FileEntry(bytes=digest.bytes, sha256=digest.sha256)
+    for path, entry in made.items():
+        if found.get(path) != entry.bytes or not path.startswith(
+            (f"{DATA}/", f"{QUARANTINE}/", f"{LEDGER}/")
+        ):
+            require_digest(store, layout.key(path), Digest(entry.bytes, entry.sha256))
+    return kept
+
+
+def _entry_of(data: bytes) -> FileEntry:
+    return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _sorted(files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    return dict(sorted(files.items()))

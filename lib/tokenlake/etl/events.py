@@ -1,0 +1,176 @@
+"""What a build tells whoever watches it.
+
+A watcher is a plain callable, ``on_event(event)``. It is called from several threads and must return
+quickly; what it raises is not caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tokenlake.store.ledger import UnitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next of several builds begins, where a configuration is more than one.
+
+    Attributes:
+        number, of: which one, from 1.
+        what: ``tokens of code``, or ``the mixture``.
+    """
+
+    number: int
+    of: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """How far the plan is, a few times a second.
+
+    Attributes:
+        source: name of the source.
+        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading footers), ``counting``
+            (records, up to `num_rows`).
+        files, bytes: done so far.
+        all_files, all_bytes: in all; 0 where that is not known yet.
+    """
+
+    source: str
+    step: Literal["listing", "hashing", "splitting", "counting"]
+    files: int
+    all_files: int
+    bytes: int
+    all_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Inputs are found and hashed.
+
+    Attributes:
+        source: name of the source.
+        files: input files.
+        bytes: their size.
+    """
+
+    source: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan stands and its version is claimed.
+
+    Attributes:
+        dataset, version: what is being built.
+        units: units of the plan.
+        input_bytes: bytes of all units' inputs.
+        pending: units still to build; the others were finished or reused.
+        source_bytes: source name to bytes of its units' inputs.
+    """
+
+    dataset: str
+    version: int
+    units: int
+    input_bytes: int
+    pending: int
+    source_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChosen:
+    """The gate chose an engine for a tokenizer; ``reason`` says why."""
+
+    tokenizer: str
+    engine: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitStarted:
+    """A worker began a unit of ``bytes`` input bytes."""
+
+    unit: int
+    source: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitProgress:
+    """More of a unit is done; all three are increments since its last event."""
+
+    unit: int
+    source: str
+    bytes: int
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFinished:
+    """A unit has its ledger record.
+
+    Attributes:
+        how: built now, found finished (`resumed`), or taken over from another version (`reused`).
+        seconds: wall time of the unit, 0 unless built now.
+        progressed: input bytes that `UnitProgress` events already reported.
+    """
+
+    unit: int
+    source: str
+    bytes: int
+    record: UnitRecord
+    how: Literal["built", "resumed", "reused"]
+    seconds: float = 0.0
+    progressed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRetried:
+    """A unit will be tried again after an error worth a retry."""
+
+    unit: int
+    source: str
+    error: str
+    progressed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCondemned:
+    """An engine differed from the reference; its units are rebuilt with the reference."""
+
+    engine: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The version is visible."""
+
+    dataset: str
+    version: int
+
+
+Event: TypeAlias = (
+    Step
+    | Planning
+    | Listed
+    | Planned
+    | EngineChosen
+    | UnitStarted
+    | UnitProgress
+    | UnitFinished
+    | UnitRetried
+    | EngineCondemned
+    | Committed
+)
+Watcher: TypeAlias = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """A watcher that watches nothing."""

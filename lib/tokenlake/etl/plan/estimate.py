@@ -1,0 +1,313 @@
+"""What a plan will come to, from a small sample of its inputs.
+
+A few places of each source are read, and what they hold is built as a unit would build it, by the reference and in
+a temporary folder; their tokens and documents per input byte, and their bytes on disk per token, are taken for the
+whole. Nothing is written to the store, and the answer is the same every time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
+from tempfile import TemporaryDirectory
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
+from tokenlake.etl.events import ignore
+from tokenlake.etl.plan.text import Plan
+from tokenlake.etl.run_log import RunLog
+from tokenlake.etl.text_project import TextWork
+from tokenlake.etl.unit.documents import Documents
+from tokenlake.etl.unit.recipe import Prepared, Recipe, open_recipe, special_mode
+from tokenlake.etl.unit.text import Unit
+from tokenlake.preference_columns import text_weights
+from tokenlake.sources.inputs import FileRange
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.tokenizers.encoder import Encoder
+
+Floats = npt.NDArray[np.float64]
+
+_LEAST_PLACES, _MOST_PLACES = 8, 64  # where a source is looked at
+_READ_BYTES: Final = 64 << 20  # of input that may be read for it
+_SAMPLE_BYTES: Final = 1 << 20  # of text that is tokenized
+_LEAST_BYTES: Final = 16 << 10  # and at one place
+_MOST_BATCHES: Final = 4  # read at one place
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Expected size of a source or of a whole version; all but `files` are guesses from a sample.
+
+    Attributes:
+        documents: of the text.
+        tokens: that are written, BOS and EOS included.
+        sequences: packed rows, or rows of a document where nothing is packed.
+        output_bytes: of all shards.
+        files: shards: with `num_shards` exactly so many, else at most: a unit writes one for each split, and more
+            past `max_shard_size`.
+        long_documents: documents of more than `max_length` tokens, where they are not kept.
+        dropped_tokens: tokens that are not written because of that.
+    """
+
+    documents: int
+    tokens: int
+    sequences: int
+    output_bytes: int
+    files: int
+    long_documents: int = 0
+    dropped_tokens: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """Return the JSON-able form."""
+        return asdict(self)
+
+
+def estimate(plan: Plan) -> dict[str, Estimate]:
+    """Return an estimate for each source, in plan order.
+
+    Raises:
+        SourceError: an input cannot be read.
+        TokenizerError: a tokenizer cannot be run.
+    """
+    return {source.name: _of_source(plan, source) for source in plan.build.sources}
+
+
+def total(estimates: dict[str, Estimate]) -> Estimate:
+    """Sum the estimates of all sources."""
+    parts: list[dict[str, int]] = [part.to_json() for part in estimates.values()]
+    return Estimate(**{field.name: sum(part[field.name] for part in parts) for field in fields(Estimate)})
+
+
+def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
+    ranges = [part for unit in plan.units if unit.source == source.name for part in unit.ranges]
+    units = [unit for unit in plan.units if unit.source == source.name]
+    documents = tokens = rows = long = dropped = stored = 0.0
+    for alike in _alike(ranges):
+        sample = _sample(plan, source, alike)
+        weight = sum(part.weight for part in alike)
+        some = sample.documents_per_range * len(alike)
+        documents += some
+        rows += some * sample.counted.rows
+        long += some * sample.counted.long
+        tokens += sample.counted.tokens * weight
+        dropped += sample.counted.dropped * weight
+        stored += sample.counted.tokens * weight * sample.stored
+    pack = plan.build.pack
+    sequences = math.ceil(tokens / pack.seq_length) if pack else round(rows)
+    output = math.ceil(stored)
+    files = sum(unit.files or 1 for unit in units) * len(source.splits)
+    if any(unit.files is None for unit in units):
+        files += output // plan.build.max_shard_size
+    return Estimate(round(documents), round(tokens), sequences, output, files, round(long), round(dropped))
+
+
+def _alike(ranges: list[FileRange]) -> list[list[FileRange]]:
+    """Ranges by format and compression: a byte of one is not worth a byte of another."""
+    groups: dict[tuple[str, str | None], list[FileRange]] = {}
+    for part in ranges:
+        groups.setdefault((part.file.format, part.file.compression), []).append(part)
+    return list(groups.values())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Ids that are written and dropped, per byte of input; rows that are written and long documents, per document."""
+
+    tokens: float = 0.0
+    dropped: float = 0.0
+    rows: float = 0.0
+    long: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What a few ranges hold."""
+
+    documents_per_range: float = 0.0
+    counted: _Counted = _Counted()
+    stored: float = 0.0  # bytes on disk per id that is written
+
+
+def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sample:
+    """Read the beginnings of a few ranges, tokenize a part of them."""
+    recipe = open_recipe(replace(source, on_bad_record="quarantine"), plan.tokenizers[source.name].files)
+    places = [(part, _beginning_of(part, recipe)) for part in _spread(ranges)]
+    read = sum(place.bytes_read for _, place in places)
+    found = [batch for _, place in places for batch in place.batches if len(batch.documents)]
+    if not read or not found:
+        return _Sample()
+    # a range that is longer than its beginning holds more of the same
+    documents = sum(place.documents * part.weight / max(place.bytes_read, 1) for part, place in places)
+    encoder = Encoder(
+        plan.tokenizers[source.name].files,
+        engine="tokenizers",
+        special_tokens_in_text=special_mode(source.tokenizer, recipe),
+        add_special_tokens=source.tokenizer.add_special_tokens,
+    )
+    built = _built(plan, source, recipe, encoder, found)
+    tokens = sum(part.tokens for part in built.parts)
+    stored = sum(part.bytes for part in built.parts) / tokens if tokens else 0.0
+    return _Sample(documents / len(places), _count_ids(plan, source, encoder, built, found, read), stored)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The beginning of a range: its documents and how much of the range they are."""
+
+    batches: list[Prepared]
+    bytes_read: int
+    documents: int
+
+
+def _beginning_of(part: FileRange, recipe: Recipe) -> _Place:
+    """Read batches until one says how much input it took: some formats read ahead, or begin with what is left out."""
+    batches: list[Prepared] = []
+    read = documents = 0
+    for batch in islice(recipe.read(part), _MOST_BATCHES):
+        batches.append(batch)
+        read += batch.bytes_read
+        documents += len(batch.documents)
+        if read and len(batch.documents):
+            break
+    return _Place(batches, read, documents)
+
+
+def _built(
+    plan: Plan, source: ResolvedSource, recipe: Recipe, encoder: Encoder, found: Sequence[Prepared]
+) -> UnitRecord:
+    """Build a part of what was found, as a unit does."""
+    first = next(unit for unit in plan.units if unit.source == source.name)
+    layout = Layout(plan.build.name, 1)
+    with TemporaryDirectory(prefix="tokenlake-plan-") as folder:
+        address = StoreAddress(folder)
+        store = open_store(address)
+        job = TextWork(plan, address, layout, RunLog(store, layout), ignore).job_with(
+            first.index, "tokenizers"
+        )
+        job = replace(
+            job,
+            source=replace(job.source, on_bad_record="quarantine"),
+            ranges=job.ranges[:1],
+            excluded={},
+            files=None,
+            bad_budget=sum(len(batch.documents) for batch in found),
+        )
+        return Unit(job, store, encoder, _Found(recipe, found), lambda _: None).build()
+
+
+@final
+class _Found:
+    """A recipe's beginnings, read already; each of them is cut to a share of the sample."""
+
+    def __init__(self, recipe: Recipe, found: Sequence[Prepared]) -> None:
+        self._recipe, self._found = recipe, found
+        self._share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(found))
+
+    @property
+    def rendered(self) -> bool:
+        return self._recipe.rendered
+
+    @property
+    def control_tokens(self) -> bool:
+        return self._recipe.control_tokens
+
+    def read(self, part: FileRange) -> Iterator[Prepared]:
+        for batch in self._found:
+            some = _beginning(batch.documents, self._share)
+            rows = len(some) if some.extra is None else int((~some.extra).sum())
+            yield Prepared(documents=some, file=batch.file, rows_read=rows, bytes_read=0)
+
+
+def _count_ids(
+    plan: Plan,
+    source: ResolvedSource,
+    encoder: Encoder,
+    built: UnitRecord,
+    found: Sequence[Prepared],
+    read: int,
+) -> _Counted:
+    """About how many ids documents come to: a part of them is built, the rest counted by its bytes.
+
+    Args:
+        read: bytes of input that the documents took.
+    """
+    planned, options = plan.tokenizers[source.name], source.tokenizer
+    per_byte = built.account.tokens / max(1, built.account.text_bytes)
+    lengths: Floats = np.concatenate([batch.documents.text_sizes for batch in found]) * np.float64(per_byte)
+    around = len(encoder.prefix) + len(encoder.suffix)
+    if source.texts.preference is not None:
+        weights = np.array(text_weights(source.texts.preference.method), np.float64)
+        return _counted_parts(lengths.reshape(-1, len(weights)), weights, options, read)
+    appended = planned.append_eos and plan.build.pack is not None
+    return _counted(lengths, options, around, around + appended, read)
+
+
+def _counted(lengths: Floats, options: ResolvedTokenizer, around: int, added: int, read: int) -> _Counted:
+    """What the policy makes of documents.
+
+    Args:
+        lengths: float64[n], tokens of each, without special tokens.
+        around: special tokens of a document that count for `max_length`.
+        added: all ids that are put around a document.
+    """
+    room = max(1, options.max_length - around)
+    long = lengths > room
+    pieces = np.ones(len(lengths))
+    kept = lengths
+    if options.long_documents == "keep":
+        long = np.zeros(len(lengths), np.bool_)
+    elif options.long_documents == "truncate":
+        kept = np.minimum(lengths, room)
+    elif options.long_documents == "split":
+        pieces = np.ceil(np.maximum(lengths, 1) / room)
+    else:
+        pieces, kept = pieces * ~long, lengths * ~long
+    return _Counted(
+        tokens=float((kept + pieces * added).sum()) / read,
+        dropped=float((lengths - kept).sum()) / read,
+        rows=float(pieces.mean()),
+        long=float(long.mean()),
+    )
+
+
+def _counted_parts(lengths: Floats, weights: Floats, options: ResolvedTokenizer, read: int) -> _Counted:
+    """What the policy makes of preferences: float64[n, texts], each text with its prompt; few special tokens."""
+    long = lengths.max(axis=1) > options.max_length
+    kept = lengths
+    if options.long_documents == "truncate":
+        kept = np.minimum(lengths, options.max_length)
+    elif options.long_documents == "drop":
+        kept = lengths * ~long[:, None]
+    cut = options.long_documents != "keep"
+    return _Counted(
+        tokens=max(0.0, float((kept @ weights + 1).sum())) / read,
+        dropped=max(0.0, float(((lengths - kept) @ weights).sum())) / read,
+        rows=1.0 - float(long.mean()) * (options.long_documents == "drop"),
+        long=float(long.mean()) * cut,
+    )
+
+
+def _spread(ranges: list[FileRange]) -> list[FileRange]:
+    """A few ranges, evenly over all of them: the smaller they are, the more."""
+    mean = sum(part.weight for part in ranges) / len(ranges)
+    places = min(_MOST_PLACES, max(_LEAST_PLACES, int(_READ_BYTES / max(mean, 1))))
+    return ranges[:: math.ceil(len(ranges) / places)]
+
+
+def _beginning(documents: Documents, most: int) -> Documents:
+    """The first documents up to a size; a plain text is cut to it."""
+    sizes = np.cumsum(documents.text_sizes.reshape(len(documents), -1).sum(axis=1))
+    some = documents.slice(0, max(1, int(np.searchsorted(sizes, most, side="right"))))
+    return some if some.spans is not None else replace(some, text=pc.utf8_slice_codeunits(some.text, 0, most))

@@ -1,0 +1,342 @@
+"""A mixture with every choice made: weights per row, lanes, and the row at which it ends.
+
+Where a mixture ends, in rows: as many as are asked for, or as many as there are.
+
+How many rows a unit of a mixture has, where the configuration leaves that open.
+
+A unit takes some neighbouring rows of each source from each lane. They begin inside a row group and end inside one:
+together about one row group more than they need is decoded for each lane and source. So for a unit that takes twelve
+times the bytes of a row group of every source from each lane, 13 / 12 = 1.08 of what it takes are decoded. A unit that
+is a whole stream is cut at the ends of its lanes only: half of that is enough, which is what
+:func:`tokenlake.mixing.lanes.choose_lanes` sees to.
+
+    unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches; what is
+                left at the end, if it is less than two thirds of that, goes to the last unit.
+
+Nothing here depends on how many workers there are. Another schedule may get other units; who wants to make a mixture
+longer without beginning anew writes them down.
+
+What a mixture will come to, known before any of it is written; only tokens are a guess, by the means of sources.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any, Final, final
+
+from tokenlake.config.resolved import ResolvedMixture
+from tokenlake.errors import ConfigError
+from tokenlake.etl.job import Level, RowsOut
+from tokenlake.etl.mixture import MixtureSpec, open_mixture
+from tokenlake.etl.plan.parents import FoundParent
+from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
+from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.schedule import row_weights
+from tokenlake.report import numbers
+from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, Outcome, token_shares
+
+_FURTHEST: Final = 1 << 50  # rows: more than any store holds
+
+
+def rows_of(
+    asked: ResolvedMixture, mixture: Mixture, rows: int, per_row: Sequence[Fraction], seq_length: int | None
+) -> int:
+    """Return how many rows the mixture gets.
+
+    Args:
+        asked: where it is to end.
+        mixture: the order, which is not cut.
+        rows: of all sources together: an epoch.
+        per_row: ids that a row of each source adds, in the mean, in the order of the mixture.
+        seq_length: of rows that are packed already, which all count for so many ids.
+
+    Raises:
+        ConfigError: the sources end before that, or it never ends.
+    """
+    if asked.total_rows is not None:
+        wanted = asked.total_rows
+    elif asked.epochs is not None:
+        wanted = round(Fraction(asked.epochs) * rows)
+    elif asked.total_tokens is None:
+        wanted = mixture.rows
+        if wanted is None:
+            raise ConfigError(
+                "mix.stop_strategy: restart never ends; set mix.total_tokens, mix.total_rows or mix.epochs"
+            )
+    elif seq_length is not None:
+        wanted = -(-asked.total_tokens // seq_length)
+    else:
+        wanted = _rows_with(asked.total_tokens, mixture, per_row)
+    if wanted < 1:
+        raise ConfigError(
+            f"mix: comes to {wanted} rows; expected at least 1. Set a later end, or longer sources"
+        )
+    return wanted
+
+
+def _rows_with(tokens: int, mixture: Mixture, per_row: Sequence[Fraction]) -> int:
+    """Return after how many rows so many ids are expected."""
+
+    def expected(position: int) -> Fraction:
+        drawn = mixture.drawn_before(position)
+        return sum((int(count) * each for count, each in zip(drawn, per_row, strict=True)), Fraction(0))
+
+    most = _FURTHEST if mixture.rows is None else mixture.rows
+    if mixture.rows is not None and expected(most) < tokens:
+        raise ConfigError(
+            f"mix.total_tokens: {tokens:,}, but the sources end after {most:,} rows with about "
+            f"{math.floor(expected(most)):,} tokens; ask for at most that, leave it out to take all, or set "
+            "mix.stop_strategy: restart",
+            expected=math.floor(expected(most)),
+            got=tokens,
+        )
+    return _first(most, lambda position: expected(position) >= tokens)
+
+
+def _first(most: int, holds: Callable[[int], bool]) -> int:
+    """Return the first number of 1 to `most` for which `holds` is true, as it is for all larger ones."""
+    low, high = 0, 1
+    while high < most and not holds(high):
+        low, high = high, min(high * 2, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def weighed(parents: Sequence[FoundParent], asked: ResolvedMixture) -> tuple[FoundParent, ...]:
+    """Return the parents that have a weight at any point of the schedule; ConfigError where none has."""
+    found = tuple(
+        parent for parent in parents if any(weights.get(parent.name) for _, weights in asked.points)
+    )
+    if not found:
+        raise ConfigError("mix.weights: all are 0; expected a weight above 0 for at least one dataset")
+    return found
+
+
+def settled(
+    asked: ResolvedMixture, parents: Sequence[FoundParent], out: RowsOut
+) -> tuple[MixtureSpec, Mixture]:
+    """Return the mixture of parents, all of which have rows, as it is asked for.
+
+    Raises:
+        ConfigError: there is no such mixture.
+    """
+    _require_bounds(asked)
+    spec = MixtureSpec(
+        lengths={parent.name: parent.rows for parent in parents},
+        points=_points(asked, parents),
+        interpolation=asked.interpolation,
+        lanes=1,
+        batch_size=asked.batch_size,
+        block_size=asked.block_size,
+        step_rows=asked.step_rows,
+        seed=asked.seed,
+        stop=asked.stop,
+        rows=None,
+        order=asked.order,
+    )
+    single = open_mixture(spec)
+    lanes = asked.lanes
+    if lanes is None:
+        lanes = choose_lanes(
+            {parent.name: parent.size for parent in parents},
+            [weights for _, weights in spec.points],
+            batch_size=asked.batch_size,
+            step_rows=asked.step_rows if single.scheduler.changes else None,
+            rows=_rows(asked, single, parents, out),
+        )
+    spec = replace(spec, lanes=lanes)
+    # Where sources begin anew, as many rows come of each however many lanes there are.
+    whole = single if asked.stop == "restart" else open_mixture(spec)
+    spec = replace(spec, rows=_rows(asked, whole, parents, out))
+    return spec, open_mixture(spec)
+
+
+def _require_bounds(asked: ResolvedMixture) -> None:
+    for name, value, most in (
+        ("lanes", asked.lanes or 1, MOST_LANES),
+        ("block_size", asked.block_size, MOST_BLOCK),
+    ):
+        if value > most:
+            raise ConfigError(f"mix.{name}: {value}; expected at most {most}", expected=most, got=value)
+
+
+def _points(
+    asked: ResolvedMixture, parents: Sequence[FoundParent]
+) -> tuple[tuple[int, Mapping[str, float]], ...]:
+    """The points of the schedule, in weights per row, in the order of the parents."""
+    points = [
+        (step, {parent.name: float(weights.get(parent.name, 0.0)) for parent in parents})
+        for step, weights in asked.points
+    ]
+    if asked.weights_by == "tokens":
+        means = {parent.name: parent.tokens / parent.rows for parent in parents}
+        points = [(step, row_weights(weights, means)) for step, weights in points]
+    return tuple(points)
+
+
+def _rows(asked: ResolvedMixture, mixture: Mixture, parents: Sequence[FoundParent], out: RowsOut) -> int:
+    return rows_of(
+        asked,
+        mixture,
+        sum(parent.rows for parent in parents),
+        [Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents],
+        parents[0].manifest.seq_length,
+    )
+
+
+_GROUPS_PER_UNIT: Final = 12
+
+
+def choose_unit_rows(
+    sizes: Mapping[str, SourceSize], weights: Iterable[Mapping[str, float]], *, lanes: int, batch_size: int
+) -> int:
+    """Return the rows of a unit; arguments as of :func:`tokenlake.mixing.lanes.choose_lanes`."""
+    rows = lanes * _GROUPS_PER_UNIT * group_rows(sizes, weights)
+    return math.ceil(rows / batch_size) * batch_size
+
+
+_MANY_EPOCHS = 4
+"""Beyond so many times, seeing the same rows again teaches hardly more (Muennighoff et al. 2023, arXiv:2305.16264)."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceForecast:
+    """What is drawn of one source.
+
+    Attributes:
+        parent: ``code@v3``.
+        split: of it.
+        rows, tokens: of the split.
+        drawn_rows: rows of the mixture that are of this source.
+        drawn_tokens: ids that these rows are expected to hold.
+        full_epochs: how often each of its rows is drawn at least.
+        partial_rows: rows drawn beyond that.
+        unread_rows: rows that are never drawn.
+        asked: share of the mixture's rows that the weights ask for, over the whole run.
+        asked_tokens: the same of its tokens, where weights are per token; else None.
+    """
+
+    parent: str
+    split: str
+    rows: int
+    tokens: int
+    drawn_rows: int
+    drawn_tokens: int
+    full_epochs: int
+    partial_rows: int
+    unread_rows: int
+    asked: float
+    asked_tokens: float | None
+
+    @property
+    def epochs(self) -> float:
+        """How often its rows are drawn in the mean."""
+        return self.drawn_rows / self.rows
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixForecast:
+    """What a mixture will come to.
+
+    Attributes:
+        level: what is mixed.
+        rows: of the stream.
+        tokens: ids that are written, EOS included and padding not; expected.
+        sequences: rows that are written; where documents are packed, expected.
+        lanes, batch_size: of the order.
+        units, unit_rows: of work.
+        sources: by name, in the order of the mixture.
+    """
+
+    level: Level
+    rows: int
+    tokens: int
+    sequences: int
+    lanes: int
+    batch_size: int
+    units: int
+    unit_rows: int
+    sources: Mapping[str, SourceForecast]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON-able form."""
+        each = {name: {**asdict(one), "epochs": one.epochs} for name, one in self.sources.items()}
+        return {**asdict(self), "sources": each}
+
+
+def forecast_of(
+    level: Level,
+    parents: Sequence[FoundParent],
+    outcomes: Mapping[str, Outcome],
+    out: RowsOut,
+    *,
+    by_tokens: bool,
+    lanes: int,
+    batch_size: int,
+    units: int,
+    unit_rows: int,
+) -> MixForecast:
+    """Sum up what the order draws."""
+    shares = token_shares(
+        {name: outcome.asked for name, outcome in outcomes.items()},
+        {parent.name: parent.rows for parent in parents},
+        {parent.name: parent.tokens for parent in parents},
+    )
+    sources = {
+        parent.name: _source(parent, outcomes[parent.name], shares[parent.name] if by_tokens else None)
+        for parent in parents
+    }
+    rows = sum(one.drawn_rows for one in sources.values())
+    tokens = sum(one.drawn_tokens for one in sources.values()) + rows * out.append_eos
+    return MixForecast(
+        level=level,
+        rows=rows,
+        tokens=tokens,
+        sequences=-(-tokens // out.pack.seq_length) if out.pack else rows,
+        lanes=lanes,
+        batch_size=batch_size,
+        units=units,
+        unit_rows=unit_rows,
+        sources=sources,
+    )
+
+
+def _source(parent: FoundParent, outcome: Outcome, asked_tokens: float | None) -> SourceForecast:
+    partial = outcome.rows - outcome.full_epochs * parent.rows
+    return SourceForecast(
+        parent=parent.reference,
+        split=parent.split,
+        rows=parent.rows,
+        tokens=parent.tokens,
+        drawn_rows=outcome.rows,
+        drawn_tokens=round(Fraction(outcome.rows * parent.tokens, parent.rows)),
+        full_epochs=outcome.full_epochs,
+        partial_rows=partial,
+        unread_rows=outcome.unread,
+        asked=outcome.asked,
+        asked_tokens=asked_tokens,
+    )
+
+
+def notes_on(forecast: MixForecast) -> list[str]:
+    """Return what a user should know of a mixture before it is made."""
+    notes: list[str] = []
+    for name, one in forecast.sources.items():
+        if one.epochs > _MANY_EPOCHS:
+            notes.append(
+                f"{name}: each of its {numbers.count(one.rows)} rows comes about {one.epochs:.1f} times; beyond "
+                f"{_MANY_EPOCHS} times it teaches little more. Give it less weight, or more data"
+            )
+        if one.unread_rows:
+            part = numbers.percent(one.unread_rows, one.rows)
+            notes.append(
+                f"{name}: {numbers.count(one.unread_rows)} of its {numbers.count(one.rows)} rows ({part}) are not read"
+            )
+    return notes

@@ -1,0 +1,477 @@
+"""The versions that a build takes rows from, as its plan finds them in the store.
+
+The tokenizers of parents, which go along into what is made of their rows.
+
+What the rows of several versions must have in common to become rows of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.column_types import ColumnType
+from tokenlake.config.resolved import ResolvedMix, ResolvedPack, ResolvedParent
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
+from tokenlake.etl.job import Level, ParentVersion, RowsOut
+from tokenlake.mixing.lanes import SourceSize
+from tokenlake.store.base import Store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import ShardEntry, Totals
+from tokenlake.store.inputs import InputFileEntry, Parent
+from tokenlake.store.layout import TOKENIZER, Layout
+from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizers.files import TokenizerFiles
+
+Int64 = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True)
+class FoundParent:
+    """A committed version, and the split of it that is taken.
+
+    Attributes:
+        name: of the source in the configuration.
+        manifest: of the version.
+        split: the split that is mixed.
+    """
+
+    name: str
+    manifest: Manifest
+    split: str
+
+    @property
+    def reference(self) -> str:
+        """``code@v3``."""
+        return f"{self.manifest.dataset}@v{self.manifest.version}"
+
+    @cached_property
+    def shards(self) -> tuple[ShardEntry, ...]:
+        """The shards of the split, in the manifest's order."""
+        return tuple(shard for shard in self.manifest.files if shard.split == self.split)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Sums over the split."""
+        return Totals.of(self.shards)
+
+    @property
+    def rows(self) -> int:
+        return self.totals.rows
+
+    @property
+    def tokens(self) -> int:
+        """Ids of the split that are not padding."""
+        return self.totals.tokens
+
+    @cached_property
+    def group_rows(self) -> Int64:
+        """Rows of each row group of the split, int64[G]."""
+        sizes = [np.diff([*shard.row_groups, shard.rows]) for shard in self.shards]
+        return np.concatenate([np.zeros(0, np.int64), *sizes]).astype(np.int64)
+
+    @property
+    def window(self) -> int:
+        """Rows inside which an epoch's order shuffles: as many as a row group has in the mean, at least 1."""
+        return max(1, -(-self.rows // max(1, len(self.group_rows))))
+
+    @cached_property
+    def size(self) -> SourceSize:
+        """How large the split is."""
+        return SourceSize.of(
+            rows=self.rows,
+            groups=len(self.group_rows),
+            tokens=self.tokens,
+            documents=self.totals.documents,
+            seq_length=self.manifest.seq_length,
+        )
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Names of the columns that some shard of the split has."""
+        return frozenset(name for shard in self.shards for name in shard.logical)
+
+    @property
+    def sources(self) -> dict[str, dict[str, Any]]:
+        """What the parent's configuration says of the sources that its texts came from."""
+        return self.manifest.config.get("sources", {})
+
+    @property
+    def version(self) -> ParentVersion:
+        """What a job says of it."""
+        return ParentVersion(
+            name=self.name,
+            dataset=self.manifest.dataset,
+            version=self.manifest.version,
+            sha256=self.manifest_sha256,
+            split=self.split,
+        )
+
+    @cached_property
+    def manifest_sha256(self) -> str:
+        return self.manifest.sha256
+
+
+def find_parents(catalog: Catalog, parents: tuple[ResolvedParent, ...], name: str) -> tuple[FoundParent, ...]:
+    """Return the parents, the newest committed versions where none is named; each manifest is read once.
+
+    Args:
+        name: of the dataset that is made of them.
+
+    Raises:
+        ConfigError: there is no such dataset or no such committed version, or the newest one is what is to be made.
+        IntegrityError: a manifest is damaged.
+    """
+    read: dict[tuple[str, int], Manifest] = {}
+    found: list[FoundParent] = []
+    for parent in parents:
+        if parent.dataset == name and parent.version is None:
+            raise ConfigError(
+                f"datasets.{parent.name}.dataset: {name!r} is the name of this build too, so that every run would be "
+                f"made of the one before; name the version that is meant, {name}@v1, or set another `name`"
+            )
+        reference = parent.dataset if parent.version is None else f"{parent.dataset}@v{parent.version}"
+        try:
+            key = catalog.resolve(reference)
+            if key not in read:
+                read[key] = catalog.manifest(*key)
+        except NotFoundError as error:
+            raise ConfigError(f"datasets.{parent.name}.dataset: {error}", **error.details) from error
+        found.append(FoundParent(parent.name, read[key], parent.split))
+    return tuple(found)
+
+
+def require_split(parent: FoundParent) -> None:
+    """Raise ConfigError unless the parent has the split, with rows in it."""
+    splits = {name: totals.rows for name, totals in parent.manifest.splits.items()}
+    if splits.get(parent.split):
+        return
+    there = (
+        ", ".join(f"{name} ({rows} rows)" for name, rows in splits.items()) or "no splits, for it has no rows"
+    )
+    raise ConfigError(
+        f"datasets.{parent.name}.split: {parent.reference} has no rows in a split {parent.split!r}; it has {there}. "
+        "Set split to one of them",
+        got=parent.split,
+        expected=sorted(splits),
+    )
+
+
+def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...]:
+    """Return the input files that rows of the parents may come from, each once.
+
+    Raises:
+        ConfigError: one id stands for two different files, so that nobody could tell what a row was made of.
+    """
+    found: dict[int, tuple[InputFileEntry, FoundParent]] = {}
+    for parent in parents:
+        for entry in parent.manifest.inputs:
+            other, first = found.setdefault(entry.file_id, (entry, parent))
+            if other != entry:
+                raise ConfigError(
+                    f"datasets.{parent.name}: {parent.reference} and {first.reference} both hold documents of "
+                    f"{entry.path!r} of a source {entry.source!r}, but of different files (size {other.size}, "
+                    f"{other.token} and size {entry.size}, {entry.token}); rows would name the one id {entry.file_id} "
+                    "for both. Build one of them again with another name for that source",
+                    file=entry.path,
+                )
+    return tuple(entry for entry, _ in found.values())
+
+
+def lineage(parents: tuple[FoundParent, ...]) -> tuple[Parent, ...]:
+    """Return the versions that rows come from, each once."""
+    found = {
+        parent.reference: Parent(
+            dataset=parent.manifest.dataset, version=parent.manifest.version, sha256=parent.manifest_sha256
+        )
+        for parent in parents
+    }
+    return tuple(found.values())
+
+
+def tokenizer_folder(parent: FoundParent, source: str) -> str:
+    """Return the folder of a source's tokenizer in the parent, relative to the version."""
+    folder = parent.manifest.tokenizer[source].get("folder", "")
+    return f"{TOKENIZER}/{folder}" if folder else TOKENIZER
+
+
+def read_tokenizer(store: Store, parent: FoundParent, source: str) -> dict[str, bytes]:
+    """Return the files of a source's tokenizer, compared with the parent's manifest.
+
+    Raises:
+        IntegrityError: one is missing or changed; names it.
+    """
+    layout = Layout(parent.manifest.dataset, parent.manifest.version)
+    folder = tokenizer_folder(parent, source)
+    hashes: dict[str, str] = parent.manifest.tokenizer[source]["files"]
+    found: dict[str, bytes] = {}
+    for name, expected in sorted(hashes.items()):
+        path = f"{folder}/{name}"
+        try:
+            data = store.read(layout.key(path))
+        except NotFoundError as error:
+            raise _damaged(parent, path, "is missing") from error
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != expected:
+            raise _damaged(parent, path, f"has sha256 {digest}; expected {expected}")
+        found[name] = data
+    return found
+
+
+def merged_tokenizers(parents: Sequence[FoundParent]) -> dict[str, tuple[FoundParent, dict[str, Any]]]:
+    """Return source of the original texts -> (a parent that has it, what the new manifest says of its tokenizer).
+
+    Sources of one name have one line: their ids mean the same, or there would be no plan.
+    """
+    found: dict[str, tuple[FoundParent, dict[str, Any]]] = {}
+    for parent in parents:
+        for source, facts in parent.manifest.tokenizer.items():
+            found.setdefault(source, (parent, facts))
+    alone = len({_digest(facts) for _, facts in found.values()}) == 1
+    return {
+        source: (parent, {**facts, "folder": "" if alone else _digest(facts)[:16]})
+        for source, (parent, facts) in found.items()
+    }
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    """One hash over the hashes of a tokenizer's files."""
+    return hashlib.sha256(repr(sorted(facts["files"].items())).encode()).hexdigest()
+
+
+def _damaged(parent: FoundParent, path: str, problem: str) -> IntegrityError:
+    return IntegrityError(
+        f"{parent.reference}: {path} {problem}. Run `tokenlake verify {parent.reference}` to see all that is damaged",
+        file=path,
+    )
+
+
+_RENDERED: Final = ("chat", "prompt", "preference")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What lies around the documents of a parent.
+
+    Attributes:
+        prefix, suffix: what the post-processor put before and behind each of them.
+        whole: whether some were rendered by a template, which spells some of that itself.
+    """
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    whole: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {"prefix": list(self.prefix), "suffix": list(self.suffix), "whole": self.whole}
+
+
+def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level:
+    """Return what is mixed; the parents must all be of one kind, and packed ones of one length.
+
+    Raises:
+        ConfigError: they are not, or they are preferences, or packed rows are to be packed.
+    """
+    for parent in parents:
+        if parent.manifest.kind == "preference":
+            raise ConfigError(
+                f"datasets.{parent.name}.dataset: {parent.reference} holds preferences, which are neither packed nor "
+                "mixed; expected a dataset of kind tokens or packed"
+            )
+    kinds = {parent.manifest.kind: parent for parent in reversed(parents)}
+    if len(kinds) > 1:
+        tokens, packed = kinds["tokens"].reference, kinds["packed"].reference
+        raise ConfigError(
+            f"datasets: {tokens} holds documents, {packed} holds packed rows; expected one kind. Name the tokens that "
+            f"{packed} could be packed of, or build it again with pack.enabled: false"
+        )
+    if "tokens" in kinds:
+        return "documents"
+    _require_packed_alike(parents, pack)
+    return "sequences"
+
+
+def _require_packed_alike(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> None:
+    if pack is not None:
+        raise ConfigError(
+            f"pack.enabled: true, but the rows of {parents[0].reference} are packed already, "
+            f"{parents[0].manifest.seq_length} ids each; write pack.enabled: false to pass them on as they are, or "
+            "name datasets of kind tokens, which can be packed again"
+        )
+    lengths = {parent.manifest.seq_length: parent for parent in reversed(parents)}
+    if len(lengths) > 1:
+        each = ", ".join(f"{parent.reference} {parent.manifest.seq_length}" for parent in parents)
+        raise ConfigError(
+            f"datasets: rows of different lengths cannot be rows of one dataset ({each} ids); expected one seq_length. "
+            "Pack the tokens of each with one length"
+        )
+
+
+def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[str, Any]:
+    """Return what manifests say of the tokenizer, which must mean the same by every id.
+
+    Names, revisions and templates may differ: ids mean what ``tokenizer.json`` and its backend make of them.
+
+    Raises:
+        ConfigError: two sources have different tokenizers, or different ids for EOS or padding in packed rows.
+    """
+    described = [
+        (parent, source, facts) for parent in parents for source, facts in parent.manifest.tokenizer.items()
+    ]
+    if not described:
+        raise ConfigError(
+            f"datasets.{parents[0].name}: {parents[0].reference} does not say which tokenizer made it"
+        )
+    first_parent, first_source, first = described[0]
+    for parent, source, facts in described[1:]:
+        if _meaning(facts, level) != _meaning(first, level):
+            raise ConfigError(
+                f"datasets.{parent.name}: the source {source!r} of {parent.reference} has another tokenizer "
+                f"({_shown(facts)}) than {first_source!r} of {first_parent.reference} ({_shown(first)}); in one "
+                "dataset an id must mean one thing. Tokenize both with one tokenizer",
+                source=parent.name,
+            )
+    return first
+
+
+def _meaning(facts: dict[str, Any], level: Level) -> tuple[Any, ...]:
+    special = (facts.get("eos_id"), facts.get("pad_id")) if level == "sequences" else (facts.get("bos_id"),)
+    return (
+        facts.get("files", {}).get("tokenizer.json"),
+        facts.get("probe"),
+        facts.get("vocab_size"),
+        special,
+    )
+
+
+def _shown(facts: dict[str, Any]) -> str:
+    digest = str(facts.get("files", {}).get("tokenizer.json"))[:12]
+    ids = ", ".join(f"{name} {facts.get(f'{name}_id')}" for name in ("bos", "eos", "pad"))
+    return f"{facts.get('name')}: {TOKENIZER}.json {digest}, {ids}"
+
+
+def around(parent: FoundParent) -> Around:
+    """Return what lies around the documents of a parent.
+
+    Raises:
+        ConfigError: its sources differ in that.
+    """
+    stated = parent.manifest.config.get("build", {}).get("around")
+    if stated is not None:  # a mixture itself, whose sources may be called alike
+        return Around(prefix=tuple(stated["prefix"]), suffix=tuple(stated["suffix"]), whole=stated["whole"])
+    whole = any(set(_RENDERED) & set(source.get("texts", {})) for source in parent.sources.values())
+    found = {
+        _affixes(facts, parent.sources.get(source, {})): source
+        for source, facts in parent.manifest.tokenizer.items()
+    }
+    if len(found) > 1:
+        (_, one), (_, other) = list(found.items())[:2]
+        raise ConfigError(
+            f"datasets.{parent.name}: the sources {one!r} and {other!r} of {parent.reference} differ in "
+            "add_special_tokens, so that nobody could say what begins and ends a document; build them with one setting"
+        )
+    prefix, suffix = next(iter(found))
+    return Around(prefix=prefix, suffix=suffix, whole=whole)
+
+
+def _affixes(facts: dict[str, Any], source: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if not source.get("tokenizer", {}).get("add_special_tokens", True):
+        return (), ()
+    return tuple(facts.get("prefix") or ()), tuple(facts.get("suffix") or ())
+
+
+def rows_out(build: ResolvedMix, parents: Sequence[FoundParent], tokenizer: TokenizerFiles) -> RowsOut:
+    """Return what the new rows are.
+
+    Args:
+        tokenizer: the one of all parents.
+
+    Raises:
+        ConfigError: the parents put different special tokens around documents, or packing has no EOS.
+    """
+    each = {parent.name: around(parent) for parent in parents}
+    plain = {(found.prefix, found.suffix): name for name, found in each.items() if not found.whole}
+    if len(plain) > 1:
+        one, other = list(plain.values())[:2]
+        raise ConfigError(
+            f"datasets.{other}: its documents begin and end with other special tokens than those of datasets.{one} "
+            "(add_special_tokens); expected the same around all. Build one of them again"
+        )
+    prefix, suffix = next(iter(plain)) if plain else next((f.prefix, f.suffix) for f in each.values())
+    eos, pad = _special_ids(build.pack, parents[0], tokenizer)
+    return RowsOut(
+        pack=build.pack,
+        seq_length=build.pack.seq_length if build.pack else parents[0].manifest.seq_length,
+        prefix=prefix,
+        suffix=suffix,
+        eos_id=eos,
+        pad_id=pad,
+        append_eos=build.pack is not None and suffix[-1:] != (eos,),
+        whole=tuple(name for name, found in each.items() if found.whole),
+        loss_mask=any("loss_mask" in parent.columns for parent in parents),
+        max_shard_size=build.max_shard_size,
+    )
+
+
+def _special_ids(
+    pack: ResolvedPack | None, parent: FoundParent, tokenizer: TokenizerFiles
+) -> tuple[int, int]:
+    """EOS and pad: of rows that are made by the rule of builds from text, of others those that they have."""
+    if pack is None:
+        facts = next(iter(parent.manifest.tokenizer.values()))
+        return int(facts["eos_id"]), int(facts["pad_id"])
+    # Not as the parent says them: there, EOS may stand for padding that the tokenizer lacks.
+    eos = tokenizer.eos_id if pack.eos_token_id is None else pack.eos_token_id
+    if eos is None:
+        raise ConfigError(
+            f"the tokenizer of {parent.reference} names no EOS token and pack.eos_token_id is not set; packing needs "
+            "one to mark where documents end: set pack.eos_token_id"
+        )
+    pad = tokenizer.pad_id if pack.pad_token_id is None else pack.pad_token_id
+    pad = eos if pad is None else pad
+    for name, value in (("eos_token_id", eos), ("pad_token_id", pad)):
+        if not 0 <= value < tokenizer.vocab_size:
+            raise ConfigError(
+                f"pack.{name} is {value}, but the tokenizer of {parent.reference} has ids 0 to "
+                f"{tokenizer.vocab_size - 1}"
+            )
+    return eos, pad
+
+
+def kept_fields(parent: FoundParent) -> tuple[tuple[str, ColumnType], ...]:
+    """Return (name, type) of the fields that a parent's rows keep beside the tokens."""
+    return tuple((name, kind) for name, kind in parent.manifest.config.get("build", {}).get("kept", ()))
+
+
+def require_unpadded(parents: Sequence[FoundParent]) -> None:
+    """Raise ConfigError where the rows of a parent are padded: padding would become text of new rows."""
+    for parent in parents:
+        if "attention_mask" not in parent.columns:
+            continue
+        padded = [name for name, source in parent.sources.items() if "padding" in source.get("tokenizer", {})]
+        if padded:
+            raise ConfigError(
+                f"datasets.{parent.name}: the rows of {parent.reference} are padded (source {padded[0]!r}), and "
+                "padding would become part of the new rows; expected rows as they are. Build it again without padding"
+            )
+
+
+def notes_on_columns(parents: Sequence[FoundParent], out: RowsOut) -> list[str]:
+    """Return notes on columns of the parents that the new rows do not have."""
+    notes: list[str] = []
+    packed = "packed rows hold pieces of several documents"
+    why = packed if out.pack else "rows of all sources have the same columns"
+    for parent in parents:
+        names = [name for name, _ in kept_fields(parent)]
+        names += sorted({"attention_mask", "segment_ids"} & parent.columns)
+        if names:
+            notes.append(f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {why}")
+    return notes

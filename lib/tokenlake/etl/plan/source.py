@@ -1,0 +1,359 @@
+"""What only inputs and tokenizer can say of a source: whether its rows are conversations, and by which template.
+
+What inputs and tokenizer say against a prompt, before any work is done.
+
+Of which type the columns of kept fields are: decided once, when a build is planned, for the whole dataset.
+
+Files with a schema say it (the first ones of each source are asked), other records are looked at: the first ones of
+each source, after the steps of the configuration. Where several types were found the column has the narrowest that
+holds them all, and JSON text where none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any, Final
+
+from tokenlake.column_types import JSON, NULL, ColumnType, column_type, joined, settled
+from tokenlake.config.resolved import (
+    MESSAGES_FIELDS,
+    ResolvedBuild,
+    ResolvedChat,
+    ResolvedPrompt,
+    ResolvedSource,
+    ResolvedTexts,
+)
+from tokenlake.config.suggestion import did_you_mean
+from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.etl.unit.kept_fields import rows_of
+from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.preview import columns_of_files, first_rows
+from tokenlake.sources.records import read_rows
+from tokenlake.sources.rows import Rows, column_of
+from tokenlake.text.chat.renderer import ChatRenderer
+from tokenlake.text.chat.tokenizer_template import chosen_template, templates_of
+from tokenlake.text.preference.renderer import settled_preference
+from tokenlake.text.prompt.renderer import check_end, open_prompt
+from tokenlake.text.steps import open_chain
+from tokenlake.text.transform import ChainedTransform
+from tokenlake.tokenizers.files import TokenizerFiles
+
+
+def check_prompt(
+    source: ResolvedSource,
+    prompt: ResolvedPrompt,
+    files: Sequence[InputFile],
+    tokenizer: TokenizerFiles,
+    eos_id: int | None,
+) -> None:
+    """Require a template that fits its columns, columns that the rows have, and an end of answers.
+
+    Raises:
+        ConfigError: one of them is not so.
+    """
+    check_end(prompt, tokenizer, eos_id)
+    renderer = open_prompt(prompt, tokenizer, source.tokenizer.special_tokens_in_text)
+    if source.on_bad_record == "fail":  # else rows without a column are set aside, even if they come first
+        _check_columns(source, renderer.needed, prompt.label_column, files)
+
+
+def _check_columns(
+    source: ResolvedSource, needed: Sequence[str], label: str | None, files: Sequence[InputFile]
+) -> None:
+    try:
+        rows = open_chain(source.texts).on_rows(first_rows(source, files)).rows
+    except TokenlakeError:
+        return  # the build will say of which record
+    names = _names(rows)
+    for column in needed:
+        if names and column not in names and column.partition(".")[0] not in names:
+            path = f"prompt.{'label_column' if column == label else 'input_columns'}"
+            has = ", ".join(map(repr, names))
+            raise ConfigError(
+                f"{path}: the first rows have no column {column!r}; they have {has}{did_you_mean(column, names)}",
+                field_path=path,
+                expected=has,
+                got=column,
+            )
+
+
+def _names(rows: Rows) -> list[str]:
+    if not len(rows):
+        return []
+    if rows.has_objects:
+        return list(dict.fromkeys(name for row in rows.objects for name in row))
+    return rows.columns.schema.names
+
+
+_WITHOUT_MESSAGES: Final = ("text", "csv", "tsv")
+"""Formats whose records hold no lists."""
+_FILES: Final = 8  # whose first records are looked at
+_RECORDS: Final = 1000  # of each: those that `where` leaves out may come first
+_SHOWN: Final = 20  # names of fields in a message
+
+
+def settle(
+    source: ResolvedSource, files: Sequence[InputFile], tokenizer: TokenizerFiles, eos_id: int | None = None
+) -> tuple[ResolvedSource, list[str]]:
+    """Return the source with nothing left open, and notes for the plan on what was found.
+
+    Args:
+        eos_id: what ends a document; None where neither tokenizer nor configuration names one.
+
+    Raises:
+        ConfigError: what is asked for cannot be had from these inputs or this tokenizer.
+    """
+    texts, notes = source.texts, list[str]()
+    if texts.chat is None and not (texts.prompt or texts.preference):
+        field = _found_messages(source, files)
+        if field is not None:
+            texts = replace(texts, chat=ResolvedChat(messages_field=field))
+            notes.append(
+                f"{source.name}: rows are conversations (field {field}); rendered by the tokenizer's chat template"
+            )
+    try:
+        if texts.chat is not None:
+            source, more = _settle_chat(replace(source, texts=texts), texts.chat, files, tokenizer)
+            notes += [f"{source.name}: {note}" for note in more]
+        else:
+            source = replace(source, texts=_with_template(texts, tokenizer))
+        if source.texts.prompt is not None:
+            check_prompt(source, source.texts.prompt, files, tokenizer, eos_id)
+        _require_text(source, files)
+    except ConfigError as error:
+        raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
+    return replace(source, texts=replace(source.texts, left_open=())), notes
+
+
+def _settle_chat(
+    source: ResolvedSource, chat: ResolvedChat, files: Sequence[InputFile], tokenizer: TokenizerFiles
+) -> tuple[ResolvedSource, list[str]]:
+    """Take the template, find the fields, and make sure that rows can be rendered with them."""
+    settings = source.tokenizer
+    if "special_tokens_in_text" in source.texts.left_open:
+        settings = replace(settings, special_tokens_in_text="fail")
+    field = chat.messages_field or _messages_field(_changed(source, first_rows(source, files)))
+    chat = replace(
+        chat,
+        template=chosen_template(chat.template, tokenizer),
+        messages_field=field,
+        tools_field=_tools_field(source, chat.tools_field, files),
+    )
+    renderer = ChatRenderer(chat, tokenizer, settings.special_tokens_in_text)
+    source = replace(source, tokenizer=settings, texts=replace(source.texts, chat=chat))
+    return source, _notes_on(chat, renderer, tokenizer)
+
+
+def _notes_on(chat: ResolvedChat, renderer: ChatRenderer, tokenizer: TokenizerFiles) -> list[str]:
+    notes: list[str] = []
+    if chat.loss == "assistant" and not renderer.template.marked:
+        notes.append(
+            "the chat template has no generation marks; what the assistant says is found, and verified, by rendering "
+            "each conversation up to each of its turns"
+        )
+    others = [name for name, text in templates_of(tokenizer).items() if text != chat.template]
+    if others:
+        notes.append(
+            f"the tokenizer has other chat templates, too: {', '.join(others)} (chat.template names one)"
+        )
+    return notes
+
+
+def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedTexts:
+    """Put the tokenizer's template where prompts and preferences may need it."""
+    if texts.prompt is not None and texts.prompt.format_type == "chat":
+        template = chosen_template(texts.prompt.chat_template, tokenizer)
+        return replace(texts, prompt=replace(texts.prompt, chat_template=template))
+    if texts.preference is not None:
+        return replace(texts, preference=settled_preference(texts.preference, tokenizer))
+    return texts
+
+
+def _found_messages(source: ResolvedSource, files: Sequence[InputFile]) -> str | None:
+    """Return the field of conversations where nobody said what the text is, and the rows have none."""
+    if "content_field" not in source.texts.left_open or all(
+        file.format in _WITHOUT_MESSAGES for file in files
+    ):
+        return None
+    columns = [] if source.texts.rows_change else columns_of_files(source, files[:1])
+    if columns and (source.content_field in columns[0] or not columns[0] & {*MESSAGES_FIELDS}):
+        return None
+    rows = _changed(source, first_rows(source, files))
+    if not len(rows) or any(isinstance(value, str) for value in rows.values(source.content_field)):
+        return None
+    return next((field for field in MESSAGES_FIELDS if _holds_turns(rows.values(field))), None)
+
+
+def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
+    """Raise ConfigError where the text is a field that none of the first records has."""
+    field = source.content_field
+    if not source.texts.is_plain or any(file.format == "text" for file in files):
+        return
+    seen: dict[str, None] = {}
+    for file in files[:_FILES]:
+        names = _field_names(source, file)
+        if field in names or field.split(".", 1)[0] in names:
+            return
+        seen.update(dict.fromkeys(names))
+    if seen:
+        raise ConfigError(
+            f"content_field: got {field!r}, but none of the first records has it; their fields are "
+            f"{', '.join(islice(seen, _SHOWN))}{did_you_mean(field, seen)}",
+            source=source.name,
+            field=field,
+        )
+
+
+def _field_names(source: ResolvedSource, file: InputFile) -> Sequence[str]:
+    if file.format in ("parquet", "arrow"):
+        return sorted(columns_of_files(source, [file])[0])
+    rows = first_rows(source, [file], _RECORDS)
+    return (
+        list(dict.fromkeys(chain.from_iterable(rows.objects)))
+        if rows.has_objects
+        else rows.columns.schema.names
+    )
+
+
+def _changed(source: ResolvedSource, rows: Rows) -> Rows:
+    """Return rows as the configured steps leave them; what fails there is not our concern here."""
+    if not source.texts.rows_change:
+        return rows
+    try:
+        return open_chain(source.texts).on_rows(rows).rows
+    except TokenlakeError:
+        return rows
+
+
+def _holds_turns(values: Sequence[Any]) -> bool:
+    """Whether most of the values are lists; a record may be bad among the first ones, too."""
+    given = [isinstance(value, list) for value in values if value is not None]
+    return bool(given) and 2 * sum(given) > len(given)
+
+
+def _messages_field(rows: Rows) -> str:
+    for field in MESSAGES_FIELDS:
+        if any(value is not None for value in rows.values(field)):
+            return field
+    names = ", ".join(rows.objects[0]) if len(rows) else "none: there are no rows"
+    raise ConfigError(
+        f"chat.messages_field: not set, and the first rows have none of {', '.join(MESSAGES_FIELDS)}; their fields "
+        f"are {names}. Name the field that holds the conversation"
+    )
+
+
+def _tools_field(source: ResolvedSource, field: str | None, files: Sequence[InputFile]) -> str | None:
+    """Return the field of tools, None where no file has it; a column can only be read where it is."""
+    columns = [] if source.texts.rows_change or field is None else columns_of_files(source, files)
+    if not columns:
+        return field
+    having = sum(field in names for names in columns)
+    if 0 < having < len(columns):
+        raise ConfigError(
+            f"chat.tools_field: {having} of {len(columns)} files have the column {field!r}, the others lack it; "
+            "set it to null to render no tools, or make two datasets of the files"
+        )
+    return field if having else None
+
+
+_KeptplanRECORDS: Final = 1000  # of a source that are looked at
+_KeptplanFILES: Final = 16  # in which they may lie
+_KeptplanSHOWN: Final = 12  # names in a message
+
+
+def kept_sources(
+    sources: Sequence[ResolvedSource], ranges: Sequence[Sequence[Sequence[FileRange]]]
+) -> tuple[ResolvedSource, ...]:
+    """Return the sources with the types of their kept fields; of one name there is one type in all of them.
+
+    Args:
+        ranges: of each file of each source.
+
+    Raises:
+        ConfigError: no record looked at has a field that is to be kept.
+        SourceError: an input cannot be read.
+    """
+    types: dict[str, ColumnType] = {}
+    for source, parts in zip(sources, ranges, strict=True):
+        for name, kind in (_types(source, parts) if source.kept else {}).items():
+            types[name] = joined(types.get(name, NULL), kind)
+    types = {name: settled(kind) for name, kind in types.items()}
+    return tuple(
+        replace(source, kept=tuple((name, types[name]) for name, _ in source.kept)) for source in sources
+    )
+
+
+def notes_on_kept(build: ResolvedBuild) -> list[str]:
+    """Return a note on every kept field that becomes JSON text."""
+    return [
+        f"the kept field {name!r} is stored as JSON text: the first records have no one type for it"
+        for name, kind in build.kept
+        if kind == JSON
+    ]
+
+
+def _types(source: ResolvedSource, parts: Sequence[Sequence[FileRange]]) -> dict[str, ColumnType]:
+    """Return the types of the kept fields in the first records of a source."""
+    types: dict[str, ColumnType] = {}
+    seen: dict[str, None] = {}
+    for rows in _first_rows(source, [whole[0] for whole in parts if whole][:_KeptplanFILES]):
+        for name, kind in _types_of(rows, [name for name, _ in source.kept], seen).items():
+            types[name] = joined(types.get(name, NULL), kind)
+    missing = [name for name, _ in source.kept if name not in types]
+    if missing:
+        there = ", ".join(islice(seen, _KeptplanSHOWN)) or "no fields"
+        raise ConfigError(
+            f"datasets.{source.name}.additional_fields: none of the first records has a field {missing[0]!r}; "
+            f"they have {there}. Correct the name, or leave it out",
+            source=source.name,
+            field=missing[0],
+        )
+    return types
+
+
+def _first_rows(source: ResolvedSource, parts: Sequence[FileRange]) -> Iterator[Rows]:
+    """Yield the first records of some files, after the source's steps."""
+    chain = open_chain(source.texts)
+    every = replace(source, where=None, on_bad_record="quarantine")
+    left = _KeptplanRECORDS
+    for part in parts:
+        count = 1 if _has_schema(part, chain) else left
+        limited = replace(part, rows=count if part.rows is None else min(count, part.rows))
+        columns = tuple(name for name, _ in source.kept) if _has_schema(part, chain) else None
+        for batch in read_rows(limited, every, columns):
+            yield chain.on_rows(rows_of(batch.table)).rows
+            left -= batch.rows_read
+        if left <= 0:
+            return
+
+
+def _has_schema(part: FileRange, chain: ChainedTransform) -> bool:
+    """Whether the file itself says what its fields hold."""
+    return not chain.steps and part.file.format not in ("jsonl", "json")
+
+
+def _types_of(rows: Rows, names: Sequence[str], seen: dict[str, None]) -> dict[str, ColumnType]:
+    """Return the types of the fields that are there; note in `seen` what others there are."""
+    if not rows.has_objects:
+        schema = rows.columns.schema
+        seen.update(dict.fromkeys(schema.names))
+        return {name: column_type(schema.field(name).type) for name in names if name in schema.names}
+    found: dict[str, list[Any]] = {}
+    for row in rows.objects:
+        seen.update(dict.fromkeys(row))
+        for name in names:
+            if name in row:
+                found.setdefault(name, []).append(row[name])
+    return {name: type_of(values) for name, values in found.items()}
+
+
+def type_of(values: list[Any]) -> ColumnType:
+    """Return the type of some values by the rules of :mod:`tokenlake.sources.rows`."""
+    try:
+        kind = column_type(column_of(values).type)
+    except TypeError:  # a function of a row may make values that JSON does not know
+        return JSON
+    texts = {type(value) for value in values if value is not None} <= {str}
+    return JSON if kind == "large_string" and not texts else kind

@@ -1,0 +1,261 @@
+"""Inputs to work units: a fixed amount of input bytes each, whatever the total and the workers.
+
+Big files are cut into ranges and each range is a unit. Small files are grouped in path order; a group
+closes when it is full, or when the hash of the last path says so. The second rule keeps groups in step:
+after a file is added, removed or renamed, only the groups up to the next hash boundary change. To open a file
+counts like reading a few KiB of it, or a hundred thousand tiny files would be one unit for one worker.
+
+`num_shards`: exactly so many files, cut where the input can be cut, dealt where it cannot.
+
+The ranges of a source are laid end to end like a rope, to be cut into N pieces of equal weight. Through lines the
+rope can be cut anywhere; row groups, record batches, and files that are read from their beginning are knots. A cut
+that falls on a knot moves to the nearer end of it. Where several cuts come to lie on one place only one is made, and
+whoever reads the knot that was in the way writes one file more for each that was not: it deals its documents out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Final
+
+import xxhash
+
+from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
+from tokenlake.errors import ConfigError
+from tokenlake.etl.output.sink import MOST_FILES
+from tokenlake.sources.inputs import FileRange
+from tokenlake.sources.splits import split_file
+
+#: Hash boundaries come about every half unit, so that most groups close by hash and not by size.
+_BOUNDARIES_PER_UNIT: Final = 2
+
+#: So many files at most make a unit, however small they are.
+_FILES_PER_UNIT: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """What one task does, start to end.
+
+    Attributes:
+        index: place in the plan, 0-based; names the output files, is not part of the unit's identity.
+        source: name of the source; a unit never holds two.
+        ranges: the parts of input files to read, in order.
+        bytes: input bytes, for progress and scheduling.
+        fingerprint: identity of the unit: equal fingerprints give equal bytes (sha256 hex).
+        excluded: file id to the positions that are left out of these ranges.
+        files: exactly so many files for each split; None: as many as their size makes.
+    """
+
+    index: int
+    source: str
+    ranges: tuple[FileRange, ...]
+    bytes: int
+    fingerprint: str
+    excluded: dict[int, list[int]]
+    files: int | None = None
+
+
+def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterator[tuple[FileRange, ...]]:
+    """Group the ranges of one source's files into units.
+
+    Args:
+        files: the ranges of each file, files in path order.
+        unit_size: bytes of input per unit.
+    """
+    group: list[FileRange] = []
+    size = 0
+    for ranges in files:
+        if not ranges:
+            continue
+        weight = sum(part.weight for part in ranges)
+        if len(ranges) > 1 or weight >= unit_size:
+            if group:
+                yield tuple(group)
+            yield from ((part,) for part in ranges)
+            group, size = [], 0
+            continue
+        weight += unit_size // _FILES_PER_UNIT
+        group += ranges
+        size += weight
+        if size >= unit_size or _is_boundary(ranges[0].file.path, weight, unit_size):
+            yield tuple(group)
+            group, size = [], 0
+    if group:
+        yield tuple(group)
+
+
+def _is_boundary(path: str, weight: int, unit_size: int) -> bool:
+    """Whether a group closes after a file: with a chance proportional to its weight."""
+    chance = min(1.0, _BOUNDARIES_PER_UNIT * weight / unit_size)
+    return xxhash.xxh3_64_intdigest(path.encode()) < chance * 2**64
+
+
+def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
+    """The canonical form of a unit's inputs: nothing of the machine they lie on."""
+    return [
+        {
+            "path": part.file.path,
+            "size": part.file.size,
+            "token": part.file.token,
+            "format": part.file.format,
+            "compression": part.file.compression,
+            "start": part.start,
+            "stop": part.stop,
+            # Left out where there is no limit: the identities of units that have none stay what they were.
+            **({} if part.rows is None else {"rows": part.rows}),
+        }
+        for part in ranges
+    ]
+
+
+_FINENESS = 4  # knots of row groups or batches that make up about one file
+
+
+def files_of_sources(build: ResolvedBuild, weights: Sequence[int]) -> list[int | None]:
+    """Return how many files each source gets, None: as many as units and sizes make.
+
+    A source's own `num_shards` is its number; what is left of the build's goes to the other sources by their
+    weight (input bytes), at least one to each.
+    """
+    own = [source.num_shards for source in build.sources]
+    if build.num_shards is None:
+        return own
+    others = [index for index, number in enumerate(own) if number is None]
+    left = build.num_shards - sum(number or 0 for number in own)
+    dealt = _by_weight(left, [weights[index] for index in others])
+    for index, number in zip(others, dealt, strict=True):
+        own[index] = number
+    return own
+
+
+def _by_weight(count: int, weights: Sequence[int]) -> list[int]:
+    """Deal `count` things, one to each and the rest by the largest remainder; ties go to the first."""
+    total, rest = sum(weights), count - len(weights)
+    if not total:
+        weights, total = [1] * len(weights), len(weights)
+    dealt = [1 + rest * weight // total for weight in weights]
+    order = sorted(range(len(weights)), key=lambda index: (-(rest * weights[index] % total), index))
+    for index in order[: count - sum(dealt)]:
+        dealt[index] += 1
+    return dealt
+
+
+def cut(
+    source: ResolvedSource, parts: Sequence[Sequence[FileRange]], files: int
+) -> list[tuple[tuple[FileRange, ...], int]]:
+    """Return the ranges of each unit and how many files it writes; these sum up to `files`.
+
+    Args:
+        parts: the ranges of each file of the source, in order.
+
+    Raises:
+        ConfigError: one unit would have to write more files at a time than it may.
+    """
+    knot = max(1, sum(part.weight for whole in parts for part in whole) // (_FINENESS * files))
+    rope = _Rope([part for whole in parts for part in _finer(source, whole, knot)])
+    marks, extra = rope.cuts(files)
+    found = [(tuple(rope.between(a, b)), 1 + extra[index]) for index, (a, b) in enumerate(pairwise(marks))]
+    most = max(number for _, number in found)
+    if most * len(source.splits) > MOST_FILES:
+        raise ConfigError(
+            f"source {source.name!r}: num_shards makes one reader write {most} files for each of "
+            f"{len(source.splits)} splits at a time, because its input cannot be cut; at most {MOST_FILES} can be. "
+            "Lower num_shards, or give the input as JSON Lines, Parquet with more row groups, or more files",
+            source=source.name,
+            files=most,
+        )
+    return found
+
+
+def _finer(source: ResolvedSource, whole: Sequence[FileRange], knot: int) -> Sequence[FileRange]:
+    """Return the ranges of one file, of about `knot` bytes where row groups or batches were joined to units."""
+    if not whole or source.num_rows is not None or whole[0].file.format not in ("parquet", "arrow"):
+        return whole
+    return split_file(whole[0].file, knot, source.storage_options)
+
+
+class _Rope:
+    """Ranges laid end to end; places on it count weight from its beginning."""
+
+    def __init__(self, ranges: Sequence[FileRange]) -> None:
+        self._ranges = ranges
+        self._ends = list(accumulate((part.weight for part in ranges), initial=0))
+
+    def cuts(self, files: int) -> tuple[list[int], Counter[int]]:
+        """Return where the rope is cut, both ends included, and how many files more each piece has than one."""
+        total = self._ends[-1]
+        made = [0]
+        refused: list[int] = []
+        at = 0
+        for number in range(1, files):
+            wanted = total * number // files
+            while at < len(self._ranges) - 1 and self._ends[at + 1] <= wanted:
+                at += 1
+            place = self._place(at, wanted)
+            if made[-1] < place < total:
+                made.append(place)
+            else:
+                refused.append(wanted)
+        marks = [*made, total]
+        return marks, Counter(_piece(marks, wanted) for wanted in refused)
+
+    def _place(self, at: int, wanted: int) -> int:
+        """Return `wanted`, or the nearer end of the knot that it lies on."""
+        begin, end = self._ends[at], self._ends[at + 1] if self._ranges else 0
+        if self._ranges and _can_be_cut(self._ranges[at]):
+            return wanted
+        return begin if wanted - begin <= end - wanted else end
+
+    def between(self, begin: int, end: int) -> Iterator[FileRange]:
+        """Yield the ranges, or parts of them, from one place to another; neighbours in one file joined."""
+        last: FileRange | None = None
+        for piece in self._pieces(begin, end):
+            joint = None if last is None else _joined(last, piece)
+            if last is not None and joint is None:
+                yield last
+            last = joint or piece
+        if last is not None:
+            yield last
+
+    def _pieces(self, begin: int, end: int) -> Iterator[FileRange]:
+        for index in range(max(0, bisect_left(self._ends, begin) - 1), len(self._ranges)):
+            low, high = self._ends[index], self._ends[index + 1]
+            if low > end:
+                return
+            first, stop = max(low, begin), min(high, end)
+            # Of what weighs nothing, such as an empty file, an end of the rope has its share too.
+            weightless = low == high and begin <= low and (low < end or end == self._ends[-1])
+            if first < stop or weightless:
+                whole = (first, stop) == (low, high)
+                yield (
+                    self._ranges[index] if whole else _bytes_of(self._ranges[index], first - low, stop - low)
+                )
+
+
+def _piece(marks: Sequence[int], place: int) -> int:
+    """Return the index of the piece that a place lies in."""
+    return max(0, min(bisect_right(marks, place), len(marks) - 1) - 1)
+
+
+def _can_be_cut(part: FileRange) -> bool:
+    """Whether a range is of bytes, each line belonging to the range in which it begins."""
+    file = part.file
+    lines = file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines")
+    return lines and file.compression is None and part.rows is None
+
+
+def _bytes_of(part: FileRange, first: int, stop: int) -> FileRange:
+    return replace(part, start=part.start + first, stop=part.start + stop, weight=stop - first)
+
+
+def _joined(a: FileRange, b: FileRange) -> FileRange | None:
+    """Return one range for two neighbours of a file, None where they are none."""
+    if a.file != b.file or a.stop != b.start or a.rows is not None or b.rows is not None:
+        return None
+    records = None if a.records is None or b.records is None else a.records + b.records
+    return replace(a, stop=b.stop, weight=a.weight + b.weight, records=records)

@@ -1,0 +1,310 @@
+"""A pool of worker processes that survives the death of its workers.
+
+Each worker is ``python -m tokenlake.etl.worker``: a fresh interpreter that reads one JSON job per
+line and answers with JSON lines; values of secret blocks go before a job on a line of their own, which
+is not answered. Nothing is pickled, nothing is forked, the parent's ``__main__`` is
+not imported again. A thread that calls :meth:`WorkerPool.run` borrows one worker for one job; when that
+worker dies, this thread gets :class:`~tokenlake.errors.WorkerDiedError` and the pool starts another.
+
+No worker outlives its parent, however that ends: the workers of a pool are one process group, and a small process
+in it reads a pipe from the parent and kills the group at the pipe's end. It needs nothing of a worker, which may be
+stopped, or inside C code that holds the interpreter. Where that process is stopped too, the kernel sends SIGHUP to
+what has become an orphaned process group. Both are POSIX: Linux and macOS.
+
+A worker from which nothing is heard for a long time is stuck, in a function of a user's own or in a regular expression
+that goes astray: it is killed, and its job fails for good with an error that says what it was at. The time is half an
+hour, or what the environment variable ``TOKENLAKE_WORKER_SECONDS`` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+from tokenlake.config.references import provided_blocks
+from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError, from_json
+from tokenlake.etl.worker_io import Lines, SilenceError, patience
+
+Progress = Callable[[dict[str, Any]], None]
+
+#: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.
+RSS_LIMIT: Final = 768 << 20
+
+#: At the end of its input, the process ends its whole group, itself included.
+_WATCH: Final = "import os; os.read(0, 1); os.killpg(0, 9)"
+
+
+@final
+class WorkerPool:
+    """``workers`` processes, started at once and in the background.
+
+    Args:
+        workers: number of processes, at least 1.
+        rss_limit: resident bytes after which a worker is replaced.
+        seconds: without a word from it, after which a worker is stuck; None for what the environment says.
+    """
+
+    def __init__(self, workers: int, *, rss_limit: int = RSS_LIMIT, seconds: float | None = None) -> None:
+        if workers < 1:
+            raise WorkerError(f"a pool needs at least one worker, got {workers}", workers=workers)
+        self.workers = workers
+        self._rss_limit = rss_limit
+        self._seconds = patience() if seconds is None else seconds
+        self._changed = threading.Condition()
+        self._cancelled = False
+        self._closed = False
+        self._all: set[_Worker] = set()
+        self._idle: list[_Worker] = []
+        self._group = _Group()
+        for _ in range(workers):
+            self._start_one()
+
+    def run(self, job: dict[str, Any], on_progress: Progress | None = None) -> dict[str, Any]:
+        """Do one job in one worker and return its result; blocks the calling thread.
+
+        Raises:
+            WorkerDiedError: the worker ended without an answer; the job may be tried again.
+            CancelledError: :meth:`cancel` was called.
+            WorkerError: the worker was stuck.
+            TokenlakeError: what the job itself raised, rebuilt.
+        """
+        worker = self._borrow()
+        try:
+            answer = worker.ask(job, on_progress, self._seconds)
+        except SilenceError:
+            self._replace(worker)
+            raise _stuck(worker, self._seconds) from None
+        except (OSError, EOFError, ValueError) as cause:
+            self._replace(worker)
+            if self._cancelled:
+                raise CancelledError("the build was cancelled; run it again to resume") from None
+            raise WorkerDiedError(f"worker process {worker.pid} {worker.ending()}", pid=worker.pid) from cause
+        except BaseException:
+            self._replace(worker)
+            raise
+        if answer.get("rss", 0) > self._rss_limit:
+            self._replace(worker)
+        else:
+            self._give_back(worker)
+        if "error" in answer:
+            raise from_json(answer["error"])
+        return answer["result"]
+
+    def cancel(self) -> None:
+        """Kill all workers; running and later calls of :meth:`run` raise CancelledError."""
+        with self._changed:
+            self._cancelled = True
+            for worker in self._all:
+                worker.kill()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the workers; jobs still running lose theirs."""
+        with self._changed:
+            self._closed = True
+            workers, self._all = list(self._all), set()
+            self._idle.clear()
+            self._changed.notify_all()
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.reap()
+        self._group.end()
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers alive now."""
+        with self._changed:
+            return sorted(worker.pid for worker in self._all)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start_one(self) -> None:
+        if self._group.ended():
+            self._group.end()
+            self._group = _Group()
+        worker = _Worker(self._group.id)
+        self._all.add(worker)
+        self._idle.append(worker)
+
+    def _borrow(self) -> _Worker:
+        with self._changed:
+            while not self._idle and not self._cancelled and not self._closed:
+                self._changed.wait()
+            if self._cancelled or self._closed:
+                raise CancelledError("the build was cancelled; run it again to resume")
+            return self._idle.pop()
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._changed:
+            if worker in self._all:
+                self._idle.append(worker)
+                self._changed.notify()
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.kill()
+        worker.reap()
+        with self._changed:
+            self._all.discard(worker)
+            if not self._cancelled and not self._closed:
+                self._start_one()
+                self._changed.notify()
+
+
+@final
+class _Group:
+    """A process group that ends with this process: see the module's first words.
+
+    Ctrl-C reaches the parent's group alone; the parent decides.
+    """
+
+    def __init__(self) -> None:
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WATCH],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+        self.id = self._watcher.pid
+
+    def ended(self) -> bool:
+        """Say whether somebody killed the process that watches."""
+        return self._watcher.poll() is not None
+
+    def end(self) -> None:
+        """Kill whatever is in it."""
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()
+        self._watcher.wait()
+
+
+@final
+class _Worker:
+    """One process and its two pipes."""
+
+    def __init__(self, group: int) -> None:
+        self._process = subprocess.Popen(
+            # -P, and folders by name: a json.py in the current folder must not run.
+            [sys.executable, "-P", "-m", "tokenlake.etl.worker", *_own_folders()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            process_group=group,
+        )
+        self.pid = self._process.pid
+        self.at = ""
+        """What it said that it does."""
+        assert self._process.stdout is not None
+        self._lines = Lines(self._process.stdout)
+        self._told: dict[str, str] = {}
+
+    def ask(self, job: dict[str, Any], on_progress: Progress | None, seconds: float) -> dict[str, Any]:
+        """Send a job and read lines until its answer.
+
+        Raises:
+            OSError, EOFError, ValueError: the process is gone.
+            SilenceError: it said nothing for so many seconds.
+        """
+        stdin = self._process.stdin
+        assert stdin is not None
+        self.at = f"beginning a job ({job['op']})"
+        if (blocks := provided_blocks()) != self._told:
+            # Not by the environment, which other programs of this user can read.
+            stdin.write(json.dumps({"op": "blocks", "values": blocks}).encode() + b"\n")
+            self._told = blocks
+        stdin.write(json.dumps(job).encode() + b"\n")
+        stdin.flush()
+        while line := self._lines.next(seconds):
+            answer = json.loads(line)
+            if "at" in answer:
+                self.at = answer["at"]
+            elif "progress" not in answer:
+                return answer
+            elif on_progress is not None:
+                on_progress(answer["progress"])
+        raise EOFError
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def reap(self) -> None:
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def ending(self) -> str:
+        """How the process ended, for people."""
+        code = self._process.wait()
+        if code == -signal.SIGKILL:
+            return "was killed (SIGKILL); if nobody did, the machine ran out of memory: use fewer workers"
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"ended with exit code {code} without an answer"
+
+
+def _stuck(worker: _Worker, seconds: float) -> WorkerError:
+    return WorkerError(
+        f"worker process {worker.pid} was stuck and was killed: nothing was heard of it for {seconds:g} seconds. "
+        f"It was {worker.at}. A function of the configuration may not return, or a pattern of the tokenizer may go "
+        "astray on one of the texts there; leave that record out, or mend the function. Where the work is only slow, "
+        "set TOKENLAKE_WORKER_SECONDS to more",
+        at=worker.at,
+        pid=worker.pid,
+        seconds=seconds,
+    )
+
+
+def _own_folders() -> list[str]:
+    """Return the folders that this process imports from, but not every interpreter of this environment does.
+
+    A function of a user's own is found in them: beside a script, or, from a notebook, in the current folder.
+    """
+    homes = {Path(home).resolve() for home in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    given = {Path(folder).resolve() for folder in _python_path()}
+    places = dict.fromkeys(Path(folder).resolve() for folder in sys.path)
+    return [
+        str(place)
+        for place in places
+        if place.is_dir() and place not in given and not homes & {place, *place.parents}
+    ]
+
+
+def _python_path() -> list[str]:
+    """Return where the library is, then what the user's environment says; an empty entry is the current folder."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [str(Path(__file__).resolve().parents[2]), *filter(None, given)]
+
+
+def _environment() -> dict[str, str]:
+    """The parent's environment, with the library importable and native thread pools kept small."""
+    # glibc returns every freed block of 16 MB to the kernel and faults it in again: 3% of a build's CPU.
+    # Larger blocks are still returned at once, so a long document leaves no mark.
+    allocator = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
+    return (
+        allocator
+        | os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(_python_path()),
+            "TOKENIZERS_PARALLELISM": "false",
+            "OMP_NUM_THREADS": "1",
+            "POLARS_MAX_THREADS": "1",
+            "RAYON_NUM_THREADS": "1",
+        }
+    )

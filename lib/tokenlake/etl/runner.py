@@ -1,0 +1,189 @@
+"""The library's own runner: a build in one call, without an orchestrator."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tokenlake.config.load import load_config
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.steps import first_steps, foreseen, last_step
+from tokenlake.errors import (
+    CancelledError,
+    NotFoundError,
+    StoreError,
+    TokenlakeError,
+    VersionConflictError,
+    WorkerDiedError,
+)
+from tokenlake.etl.events import Step, UnitRetried, Watcher, ignore
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.projects import Configuration
+from tokenlake.etl.session import BuildSession
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What a build did.
+
+    Attributes:
+        dataset, version, path: the committed version and its folder.
+        status: ``built``, ``resumed`` (some units had been finished before) or ``exists`` (nothing to do).
+        manifest: the committed manifest.
+        units_built, units_resumed, units_reused: how the units came to be.
+        seconds: wall time.
+        notes: entries of `exclude` that matched no document.
+    """
+
+    dataset: str
+    version: int
+    path: str
+    status: Literal["built", "resumed", "exists"]
+    manifest: Manifest
+    units_built: int
+    units_resumed: int
+    units_reused: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+def build_dataset(
+    config: Configuration,
+    *,
+    workers: int | None = None,
+    on_event: Watcher = ignore,
+    retries: int = 2,
+    pool: WorkerPool | None = None,
+) -> BuildResult:
+    """Build a dataset version on this machine, and first the tokens of each source where text is to be mixed.
+
+    Args:
+        config: a configuration, a mapping of one, or the path of a YAML file.
+        workers: worker processes; default: the processors this process may use.
+        on_event: told of everything that happens, from several threads.
+        retries: how often a unit is tried again after an error worth a retry.
+        pool: running workers to use instead of `workers` new ones; it stays open.
+
+    Returns:
+        The committed version; when an equal one existed, that one.
+
+    Raises:
+        TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
+    """
+    whole = load_config(config)
+    steps, versions, notes = first_steps(whole), dict[str, int](), tuple[str, ...]()
+    if steps:
+        foreseen(whole)
+    with nullcontext(pool) if pool else WorkerPool(workers or available_cpus()) as pool:
+        for source, step in steps.items():
+            on_event(Step(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
+            made = _build(step, pool, on_event, retries)
+            versions[source], notes = made.version, notes + made.notes
+        if steps:
+            on_event(Step(len(steps) + 1, len(steps) + 1, "the mixture"))
+        last = _build(last_step(whole, versions), pool, on_event, retries)
+    return replace(last, notes=notes + last.notes)
+
+
+def _build(config: PipelineConfig, pool: WorkerPool, on_event: Watcher, retries: int) -> BuildResult:
+    """One build, of which a configuration may need several."""
+    begin = time.monotonic()
+    session = BuildSession.open(config, on_event=on_event)
+    try:
+        run_pending(session, pool, on_event=on_event, retries=retries)
+        manifest = session.commit()
+    except BaseException as error:
+        session.failed(error)
+        raise
+    return result_of(session, manifest, time.monotonic() - begin)
+
+
+def run_pending(
+    session: BuildSession, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
+) -> None:
+    """Run a session's pending units until none is left; the first error that no retry mends ends it.
+
+    A condemned engine makes finished units pending again, hence the loop.
+    """
+    with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-unit") as threads:
+        while pending := session.pending:
+            try:
+                _run_round(session, pool, threads, pending, on_event, retries)
+            except BaseException:
+                pool.cancel()
+                raise
+
+
+def _run_round(
+    session: BuildSession,
+    pool: WorkerPool,
+    threads: ThreadPoolExecutor,
+    pending: list[int],
+    on_event: Watcher,
+    retries: int,
+) -> None:
+    failed = threading.Event()
+
+    def one(index: int) -> UnitRecord | None:
+        if failed.is_set():
+            return None
+        return run_with_retries(session, index, pool, on_event=on_event, retries=retries)
+
+    for future in as_completed([threads.submit(one, index) for index in pending]):
+        if (error := future.exception()) is not None:
+            failed.set()
+            raise error
+
+
+def run_with_retries(
+    session: BuildSession, index: int, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
+) -> UnitRecord:
+    """Run one unit, again after errors worth it."""
+    for attempt in range(retries + 1):
+        try:
+            return session.run_unit(index, pool)
+        except TokenlakeError as error:
+            if attempt == retries or not worth_a_retry(error):
+                raise
+            on_event(UnitRetried(index, session.plan.units[index].source, str(error)))
+            time.sleep(min(0.2 * 2**attempt, 5.0))
+    raise AssertionError("unreachable")
+
+
+def worth_a_retry(error: BaseException) -> bool:
+    """Whether the same work may succeed when tried again."""
+    if isinstance(error, VersionConflictError | NotFoundError | CancelledError):
+        return False
+    return isinstance(error, WorkerDiedError | StoreError)
+
+
+def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> BuildResult:
+    """Sum up a committed session."""
+    how = list(session.how.values())
+    resumed = how.count("resumed")
+    return BuildResult(
+        dataset=session.dataset,
+        version=session.version,
+        path=session.path,
+        status="exists" if session.found_committed else "resumed" if resumed else "built",
+        manifest=manifest,
+        units_built=how.count("built"),
+        units_resumed=resumed,
+        units_reused=how.count("reused"),
+        seconds=seconds,
+        notes=session.plan.missed(manifest.accounts),
+    )
+
+
+def available_cpus() -> int:
+    """Processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,252 @@
+"""One build, from its plan to its commit; whoever drives it decides threads, retries and order.
+
+A session claims a version, finds out what is already done, runs single units through a worker pool,
+and commits. It can be dropped at any moment: what is finished has a ledger record, and the next session
+with the same configuration and inputs goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any, Literal, Self, final
+
+from tokenlake.config.load import load_config
+from tokenlake.errors import CancelledError, StoreError, TokenlakeError
+from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
+from tokenlake.etl.events import Committed, Planned, UnitFinished, UnitProgress, UnitStarted, Watcher, ignore
+from tokenlake.etl.plan.text import Plan
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.project import PlannedUnit, Project
+from tokenlake.etl.projects import Configuration, plan_project
+from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
+from tokenlake.etl.run_config import Asked
+from tokenlake.etl.run_log import RunLog
+from tokenlake.etl.text_project import TextProject
+from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.manifest import Manifest
+
+How = Literal["built", "resumed", "reused"]
+
+
+@final
+class BuildSession:
+    """A claimed build. Make one with :meth:`open`.
+
+    Attributes:
+        plan: what is to be done.
+        dataset, version: where it goes.
+        status: ``new``, ``resumed`` (an unfinished claim was found) or ``committed`` (nothing to do).
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        store: Store,
+        version: int,
+        status: Literal["new", "resumed", "committed"],
+        watcher: Watcher,
+    ) -> None:
+        self.project = project
+        self.plan = project.plan
+        self.dataset = project.dataset
+        self.version = version
+        self.status: Literal["new", "resumed", "committed"] = status
+        self._store = store
+        self._catalog = Catalog(store)
+        self._emit = watcher
+        self._lock = threading.Lock()
+        self._records: dict[int, UnitRecord] = {}
+        self._how: dict[int, How] = {}
+        self._layout = Layout(project.dataset, version)
+        self._log = RunLog(store, self._layout)
+        self.work = project.begin(project.store, self._layout, self._log, watcher)
+        self._manifest: Manifest | None = None
+        self.found_committed = status == "committed"
+
+    @classmethod
+    def open(cls, config: Configuration, *, on_event: Watcher = ignore, plan: Plan | None = None) -> Self:
+        """Plan, claim a version, find what is finished and take over what another version already has.
+
+        Args:
+            config: a configuration, a dict of one, or the path of a YAML file.
+            on_event: told of everything that happens.
+            plan: a plan of texts already made from ``config``.
+
+        Raises:
+            ConfigError, SourceError, TokenizerError: the build cannot be planned.
+            IntegrityError: the version is there already, and not whole.
+        """
+        whole = load_config(config) if plan is None else None
+        project = TextProject(plan) if plan is not None else plan_project(whole or config, on_event)
+        store = open_store(project.store)
+        claim = Catalog(store).claim(project.dataset, project.plan.fingerprint, {})
+        session = cls(project, store, claim.version, claim.status, on_event)
+        if claim.status != "committed":
+            if whole is not None:
+                session._log.asked(Asked.of(whole, project.plan.fingerprint))
+            session._prepare()
+        else:
+            # Killed right after its commit, a run leaves a temporary name; a store that is only read keeps it.
+            with contextlib.suppress(StoreError):
+                store.sweep_temp(session._layout.prefix)
+            session._manifest = committed_manifest(session._catalog, session._layout)
+        session._announce()
+        return session
+
+    @property
+    def pending(self) -> list[int]:
+        """Indices of the units still to build, in plan order."""
+        if self.status == "committed":
+            return []
+        with self._lock:
+            return [unit.index for unit in self.plan.units if unit.index not in self._records]
+
+    @property
+    def how(self) -> dict[int, How]:
+        """How each finished unit came to be."""
+        with self._lock:
+            return dict(self._how)
+
+    @property
+    def path(self) -> str:
+        """The version's folder."""
+        return f"{self._store.url}/{self._layout.prefix}"
+
+    def run_unit(self, index: int, pool: WorkerPool) -> UnitRecord:
+        """Build one unit in one of the pool's workers; thread-safe, and idempotent.
+
+        Raises:
+            WorkerDiedError, StoreError: worth a retry.
+            TokenlakeError: anything else is final for this unit.
+        """
+        unit = self.plan.units[index]
+        while True:
+            job = self.work.job(index, pool)
+            try:
+                record, seconds, progressed = self._attempt(unit, job, pool)
+            except TokenlakeError as error:
+                if not self._redo(error, job):
+                    self._require_held()  # files that gc deletes are missed in many ways
+                    raise
+                continue
+            if self._accept(unit, record, seconds, progressed):
+                return record
+
+    def commit(self) -> Manifest:
+        """Judge the whole and make the version visible.
+
+        Raises:
+            StoreError: units are missing.
+            TooManyBadRecordsError, AccountError: the version must not be.
+            VersionConflictError: another writer committed something else.
+        """
+        if self._manifest is not None:
+            return self._manifest
+        missing = self.pending
+        if missing:
+            raise StoreError(
+                f"{self.dataset}@v{self.version} cannot be committed: {len(missing)} of {len(self.plan.units)} units "
+                f"are not built (first: {missing[0]}); run the build again to resume it"
+            )
+        records = [self._records[unit.index] for unit in self.plan.units]
+        self.work.judge()
+        manifest = commit_version(self._store, self.project, self._layout, records)
+        self._log.finish(self.how, self.project.commits())
+        self.status, self._manifest = "committed", manifest
+        self._emit(Committed(self.dataset, self.version))
+        return manifest
+
+    def failed(self, error: BaseException) -> None:
+        """Keep why this run ends, for who lists the store; a run that was cancelled has not failed."""
+        if (
+            self.status != "committed"
+            and isinstance(error, Exception)
+            and not isinstance(error, CancelledError)
+        ):
+            with contextlib.suppress(StoreError):
+                self._log.failed(error)
+
+    def _attempt(
+        self, unit: PlannedUnit, job: dict[str, Any], pool: WorkerPool
+    ) -> tuple[UnitRecord, float, int]:
+        started = time.monotonic()
+        progressed = 0
+
+        def progress(fields: dict[str, int]) -> None:
+            nonlocal progressed
+            progressed += fields["bytes"]
+            self._emit(
+                UnitProgress(unit.index, unit.source, fields["bytes"], fields["documents"], fields["tokens"])
+            )
+
+        self._emit(UnitStarted(unit.index, unit.source, unit.bytes))
+        answer = pool.run(job, progress)
+        return UnitRecord.from_json(answer), time.monotonic() - started, progressed
+
+    def _accept(self, unit: PlannedUnit, record: UnitRecord, seconds: float, progressed: int) -> bool:
+        """Publish a record, unless its engine was condemned in the meantime."""
+        self._require_held()
+        with self._lock:
+            if not self.work.stands(record):
+                return False
+            publish_record(self._store, self._layout, record)
+            self._records[unit.index] = record
+            self._how[unit.index] = "built"
+            self.work.add(record)
+        self._log.finished(unit.index, seconds)
+        self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", seconds, progressed))
+        self.work.require_hope()
+        return True
+
+    def _require_held(self) -> None:
+        require_held(self._store, self._layout, self.plan.fingerprint)
+
+    def _redo(self, error: TokenlakeError, job: dict[str, Any]) -> bool:
+        """Whether an error only means that some units, this one too, are to be built in another way."""
+        with self._lock:
+            undone = self.work.redo(error, job, self._records)
+            for index in undone or ():
+                remove_record(self._store, self._layout, index)
+                self.work.remove(self._records.pop(index))
+                self._how.pop(index, None)
+        return undone is not None
+
+    def _prepare(self) -> None:
+        """Publish what workers read, then collect finished and reusable units."""
+        if self.status == "resumed":
+            self._log.resumed()  # first of all: gc leaves alone what changed lately
+        publish_preamble(self._store, self.project, self._layout)
+        self._store.sweep_temp(self._layout.prefix)
+        for record in finished_records(self._catalog, self.plan.units, self.dataset, self.version):
+            self._know(record, "resumed")
+        missing = [self.plan.units[index] for index in self.pending]
+        for record in adopted_records(self._catalog, missing, self.dataset, self.version):
+            self._know(record, "reused")
+
+    def _know(self, record: UnitRecord, how: How) -> None:
+        with self._lock:
+            self._records[record.unit] = record
+            self._how[record.unit] = how
+            self.work.add(record)
+
+    def _announce(self) -> None:
+        pending = self.pending
+        self._emit(
+            Planned(
+                dataset=self.dataset,
+                version=self.version,
+                units=len(self.plan.units),
+                input_bytes=self.plan.input_bytes,
+                pending=len(pending),
+                source_bytes=self.plan.source_bytes,
+            )
+        )
+        for index, record in sorted(self._records.items()):
+            unit = self.plan.units[index]
+            self._emit(UnitFinished(index, unit.source, unit.bytes, record, self._how[index]))

@@ -1,0 +1,400 @@
+"""The parents of a build as a worker holds them: opened once, and the very versions that the plan saw.
+
+What of the rows that were read is content, BOS and EOS, source by source: counted on the ids themselves.
+
+Where mixed or repacked documents go: packed rows, or rows of their own.
+
+Where mixed sequences go: packed rows passed on as they are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.errors import AccountError, ConfigError, IntegrityError
+from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
+from tokenlake.etl.output.packed_rows import PackedSink
+from tokenlake.etl.output.parts import PartWriter
+from tokenlake.etl.output.sink import Sink, TokenDocuments, group_tokens
+from tokenlake.etl.output.token_rows import Padding, TokensSink
+from tokenlake.packing.loss_mask import LEARNED, learned, marked
+from tokenlake.ragged import Ragged, offsets_of
+from tokenlake.reading.gather import Documents
+from tokenlake.reading.version import StoredRows
+from tokenlake.schema import packed_schema, row_group_rows, tokens_schema
+from tokenlake.store.account import Account
+from tokenlake.store.base import Store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.layout import Layout
+from tokenlake.store.manifest import Manifest
+
+_KEPT: Final = 64  # parents that stay open between jobs
+
+_Key = tuple[str, str, int, str]
+
+
+@final
+class OpenedParents:
+    """Manifests that were read, and files that are open, between jobs."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[_Key, StoredRows] = OrderedDict()
+
+    def open(self, store: Store, parent: ParentVersion, split: str | None = None) -> StoredRows:
+        """Return the rows of a parent's split.
+
+        Args:
+            split: another one than the parent's.
+
+        Raises:
+            IntegrityError: the version there is not the one that was planned with.
+            NotFoundError: there is none.
+        """
+        name = parent.split if split is None else split
+        key = (store.url, parent.dataset, parent.version, name)
+        known = self._rows.get(key)
+        if known is None or known.manifest.sha256 != parent.sha256:
+            known = self._rows[key] = StoredRows(store, self.manifest(store, parent), name)
+        self._rows.move_to_end(key)
+        while len(self._rows) > _KEPT:
+            self._rows.popitem(last=False)[1].close()
+        return known
+
+    def manifest(self, store: Store, parent: ParentVersion) -> Manifest:
+        """Return the manifest of a parent; errors are those of :meth:`open`."""
+        for rows in reversed(self._rows.values()):
+            if rows.manifest.sha256 == parent.sha256:
+                return rows.manifest
+        found = Catalog(store).manifest(parent.dataset, parent.version)
+        if found.sha256 != parent.sha256:
+            reference = f"{parent.dataset}@v{parent.version}"
+            raise IntegrityError(
+                f"source {parent.name!r}: the manifest of {reference} has sha256 {found.sha256}; expected "
+                f"{parent.sha256}, with which this build was planned. Somebody put another version in its place: run "
+                f"`tokenlake verify {reference}`, restore what was there, or start the build anew",
+                expected=parent.sha256,
+                got=found.sha256,
+            )
+        return found
+
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@final
+class Shares:
+    """The accounts of the sources of a unit, while it is being built.
+
+    Args:
+        names: of the sources.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._counts = np.zeros((5, len(names)), np.int64)
+
+    def add(self, source: Int64, length: Int64, bos: Int64, eos: Int64, existing: Int64) -> None:
+        """Count rows.
+
+        Args:
+            source: index of each one's source, int64[n].
+            length: ids of each, with all that is around them, int64[n].
+            bos, eos: how many of these are such, int64[n].
+            existing: 1 for a document that had its EOS before it was packed, int64[n].
+        """
+        for counts, values in zip(self._counts[1:], (length, bos, eos, existing), strict=True):
+            np.add.at(counts, source, values)
+        self._counts[0] += np.bincount(source, minlength=len(self._names))
+
+    def accounts(self) -> dict[str, Account]:
+        """Return source -> account, without what is no one source's."""
+        return {
+            name: _account(*counts) for name, counts in zip(self._names, self._counts.T.tolist(), strict=True)
+        }
+
+
+def _account(rows: int, ids: int, bos: int, eos: int, existing: int) -> Account:
+    content = ids - bos - eos
+    return Account(
+        rows_read=rows,
+        kept=rows,
+        documents=rows,
+        tokens=content,
+        content_packed=content,
+        bos=bos,
+        eos=eos,
+        eos_existing=existing,
+    )
+
+
+def check_written(
+    account: Account, parts: Sequence[ShardEntry], seq_length: int | None, *, where: str
+) -> None:
+    """Check that an account of what was read closes, and that as many ids were written.
+
+    Raises:
+        AccountError: it does not, or they were not, which would be a bug.
+    """
+    account.check(seq_length, where=where)
+    read, written = account.content_packed + account.bos + account.eos, sum(part.tokens for part in parts)
+    if read != written:
+        raise AccountError(
+            f"{where}: {read} ids were read or put around documents, EOS included, but {written} were written; this is "
+            "a bug, nothing was committed",
+            left=read,
+            right=written,
+            where=where,
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How documents begin and end, as their parents hold them; all int64[n] or bool[n].
+
+    Attributes:
+        bos, eos: how many ids at the beginning and at the end are the post-processor's.
+        lacks: which documents packing puts an EOS after.
+    """
+
+    bos: Int64
+    eos: Int64
+    lacks: Bools
+
+    @classmethod
+    def of(cls, ids: Int32, offsets: Int64, whole: Bools, out: RowsOut) -> Ends:
+        """Look at n documents, none of them empty.
+
+        Args:
+            ids: int32[total], not marked.
+            offsets: int64[n + 1] from 0.
+            whole: bool[n], which of them come rendered. What a template spelled is their content, and only what
+                packing appends is not: nobody can tell any more who put a BOS there.
+        """
+        documents, size = Ragged(ids, offsets), np.diff(offsets)
+        bos, eos = np.zeros((2, len(size)), np.int64)
+        if out.prefix:
+            bos = np.where(documents.begins_with(out.prefix) & ~whole, len(out.prefix), bos)
+        if out.suffix:
+            room = size - bos >= len(out.suffix)
+            eos = np.where(documents.ends_with(out.suffix) & ~whole & room, len(out.suffix), eos)
+        if out.pack is None:
+            return cls(bos, eos, np.zeros(len(size), np.bool_))
+        # The text of a plain document may spell an EOS itself: it still gets its own.
+        return cls(bos, eos, np.where(whole, ids[offsets[1:] - 1] != out.eos_id, out.append_eos))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PackedCounts:
+    """What is in each of n packed rows; all int64[n].
+
+    Attributes:
+        tokens: ids that are not padding.
+        documents: documents that begin in it.
+        bos: ids of the post-processor's prefix that its documents begin with.
+        eos: segments that end with EOS.
+    """
+
+    tokens: Int64
+    documents: Int64
+    bos: Int64
+    eos: Int64
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, out: RowsOut) -> PackedCounts:
+        """Count in rows of a packed dataset."""
+        columns: dict[str, Any] = {
+            name: rows.column(name) for name in ("segment_lengths", "documents", "input_ids")
+        }
+        limits = columns["segment_lengths"].offsets.to_numpy().astype(np.int64)
+        lengths = columns["segment_lengths"].flatten().to_numpy()
+        starts = columns["documents"].flatten().field("start").to_numpy() == 0
+        ids = columns["input_ids"].flatten().to_numpy()
+        edges, width = offsets_of(lengths), columns["input_ids"].type.list_size
+        tokens = np.diff(edges[limits])
+        begin = edges[:-1] + np.repeat(np.arange(len(rows)) * width - edges[limits[:-1]], np.diff(limits))
+        last = begin + lengths
+        bos = starts & (ids[begin] == out.prefix[0]) if out.prefix else np.zeros(len(starts), np.bool_)
+        own = np.minimum(bos * len(out.prefix), lengths)  # a prefix of several ids may go on in the next row
+        eos = (ids[last - 1] == out.eos_id) & (lengths > own)
+        return cls(tokens, _sums(starts, limits), _sums(own, limits), _sums(eos, limits))
+
+
+def _sums(values: npt.NDArray[Any], limits: Int64) -> Int64:
+    """int64[n]: sums of values per row; rows may have none."""
+    return np.diff(offsets_of(values)[limits])
+
+
+DocumentsInt32 = npt.NDArray[np.int32]
+DocumentsInt64 = npt.NDArray[np.int64]
+DocumentsBools = npt.NDArray[np.bool_]
+
+
+@final
+class DocumentsOut:
+    """Writes documents of `tokens` datasets as a job says, each as it is stored but for the EOS that packing adds.
+
+    Args:
+        split: of the parts.
+        names: of the sources that documents are counted for.
+        shuffle_key: by which packed rows are shuffled inside a window, or None.
+    """
+
+    def __init__(
+        self,
+        job: MixJob | RepackJob,
+        store: Store,
+        split: str,
+        names: tuple[str, ...],
+        whole: DocumentsBools,
+        shuffle_key: int | None,
+    ) -> None:
+        self._out = out = job.out
+        self._whole = whole
+        self.shares = Shares(names)
+        # Where every document lacks its EOS, the packer lays it down while it copies.
+        self._alike = out.append_eos and not whole.any()
+        schema = _schema(out)
+        writer = PartWriter(
+            store, Layout(job.dataset, job.version), split, job.unit, schema, out.max_shard_size
+        )
+        if out.pack is None:
+            padding = Padding("none", 0, "right", out.pad_id)
+            self._sink: Sink = TokensSink(writer, schema, (), (), padding, group_tokens(None))
+        else:
+            suffix = (out.eos_id,) if self._alike else ()
+            self._sink = PackedSink(
+                writer, schema, out.pack, prefix=(), suffix=suffix, pad_id=out.pad_id, shuffle_key=shuffle_key
+            )
+
+    def add(self, documents: Documents, source: DocumentsInt64) -> int:
+        """Write documents, of sources that `source` (int64[n]) numbers; return how many ids they have.
+
+        Raises:
+            IntegrityError: one has no id, which no `tokens` dataset of ours has.
+        """
+        if not len(source):
+            return 0
+        ids, offsets = documents.ids, documents.offsets
+        if not np.diff(offsets).all():
+            raise IntegrityError(
+                f"a stored document has no ids, among those from file id {documents.file[0]} on; expected some in "
+                "every row. Run `tokenlake verify --deep` on the dataset"
+            )
+        ends = Ends.of(ids, offsets, self._whole[source], self._out)
+        existing = np.zeros_like(ends.eos) if self._out.pack is None else (~ends.lacks).astype(np.int64)
+        self.shares.add(source, np.diff(offsets) + ends.lacks, ends.bos, ends.eos + ends.lacks, existing)
+        if self._out.loss_mask:
+            ids = marked(ids, True if documents.learned is None else documents.learned)
+        if not self._alike:
+            ids, offsets = self._closed(ids, offsets, ends.lacks, self._whole[source])
+        self._sink.add(
+            TokenDocuments(ids=ids, offsets=offsets, file=documents.file, position=documents.position)
+        )
+        return int(documents.offsets[-1])
+
+    def finish(self) -> list[ShardEntry]:
+        """Write what is left and publish; returns the parts."""
+        return self._sink.finish()
+
+    def discard(self) -> None:
+        self._sink.discard()
+
+    @property
+    def rows_of_all(self) -> Account:
+        """What of the account is no one source's: the packed rows and their padding."""
+        counts = self._sink.counts
+        return Account(sequences=counts["sequences"], slots=counts["slots"], pad=counts["pad"])
+
+    def _closed(
+        self, ids: DocumentsInt32, offsets: DocumentsInt64, lacks: DocumentsBools, whole: DocumentsBools
+    ) -> tuple[DocumentsInt32, DocumentsInt64]:
+        """Put an EOS behind the documents that lack it. After a rendered one it bears loss where the last id does: who
+        learns the last word of an answer must learn to stop after it."""
+        if not lacks.any():
+            return ids, offsets
+        behind = offsets[1:][lacks]
+        eos = np.full(len(behind), self._out.eos_id, np.int32)
+        if self._out.loss_mask:
+            eos[learned(ids[behind - 1]) | ~whole[lacks]] |= LEARNED
+        more = np.concatenate([np.zeros(1, np.int64), np.cumsum(lacks)])
+        return np.insert(ids, behind, eos), offsets + more
+
+
+def _schema(out: RowsOut) -> pa.Schema:
+    if out.pack is None:
+        return tokens_schema(loss_mask=out.loss_mask)
+    return packed_schema(
+        out.pack.seq_length, store_segment_ids=out.pack.store_segment_ids, loss_mask=out.loss_mask
+    )
+
+
+SequencesInt64 = npt.NDArray[np.int64]
+
+
+@final
+class SequencesOut:
+    """Writes rows of `packed` datasets as a job says, a row group after the other.
+
+    Args:
+        split: of the parts.
+        names: of the sources that rows are counted for.
+    """
+
+    def __init__(self, job: MixJob, store: Store, split: str, names: tuple[str, ...]) -> None:
+        self._out = out = job.out
+        self._length = out.seq_length or 0
+        self.shares = Shares(names)
+        self._schema = packed_schema(self._length, loss_mask=out.loss_mask)
+        layout = Layout(job.dataset, job.version)
+        self._writer = PartWriter(store, layout, split, job.unit, self._schema, out.max_shard_size)
+        self._rows = self._tokens = 0
+
+    def add(self, rows: pa.RecordBatch, source: SequencesInt64) -> int:
+        """Write rows, whole row groups but for the last time, of sources that `source` (int64[n]) numbers.
+
+        Returns:
+            how many ids they have, padding not counted.
+
+        Raises:
+            ConfigError: they are not what the job says.
+        """
+        if not rows.schema.equals(self._schema):
+            raise ConfigError(f"rows with the columns {rows.schema}; expected {self._schema}, as planned")
+        counts = PackedCounts.of(rows, self._out)
+        self.shares.add(source, counts.tokens, counts.bos, counts.eos, np.zeros_like(counts.tokens))
+        size = row_group_rows(self._length)
+        for first in range(0, len(rows), size):
+            own = slice(first, first + size)
+            self._writer.write(
+                rows.slice(first, size),
+                tokens=int(counts.tokens[own].sum()),
+                documents=int(counts.documents[own].sum()),
+            )
+        self._rows += len(rows)
+        self._tokens += (tokens := int(counts.tokens.sum()))
+        return tokens
+
+    def finish(self) -> list[ShardEntry]:
+        """Publish the last part; returns all parts."""
+        return self._writer.finish()
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+    @property
+    def rows_of_all(self) -> Account:
+        """What of the account is no one source's: the rows and their padding."""
+        slots = self._rows * self._length
+        return Account(sequences=self._rows, slots=slots, pad=slots - self._tokens)

@@ -1,0 +1,125 @@
+"""What a worker process can do: build a unit of texts or of stored rows, or judge an engine.
+
+Tokenizers stay loaded between jobs, and parents open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, final
+
+from tokenlake.config.resolved import ResolvedTokenizer
+from tokenlake.etl.job import EngineJob, MixJob, RepackJob, UnitJob
+from tokenlake.etl.unit.mix import MixUnit
+from tokenlake.etl.unit.recipe import Recipe, open_recipe, special_mode
+from tokenlake.etl.unit.repack import RepackUnit
+from tokenlake.etl.unit.stored_rows import OpenedParents
+from tokenlake.etl.unit.text import Progress, Unit
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.base import Store
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.verified_read import read_files
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.gate import choose_encoder
+
+#: Documents and bytes that the gate's probe takes from the start of a source, and of one document:
+#: the reference encodes 4 MB/s, so this is a tenth of a second.
+_PROBE_DOCUMENTS: Final = 200
+_PROBE_BYTES: Final = 1 << 18
+_PROBE_BYTES_EACH: Final = 1 << 14
+
+
+@final
+class Workbench:
+    """What a worker process keeps between jobs: stores, tokenizers (slow to load), and manifests of parents."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, Store] = {}
+        self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
+        self._encoders: dict[tuple[Any, ...], Encoder] = {}
+        self._parents = OpenedParents()
+
+    def build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
+        """Build one unit and publish its parts; the caller publishes the record."""
+        store = self._store(job.store)
+        files = self._tokenizer(job)
+        settings = job.source.tokenizer
+        recipe = open_recipe(job.source, files)
+        mode = special_mode(settings, recipe)
+        key = _encoder_key(files, job.engine, mode, settings)
+        if key not in self._encoders:
+            self._encoders[key] = Encoder(
+                files,
+                engine=job.engine,
+                special_tokens_in_text=mode,
+                add_special_tokens=settings.add_special_tokens,
+            )
+        return Unit(job, store, self._encoders[key], recipe, progress).build()
+
+    def mix(self, job: MixJob, progress: Progress) -> UnitRecord:
+        """Build one unit of a mixture and publish its parts."""
+        return MixUnit(job, *self._stores_of(job), self._parents, progress).build()
+
+    def repack(self, job: RepackJob, progress: Progress) -> UnitRecord:
+        """Pack one unit of a parent again and publish its parts."""
+        return RepackUnit(job, *self._stores_of(job), self._parents, progress).build()
+
+    def choose_engine(self, job: EngineJob) -> dict[str, Any]:
+        """The gate's verdict for one source: ``{"engine", "reason"}``."""
+        files = self._tokenizer(job)
+        settings = job.source.tokenizer
+        recipe = open_recipe(job.source, files)
+        mode = special_mode(settings, recipe)
+        sample = list(_first_documents(job, recipe))
+        choice, encoder = choose_encoder(
+            files,
+            settings.engine,
+            mode,
+            sample,
+            add_special_tokens=settings.add_special_tokens,
+            places=recipe.rendered,
+        )
+        self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
+        return {"engine": choice.engine, "reason": choice.reason}
+
+    def _store(self, address: StoreAddress) -> Store:
+        """Return an open store; its connections are kept."""
+        key = json.dumps(address.to_json(), sort_keys=True)
+        if key not in self._stores:
+            self._stores[key] = open_store(address)
+        return self._stores[key]
+
+    def _stores_of(self, job: MixJob | RepackJob) -> tuple[Store, Store]:
+        """Where the parts go, and where the parents are."""
+        return self._store(job.store), self._store(job.parents_store)
+
+    def _tokenizer(self, job: UnitJob | EngineJob) -> TokenizerFiles:
+        """Return a tokenizer's files, read from the store once, and the very ones that the plan saw."""
+        key = tuple(sorted(job.tokenizer_files.items()))
+        if key not in self._files:
+            found = read_files(self._store(job.store), job.tokenizer, job.tokenizer_files)
+            self._files[key] = TokenizerFiles(name=job.tokenizer, files=found)
+        return self._files[key]
+
+
+def _encoder_key(
+    files: TokenizerFiles, engine: str, mode: str, settings: ResolvedTokenizer
+) -> tuple[Any, ...]:
+    return files.json_bytes, engine, mode, settings.add_special_tokens
+
+
+def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
+    """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
+    size = count = 0
+    for part in job.ranges[:1]:
+        for prepared in recipe.read(part):
+            for value in prepared.documents.text:
+                # Only the beginning becomes a string: the document may have 200 MB.
+                text = str(memoryview(value.as_buffer())[:_PROBE_BYTES_EACH], "utf-8", "ignore")
+                size += len(text)
+                count += 1
+                yield text
+                if count >= _PROBE_DOCUMENTS or size >= _PROBE_BYTES:
+                    return

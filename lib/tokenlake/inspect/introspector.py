@@ -1,0 +1,311 @@
+"""A look at a source before anybody reads it: what is there, what it is good for, how to build from it.
+
+Bounded however large the source is: the listing, at most eight files of which at most 4 MiB are read each,
+and the footers of at most 64 Parquet files where that counts the rows exactly. An Arrow file of this
+machine is mapped, and only what its first records touch is read. Local files are not hashed.
+
+Sample records made short enough to show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any, Final, cast, final
+
+from tokenlake.errors import ConfigError
+from tokenlake.inspect.entries import data_files
+from tokenlake.inspect.file_group import (
+    Alike,
+    alike,
+    chosen,
+    families,
+    features,
+    findings,
+    formats,
+    joined,
+    name_of,
+    row_count,
+    source_name,
+    statistics,
+)
+from tokenlake.inspect.inspection import Feature, Finding, Group, Inspection, Split
+from tokenlake.inspect.kind import text_options
+from tokenlake.inspect.mapping import ColumnMapper
+from tokenlake.inspect.proposal import entry_of, proposal
+from tokenlake.inspect.sample import Looked, footer_rows, look
+from tokenlake.inspect.source import Request, SourceLike, passed_over, split_of
+from tokenlake.report import numbers
+from tokenlake.sources.inputs import InputFile
+
+STRING_CHARACTERS: Final = 300
+_ITEMS: Final = 5
+_DEPTH: Final = 6
+
+
+def shortened(value: object, limit: int = STRING_CHARACTERS, depth: int = _DEPTH) -> Any:
+    """Return a JSON-able copy of `value`: long strings and lists cut (saying so), bytes by their number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= limit else f"{value[:limit]}... ({len(value):,} characters)"
+    if isinstance(value, bytes):
+        return f"({len(value):,} bytes)"
+    if depth == 0:
+        return "..."
+    if isinstance(value, dict):
+        entries = cast("dict[Any, Any]", value)
+        return {str(key): shortened(item, limit, depth - 1) for key, item in entries.items()}
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        shown = [shortened(item, limit, depth - 1) for item in items[:_ITEMS]]
+        return shown if len(items) <= _ITEMS else [*shown, f"... ({len(items):,} items)"]
+    return str(value)[:limit]  # dates, decimals
+
+
+_THREADS: Final = 8
+_FOOTERS: Final = 64
+_NAMED: Final = 10  # empty files that are named one by one
+_SURE: Final = 0.8  # a wrong column costs more than none
+
+
+@final
+class DatasetIntrospector:
+    """Looks at a source once, at the first question; all answers are of that look."""
+
+    def __init__(
+        self,
+        source: SourceLike,
+        *,
+        type: str | None = None,
+        subset: str | None = None,
+        split: str | None = None,
+        delimiter: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        overrides: Iterable[str] = (),
+        columns: Mapping[str, str] | None = None,
+        mapper: ColumnMapper | None = None,
+        tokenizer: str | None = None,
+        rows: int = 3,
+    ) -> None:
+        """Take the source and what is known of it.
+
+        Args:
+            source: path, glob, directory, URL, or with type ``hf`` the id of a dataset on the Hub; or several.
+            type: format of all files, where their names do not say.
+            subset: of a dataset on the Hub.
+            split: of a dataset on the Hub; of files, those whose names say that split.
+            overrides: further options as ``key=value`` texts, which hold no literal secrets.
+            columns: role to column, where it is known (``{"text": "body"}``).
+            mapper: that finds the others; by default one with a minimum score of 0.8.
+            tokenizer: for the proposal.
+            rows: how many records to show.
+
+        Raises:
+            ConfigError: an option is wrong.
+        """
+        if rows < 0:
+            raise ConfigError(f"rows: got {rows}, must be 0 or more")
+        options = {
+            "type": type,
+            "subset": subset,
+            "split": split,
+            "delimiter": delimiter,
+            "storage_options": storage_options,
+        }
+        self._request = Request(source, options, overrides)
+        self._columns, self._mapper = dict(columns or {}), mapper or ColumnMapper(_SURE)
+        self._tokenizer, self._rows = tokenizer, rows
+
+    def inspect(self) -> Inspection:
+        """Return all that was found.
+
+        Raises:
+            SourceNotFoundError: nothing is there.
+            ConfigError: an option is wrong, or nobody can say what the files hold.
+            SourceError: the storage cannot be reached.
+        """
+        return self._inspection
+
+    def configs(self) -> tuple[str, ...]:
+        """Return the subsets of a dataset on the Hub; files have none."""
+        return () if self._request.hub is None else self._request.hub.configs
+
+    def splits(self) -> tuple[Split, ...]:
+        """Return the splits: of a dataset on the Hub, or as the names of the files suggest."""
+        if self._request.hub is not None:
+            return self._request.hub.splits
+        found: dict[str, list[int]] = {}
+        for file in self._files:
+            if (name := split_of(file.path)) is not None:
+                found.setdefault(name, []).append(file.size)
+        return tuple(Split(name=name, files=len(s), bytes=sum(s)) for name, s in sorted(found.items()))
+
+    def features(self) -> tuple[Feature, ...]:
+        """Return the columns; those of the largest group where files hold different kinds of records."""
+        return self._inspection.groups[0].features
+
+    @cached_property
+    def _files(self) -> list[InputFile]:
+        return self._request.files()
+
+    @cached_property
+    def _inspection(self) -> Inspection:
+        looks = self._look()
+        parts = joined(
+            (alike(files, seen, self._mapper, self._columns) for files, seen in looks),
+            self._mapper,
+            self._columns,
+        )
+        counted, in_footers, footer_bytes = self._count(parts)
+        remarks = () if self._request.hub is None else self._request.hub.remarks
+        local = () if self._request.is_hub else passed_over(self._request.given, self._request.source.type)
+        found = [
+            *remarks,
+            *local,
+            *_empty(self._files),
+            *(each for part in parts for each in findings(part)),
+            *in_footers,
+        ]
+        damaged = {finding.file for finding in found if finding.fatal}
+        groups = self._groups(parts, counted, damaged)
+        seen = [look for part in parts for look in part.looks]
+        read = sum(look.bytes_read for look in seen) + footer_bytes
+        return Inspection(
+            source=self._request.given,
+            configs=self.configs(),
+            splits=self.splits(),
+            files=len(self._files),
+            bytes=sum(file.size for file in self._files),
+            looked_into=len(seen),
+            bytes_read=read,
+            groups=tuple(groups),
+            findings=tuple(found),
+            proposal=proposal(
+                self._request.given,
+                groups,
+                found,
+                tokenizer=self._tokenizer,
+                looked=f"Looked into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
+                f"{numbers.size(read)} read.",
+            ),
+        )
+
+    def _look(self) -> list[tuple[list[InputFile], list[Looked]]]:
+        """Look into a few files of every family."""
+        grouped = families(self._files)
+        picked = chosen(grouped)
+        source = self._request.source
+        with ThreadPoolExecutor(_THREADS) as pool:
+            looks = iter(
+                list(
+                    pool.map(
+                        lambda file: look(file, source.delimiter, source.storage_options),
+                        [file for files in picked for file in files],
+                    )
+                )
+            )
+        return [(files, [next(looks) for _ in few]) for files, few in zip(grouped, picked, strict=True)]
+
+    def _count(self, parts: Iterable[Alike]) -> tuple[dict[str, int], list[Finding], int]:
+        """Read the footers of a few Parquet files: path to records, what is damaged, and bytes read."""
+        known = {look.file.path for part in parts for look in part.looks}
+        files = [file for file in self._files if file.format == "parquet" and file.path not in known]
+        if len(files) > _FOOTERS:
+            return {}, [], 0
+        options = self._request.source.storage_options
+        with ThreadPoolExecutor(_THREADS) as pool:
+            looks = list(pool.map(lambda file: footer_rows(file, options), files))
+        damage = [Finding(file=x.file.path, what=x.damage, fatal=True) for x in looks if x.damage is not None]
+        counted = {look.file.path: look.total for look in looks if look.total is not None}
+        return counted, damage, sum(look.bytes_read for look in looks)
+
+    def _groups(self, parts: list[Alike], counted: Mapping[str, int], damaged: set[str]) -> list[Group]:
+        names = self._names(parts)
+        return [self._group(part, name, counted, damaged) for part, name in zip(parts, names, strict=True)]
+
+    def _names(self, parts: list[Alike]) -> list[str]:
+        """Names of sources, each once."""
+        if len(parts) == 1:
+            return [self._name() or name_of(parts[0].files)]
+        taken: Counter[str] = Counter()
+        names: list[str] = []
+        for part in parts:
+            name = name_of(part.files)
+            taken[name] += 1
+            names.append(name if taken[name] == 1 else f"{name[:60]}-{taken[name]}")
+        return names
+
+    def _name(self) -> str:
+        if len(self._request.given) != 1:
+            return ""
+        entry = "".join(self._request.given)
+        parts = [part for part in PurePosixPath(entry).parts if not set("*?[") & set(part)]
+        return source_name(parts[-1].partition(".")[0] if parts else "")
+
+    def _group(self, part: Alike, name: str, counted: Mapping[str, int], damaged: set[str]) -> Group:
+        rows, exact = row_count(part, counted)
+        bad: Counter[str] = Counter()
+        for finding_look in part.good:
+            bad.update(finding_look.bad)
+        return Group(
+            name=name,
+            files=len(part.files),
+            bytes=sum(file.size for file in part.files),
+            formats=formats(part.files),
+            rows=rows,
+            rows_exact=exact,
+            features=features(part),
+            kind=part.kind,
+            mapping=part.mapping,
+            text=statistics(part),
+            sampled=sum(look.seen for look in part.good),
+            bad=bad,
+            sample=tuple(shortened(row) for row in part.rows[: self._rows]),
+            entry=self._entry(part, name, damaged),
+        )
+
+    def _entry(self, part: Alike, name: str, damaged: set[str]) -> dict[str, Any] | None:
+        """Options of a configuration's dataset for these files; damaged ones are left out."""
+        made = None if part.content_field is not None else text_options(part.kind, part.mapping)
+        if part.content_field is None and made is None:
+            return None
+        good = [file for file in part.files if file.path not in damaged]
+        if not good:
+            return None
+        given = self._request.given
+        whole = given[0] if len(given) == 1 else list(given)
+        files = data_files(good, self._request.listing, given)
+        return entry_of(name, whole if files is None else files, self._options(part) | (made or {}))
+
+    def _options(self, part: Alike) -> dict[str, Any]:
+        retyped = part.format if part.format != part.files[0].format else None
+        options: dict[str, Any] = dict(self._request.options)
+        if not self._request.is_hub:
+            options.pop("split", None)
+        return options | {
+            "type": options.get("type") or retyped,
+            "delimiter": options.get("delimiter") or part.delimiter,
+            "content_field": None if part.format == "text" else part.content_field,
+            "text_mode": part.text_mode,
+        }
+
+
+def _empty(files: Iterable[InputFile]) -> list[Finding]:
+    """Files without a byte: fine where a format needs none."""
+    empty = [file for file in files if not file.size]
+    found = [_about_empty(file) for file in empty[:_NAMED]]
+    if len(empty) > _NAMED:
+        found.append(Finding(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
+    return found
+
+
+def _about_empty(file: InputFile) -> Finding:
+    fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
+    return Finding(file=file.path, what="it is empty", fatal=fatal)

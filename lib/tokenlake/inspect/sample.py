@@ -1,0 +1,474 @@
+"""A look into one file: its columns, its first records, and what is wrong with it; a few MB at most.
+
+Reading a little of an input, and never more than that.
+
+The beginning of a file, cut where a record ends, so that a reader takes it for a whole file.
+
+What a look into one file found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, final
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pyarrow.parquet as pq
+
+from tokenlake.errors import DamagedFileError, TokenlakeError
+from tokenlake.inspect.schema import Shape, columns_of, shape_of_type
+from tokenlake.sources.batch import Parsed, Want
+from tokenlake.sources.columnar import reading
+from tokenlake.sources.formats import Format
+from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, InputReader, damaged
+from tokenlake.sources.opening import opened
+from tokenlake.sources.parquet import footer
+from tokenlake.sources.records import reader_of
+from tokenlake.sources.stream import ByteStream, has_lines
+
+FILE_BYTES: Final = 4 << 20
+"""Stored bytes that are read of one file at most."""
+
+
+class BoundReached(Exception):
+    """More of a file would have to be read than is allowed; never leaves this package."""
+
+
+@final
+class BoundedBytes(InputBytes):
+    """An open input of which at most `limit` bytes can be read, repeats counted.
+
+    Attributes:
+        bytes_read: how many were.
+    """
+
+    def __init__(self, data: InputBytes, limit: int = FILE_BYTES) -> None:
+        self.file = data.file
+        self._data, self._limit = data, limit
+        self.bytes_read = 0
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        wanted = min(len(view), max(self.file.size - offset, 0))
+        if self.bytes_read + wanted > self._limit:
+            raise BoundReached(f"{self.file.url}: more than {self._limit} bytes")
+        got = self._data.read_into(view, offset)
+        self.bytes_read += got
+        return got
+
+    def for_arrow(self) -> Any:
+        """Return a random-access file that counts, for a local input too."""
+        return pa.PythonFile(InputReader(self), mode="r")
+
+
+@final
+class MemoryBytes(InputBytes):
+    """The decompressed beginning of an input, as an input of its own that is not compressed."""
+
+    def __init__(self, file: InputFile, data: bytes) -> None:
+        self.file = replace(file, size=len(data), compression=None)
+        self._data = data
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        data = self._data[offset : offset + len(view)]
+        view[: len(data)] = data
+        return len(data)
+
+    def for_arrow(self) -> Any:
+        return pa.BufferReader(self._data)
+
+
+FIRST_BYTES: Final = 1 << 20
+"""Decompressed bytes that are looked at; more, up to the bound, only where no record ends in them."""
+
+# A string that the cut left open runs to the end.
+_JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]|[^"\[\]{},]++', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Decompressed bytes from the start of a file.
+
+    Attributes:
+        data: whole records.
+        whole: whether they are all there are, so that the stream was read to its end.
+        stored: bytes of the stored file that they come from.
+    """
+
+    data: bytes
+    whole: bool
+    stored: int
+
+
+def read_beginning(data: BoundedBytes, kind: Format, *, document: bool = False) -> Beginning | None:
+    """Return the beginning of an open file, None where its first record is longer than the bound.
+
+    Args:
+        document: the file is one text, which may be cut anywhere between two characters.
+
+    Raises:
+        DamagedFileError: the compressed stream is broken.
+    """
+    stream, taken, before = ByteStream(data), b"", data.bytes_read
+    cut = _cut_text if document else _CUTS[kind]
+    try:
+        for size in (FIRST_BYTES, FILE_BYTES - FIRST_BYTES):
+            wanted = min(size, FILE_BYTES - data.bytes_read) if not data.file.compression else size
+            taken += (more := stream.read(wanted))
+            if len(more) < wanted or (not data.file.compression and len(taken) == data.file.size):
+                return Beginning(data=taken, whole=True, stored=data.file.size)
+            if records := cut(taken):
+                stored = _stored(data, data.bytes_read - before, records)
+                return Beginning(data=records, whole=False, stored=stored)
+    except BoundReached:
+        return None
+    return None
+
+
+def _stored(data: BoundedBytes, read: int, records: bytes) -> int:
+    """Return about how many stored bytes `records` come from.
+
+    How far a decompressor has read says little, because it reads ahead; so they are compressed again.
+    """
+    codec = data.file.compression
+    if codec is None:
+        return len(records)
+    again: bytes = pa.compress(records, codec=codec, asbytes=True)
+    return max(1, min(read, len(again)))
+
+
+def _cut_lines(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _cut_quoted_lines(data: bytes) -> bytes:
+    """Cut CSV: a line break inside quotes ends nothing."""
+    end = data.rfind(b"\n") + 1
+    quotes = data.count(b'"', 0, end)
+    while end and quotes % 2:
+        before = data.rfind(b"\n", 0, end - 1) + 1
+        quotes -= data.count(b'"', before, end)
+        end = before
+    return data[:end]
+
+
+def _cut_array(data: bytes) -> bytes:
+    """Cut a JSON array after its last whole element, and close it."""
+    depth, end = 0, 0
+    for token in _JSON_TOKEN.finditer(data):
+        first = token[0][:1]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+        elif first == b"," and depth == 1:
+            end = token.start()
+    return data[:end] + b"]" if end else b""
+
+
+def _cut_text(data: bytes) -> bytes:
+    """Cut before a character that is not whole; what is no UTF-8 stays as it is."""
+    for left_out in range(4):
+        try:
+            str(data[: len(data) - left_out], "utf-8")
+        except UnicodeDecodeError as error:
+            if error.start < len(data) - 4:
+                break
+            continue
+        return data[: len(data) - left_out]
+    return data
+
+
+_CUTS: Final[dict[Format, Callable[[bytes], bytes]]] = {
+    "jsonl": _cut_lines,
+    "json": _cut_array,
+    "csv": _cut_quoted_lines,
+    "tsv": _cut_quoted_lines,
+    "text": _cut_lines,
+}
+
+
+def _no_reasons() -> dict[str, int]:
+    return {}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a look into a file found.
+
+    Attributes:
+        file: the file; its format is what its bytes say where the name says otherwise (JSON or JSON Lines).
+        columns: name to type.
+        rows: the first records, at most 64 of them.
+        lengths: characters of the texts of a file that is one text, where they are not those of `rows`.
+        seen: records in the part that was looked at, bad ones too.
+        bad: how many of them are bad, by reason.
+        stored: stored bytes of that part.
+        total: records of the whole file where it is known for sure, else None.
+        delimiter: between the cells of CSV where it is not what the extension says, else None.
+        lines: non-empty lines and blank lines of a text file's beginning.
+        damage: why the file cannot be read, None where it can.
+        remark: what could not be looked at, None for nothing.
+        bytes_read: bytes that were read for all this.
+    """
+
+    file: InputFile
+    columns: Mapping[str, Shape]
+    rows: tuple[dict[str, Any], ...] = ()
+    lengths: float | None = None
+    seen: int = 0
+    bad: Mapping[str, int] = field(default_factory=_no_reasons)
+    stored: int = 0
+    total: int | None = None
+    delimiter: str | None = None
+    lines: tuple[int, int] = (0, 0)
+    damage: str | None = None
+    remark: str | None = None
+    bytes_read: int = 0
+
+
+SAMPLE_ROWS: Final = 64
+"""Records that are kept of a file."""
+
+_CHUNK_BYTES: Final = (1 << 20) + (1 << 18)  # a first page and its dictionary, at most what writers make
+_COLUMN_BYTES: Final = 3 << 20  # of a Parquet file's sample; the rest is for its footer
+_BUFFER_BYTES: Final = 64 << 10
+_DELIMITERS: Final = (",", ";", "\t", "|")
+
+
+def look(file: InputFile, delimiter: str | None, storage_options: Mapping[str, Any] | None = None) -> Looked:
+    """Look into a file; what is wrong with it is in the answer, never raised, unless it cannot be reached.
+
+    Raises:
+        SourceError: the storage cannot be reached.
+    """
+    read = _LOOKS.get(file.format, _look_into_records)
+    return _looked(file, storage_options, lambda data: read(file, data, delimiter))
+
+
+def _looked(
+    file: InputFile, storage_options: Mapping[str, Any] | None, read: Callable[[BoundedBytes], Looked]
+) -> Looked:
+    try:
+        with opened(file, storage_options) as data:
+            bounded = BoundedBytes(data)
+            try:
+                found = read(bounded)
+            except DamagedFileError as error:
+                found = Looked(file=file, columns={}, damage=_what(file, error))
+            except BoundReached:
+                found = Looked(file=file, columns={}, remark=f"not looked into: that takes over {_MIB} MiB")
+            return replace(found, bytes_read=bounded.bytes_read)
+    except OSError as error:  # such as a file that may not be read
+        return Looked(file=file, columns={}, damage=f"it cannot be read ({error.strerror or error})")
+
+
+_MIB: Final = FILE_BYTES >> 20
+
+
+def _what(file: InputFile, error: TokenlakeError) -> str:
+    """The error's sentence, without what everybody knows by now."""
+    message = str(error).removeprefix(f"{file.url}: ").removeprefix("the file is damaged: ")
+    return message.partition(". Damaged files are never")[0]
+
+
+def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> Looked:
+    if not file.size:
+        raise damaged(file, "it is empty; not even a footer is there")
+    with reading(file, "its footer"):
+        parquet = pq.ParquetFile(
+            data.for_arrow(), page_checksum_verification=True, buffer_size=_BUFFER_BYTES, pre_buffer=False
+        )
+    with parquet:
+        columns = _columns(parquet.schema_arrow)
+        found = Looked(file=file, columns=columns, stored=file.size, total=parquet.metadata.num_rows)
+        group = _first_group(parquet.metadata)
+        if group is None:
+            return found
+        chosen = _affordable(parquet.metadata.row_group(group), columns)
+        try:
+            rows = _parquet_rows(file, parquet, group, chosen)
+        except BoundReached:
+            return replace(found, remark=f"no sample: its first pages take over {_MIB} MiB")
+    left_out = [name for name in columns if name not in chosen]
+    remark = f"columns not sampled, too large: {', '.join(left_out)}" if left_out else None
+    return replace(found, rows=rows, seen=len(rows), remark=remark)
+
+
+def footer_rows(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> Looked:
+    """Count the records of a Parquet file by its footer; otherwise like :func:`look`."""
+    return _looked(
+        file, storage_options, lambda data: Looked(file=file, columns={}, total=footer(data).num_rows)
+    )
+
+
+def _first_group(meta: pq.FileMetaData) -> int | None:
+    return next((index for index in range(meta.num_row_groups) if meta.row_group(index).num_rows), None)
+
+
+def _affordable(group: pq.RowGroupMetaData, columns: Mapping[str, Shape]) -> list[str]:
+    """The columns whose first pages fit in the bound: texts and chats first."""
+    cost: Counter[str] = Counter()
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        size = chunk.total_compressed_size
+        rows = size * SAMPLE_ROWS // max(group.num_rows, 1)
+        cost[chunk.path_in_schema.partition(".")[0]] += min(size, _CHUNK_BYTES + rows)
+    chosen: list[str] = []
+    left = _COLUMN_BYTES
+    for name in sorted(columns, key=lambda name: not (columns[name].is_text or columns[name].is_chat)):
+        if cost[name] <= left:
+            chosen.append(name)
+            left -= cost[name]
+    return [name for name in columns if name in chosen]
+
+
+def _parquet_rows(
+    file: InputFile, parquet: pq.ParquetFile, group: int, columns: list[str]
+) -> tuple[dict[str, Any], ...]:
+    reader: Any = parquet  # the stub leaves the types of lists open
+    with reading(file, f"row group {group}"):
+        batches = reader.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=columns, use_threads=False)
+        return _records(file, next(batches, None))
+
+
+def _look_into_arrow(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> Looked:
+    stream = data.pread(6, 0) != b"ARROW1"
+    with reading(file, "its schema"):
+        # Mapped where it can be: only the pages that the first records lie in are read.
+        opened_file = pa.memory_map(file.url) if file.is_local and not file.compression else data.for_arrow()
+        reader = ipc.open_stream(opened_file) if stream else ipc.open_file(opened_file)
+    found = Looked(file=file, columns=_columns(reader.schema), stored=file.size)
+    try:
+        with reading(file, "its first record batch"):
+            batch = _first_batch(reader)
+    except BoundReached:
+        return replace(found, remark=f"no sample: its first record batch takes over {_MIB} MiB")
+    except StopIteration:
+        return replace(found, total=0)
+    batches = getattr(reader, "num_record_batches", None)
+    rows = _records(file, batch.slice(0, SAMPLE_ROWS))
+    return replace(
+        found,
+        rows=rows,
+        seen=batch.num_rows,
+        stored=min(file.size, batch.get_total_buffer_size()) if batches is None else file.size // batches,
+        total=batch.num_rows if batches == 1 else None,
+    )
+
+
+def _first_batch(reader: Any) -> pa.RecordBatch:
+    if isinstance(reader, ipc.RecordBatchFileReader):
+        if not reader.num_record_batches:
+            raise StopIteration
+        return reader.get_batch(0)
+    return reader.read_next_batch()
+
+
+def _columns(schema: pa.Schema) -> dict[str, Shape]:
+    fields: Any = schema
+    return {field.name: shape_of_type(field.type, field.nullable) for field in fields}
+
+
+def _records(file: InputFile, batch: pa.RecordBatch | None) -> tuple[dict[str, Any], ...]:
+    if batch is None:
+        return ()
+    with reading(file, "its first records"):
+        batch.validate(full=True)  # what follows trusts offsets and encodings
+    try:
+        return tuple(batch.to_pylist())
+    except (ValueError, OverflowError):  # such as a timestamp that Python has no date for
+        return ()
+
+
+def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | None) -> Looked:
+    """Look into a format that is read from its beginning on."""
+    document = file.format == "text" and file.text_mode == "document"
+    file = _by_its_bytes(file, data)
+    begun = read_beginning(data, file.format, document=document)
+    if begun is None:
+        return Looked(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
+    if delimiter is None and file.format in {"csv", "tsv"}:
+        delimiter = _delimiter(file, begun.data)
+    memory = MemoryBytes(file, begun.data)
+    part = FileRange(file=memory.file, start=0, stop=memory.file.size, weight=memory.file.size)
+    want = _want(file, delimiter)
+    blocks = list(reader_of(file.format)(part, memory, want, None))
+    rows = tuple(row for block in blocks for row in _objects(block))
+    seen = sum(len(block) + len(block.bad) for block in blocks)
+    return Looked(
+        file=file,
+        columns=_seen_columns(file, rows, blocks),
+        rows=rows[:SAMPLE_ROWS],
+        lengths=_length(rows, begun.stored, file.size) if document else None,
+        seen=seen,
+        bad=Counter(bad.fault.reason for block in blocks for bad in block.bad),
+        stored=begun.stored,
+        total=1 if document else seen if begun.whole else None,
+        delimiter=delimiter,
+        lines=_lines(begun.data) if file.format == "text" else (0, 0),
+    )
+
+
+def _delimiter(file: InputFile, data: bytes) -> str | None:
+    """Return what separates the cells of the header where it is not what the extension says."""
+    header = data.partition(b"\n")[0].decode("utf-8", errors="replace")
+    if (("\t" if file.format == "tsv" else ",") in header) or not header:
+        return None
+    count, found = max((header.count(each), each) for each in _DELIMITERS)
+    return found if count else None
+
+
+def _want(file: InputFile, delimiter: str | None) -> Want:
+    if file.format == "text":
+        return Want(text="text", delimiter=delimiter)
+    return Want(text=None, columns=None, delimiter=delimiter)
+
+
+def _objects(block: Parsed) -> list[dict[str, Any]]:
+    if block.rows is not None:
+        return block.rows.objects
+    texts: list[Any] = [] if block.text is None else block.text.to_pylist()
+    return [{"text": text} for text in texts]
+
+
+def _seen_columns(
+    file: InputFile, rows: tuple[dict[str, Any], ...], blocks: list[Parsed]
+) -> dict[str, Shape]:
+    if file.format == "text":
+        return {"text": Shape("string")}
+    if file.format in ("json", "jsonl"):
+        return columns_of(rows)
+    schema = next((block.rows.columns.schema for block in blocks if block.rows is not None), None)
+    return {} if schema is None else _columns(schema)
+
+
+def _length(rows: tuple[dict[str, Any], ...], stored: int, size: int) -> float | None:
+    """Characters of a document, from its beginning."""
+    return len(rows[0]["text"]) * size / max(stored, 1) if rows else None
+
+
+def _lines(data: bytes) -> tuple[int, int]:
+    lines = data.splitlines()
+    blank = sum(not line.strip() for line in lines)
+    return len(lines) - blank, blank
+
+
+def _by_its_bytes(file: InputFile, data: BoundedBytes) -> InputFile:
+    """Return the file with the format that it has: .json is often JSON Lines, and the other way round."""
+    if file.format not in {"json", "jsonl"}:
+        return file
+    head = ByteStream(data).read(min(_BUFFER_BYTES, file.size) if file.compression is None else _BUFFER_BYTES)
+    if file.format == "jsonl" and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        return replace(file, format="json")
+    return replace(file, format="jsonl") if has_lines(head) else file
+
+
+_LOOKS: Final[dict[str, Callable[[InputFile, BoundedBytes, str | None], Looked]]] = {
+    "parquet": _look_into_parquet,
+    "arrow": _look_into_arrow,
+}

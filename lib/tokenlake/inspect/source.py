@@ -1,0 +1,265 @@
+"""What is to be inspected, as the source that a configuration would make of it.
+
+What a dataset's repository on the Hub says of its subsets and splits; no data is read.
+
+What the names of files suggest about splits: `train-00000-of-00042.parquet`, `data/test/x.jsonl`.
+
+Files of a directory that its listing passes over, so that nobody misses them unawares.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, Final, final
+
+from tokenlake.config.load import load_config
+from tokenlake.config.resolve import resolve
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.inspect.inspection import Finding, Split
+from tokenlake.inspect.mapping import words_of
+from tokenlake.sources.formats import belongs, compression_of, format_of
+from tokenlake.sources.hub.repo import HubClient, parse_id
+from tokenlake.sources.hub.selection import HubListing, list_repo, listed
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.local.patterns import expand, is_url
+
+_DEFAULT_SPLIT: Final = "train"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HubFacts:
+    """Subsets and splits, and which of them a look is at.
+
+    Attributes:
+        configs: all subsets, in the order of the card or the names.
+        splits: of the subset looked at.
+        subset, split: what is looked at: as asked, else the default ones, else the first there are.
+        remarks: where it is the first of several and not the default.
+    """
+
+    configs: tuple[str, ...]
+    splits: tuple[Split, ...]
+    subset: str | None
+    split: str
+    remarks: tuple[Finding, ...]
+
+
+def hub_facts(source: ResolvedSource, split: str | None) -> HubFacts:
+    """Ask the Hub; of several ids, the first says which subsets and splits there are.
+
+    Args:
+        source: of type ``hub``.
+        split: what was asked for, None for nothing.
+
+    Raises:
+        SourceNotFoundError: no such dataset or revision.
+        ConfigError: the entry is no id, or nothing in the repository can be read.
+        SourceError: the Hub refuses, or cannot be reached.
+    """
+    listing = list_repo(HubClient(source.storage_options), parse_id(source.data_files[0]))
+    subsets = listing.layout.subsets
+    subset, remarks = source.subset or listing.layout.default, list[Finding]()
+    if subset is None and subsets:
+        subset = next(iter(subsets))
+        remarks.append(_first_of("subset", subset, tuple(subsets)))
+    splits = _splits(listing, subset)
+    names = tuple(each.name for each in splits)
+    chosen = split or (_DEFAULT_SPLIT if _DEFAULT_SPLIT in names or not names else names[0])
+    if split is None and names and chosen != _DEFAULT_SPLIT:
+        remarks.append(_first_of("split", chosen, names))
+    return HubFacts(tuple(subsets), splits, subset, chosen, tuple(remarks))
+
+
+def _splits(listing: HubListing, subset: str | None) -> tuple[Split, ...]:
+    layout = listing.layout.subsets.get(subset or "", {})
+    return tuple(
+        Split(
+            name=name,
+            files=len(paths),
+            bytes=sum(listing.files[path].size for path in paths if path in listing.files),
+        )
+        for name, paths in layout.items()
+    )
+
+
+def _first_of(what: str, name: str, names: tuple[str, ...]) -> Finding:
+    told = f"this is {what} {name!r}, the first of {listed(names)}: none of them is the default one"
+    return Finding(file="", what=told)
+
+
+_WORDS: Final = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation", "heldout"), "test"),
+}
+
+
+def split_of(path: str) -> str | None:
+    """Return the split that a path names as a word of its own, the file's name before its folders."""
+    parts = PurePosixPath(path).parts
+    for part in reversed(parts):
+        named = {_WORDS[word] for word in words_of(part) if word in _WORDS}
+        if len(named) == 1:
+            return named.pop()
+    return None
+
+
+SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_NAME = "inspected"
+_HEAD = 64 << 10
+
+
+@final
+class Request:
+    """A source and the options it was given with.
+
+    Attributes:
+        source: with the listing's options resolved; its tokenizer means nothing.
+        given: `data_files` as they were given.
+        options: the options of a configuration's dataset that were given, without `data_files`.
+    """
+
+    def __init__(self, source: SourceLike, options: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
+        """Check and resolve the options.
+
+        Args:
+            source: path, glob, directory, URL or Hub id (with type ``hf``), or several.
+            options: of a configuration's dataset; None means not given.
+            overrides: ``key=value`` texts for further options, as in a file: no literal secrets.
+
+        Raises:
+            ConfigError: an option is wrong.
+        """
+        several = isinstance(source, list | tuple)
+        self.given: tuple[str, ...] = tuple(map(os.fspath, source if several else (source,)))  # pyright: ignore[reportArgumentType]
+        written = {name: value for name, value in options.items() if value is not None}
+        dataset = {"name": _NAME, "data_files": list(self.given), **written}
+        config = load_config(
+            {"name": _NAME, "datasets": [dataset], "default_tokenizer": "none"},
+            [f"datasets.{_NAME}.{override}" for override in overrides],
+        )
+        self.source: ResolvedSource = resolve(config).sources[0]
+        shown: dict[str, Any] = config.datasets[0].model_dump(mode="json", exclude_unset=True)
+        self.options: dict[str, Any] = {
+            name: value for name, value in shown.items() if name not in {"name", "data_files"}
+        }
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether the entries are ids of datasets on the Hub."""
+        return self.source.type == "hub"
+
+    @cached_property
+    def hub(self) -> HubFacts | None:
+        """What the Hub says, None for files; the subset and split it chose become part of the source."""
+        if not self.is_hub:
+            return None
+        facts = hub_facts(self.source, self.options.get("split"))
+        self.source = replace(self.source, subset=facts.subset, split=facts.split)
+        if facts.subset is not None and len(facts.configs) > 1:
+            self.options["subset"] = facts.subset
+        self.options["split"] = facts.split
+        return facts
+
+    @cached_property
+    def listing(self) -> list[InputFile]:
+        """All files, of whatever split; local ones are not read.
+
+        A local file without a telling extension gets the type that its first bytes show.
+
+        Raises:
+            SourceNotFoundError: nothing is there.
+            ConfigError: nobody can say what the files hold.
+        """
+        if self.hub is not None:
+            return list_inputs(self.source)
+        try:
+            return list_inputs(self.source, hashed=False)
+        except ConfigError:
+            kind = None if self.source.type else self._sniffed_type()
+            if kind is None:
+                raise
+            again = Request(self.given, {**self.options, "type": kind})
+            self.source, self.options = again.source, again.options
+            return list_inputs(self.source, hashed=False)
+
+    def files(self) -> list[InputFile]:
+        """Return the files of the split that was asked for, all if none was.
+
+        Raises: like :attr:`listing`, and SourceNotFoundError if no name says that split.
+        """
+        wanted = None if self.is_hub else self.options.get("split")
+        return self.listing if wanted is None else _of_split(self.listing, wanted, self.given)
+
+    def _sniffed_type(self) -> str | None:
+        """The type that all files' first bytes show, None where one is named otherwise or shows nothing."""
+        if any(map(is_url, self.given)):
+            return None
+        paths = [Path(path) for entry in self.given for path in expand(entry, None)[1]]
+        if any(format_of(path.name) or compression_of(path.name) for path in paths):
+            return None
+        kinds = {_kind_of_bytes(path) for path in paths[:8]}
+        return kinds.pop() if len(kinds) == 1 else None
+
+
+def _kind_of_bytes(path: Path) -> str | None:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        return "arrow"
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(b"{"):
+        return "jsonl"
+    if start.startswith((b"[{", b"[\n")):
+        return "json"
+    try:
+        str(head[:-4] if len(head) == _HEAD else head, "utf-8")
+    except UnicodeDecodeError:
+        return None
+    return "txt" if head and b"\x00" not in head else None
+
+
+def _of_split(files: list[InputFile], wanted: str, given: tuple[str, ...]) -> list[InputFile]:
+    asked = split_of(wanted) or wanted
+    found = [file for file in files if split_of(file.path) == asked]
+    if not found:
+        known = sorted({name for file in files if (name := split_of(file.path))})
+        raise SourceNotFoundError(
+            f"no file of {', '.join(given)} is named after a split {wanted!r}; the names suggest "
+            f"{', '.join(known) or 'no splits at all: leave the split out'}",
+            got=wanted,
+        )
+    return found
+
+
+_SHOWN = 6
+
+
+def passed_over(given: tuple[str, ...], wanted: str | None) -> tuple[Finding, ...]:
+    """Count the files with other extensions in the directories among `given`; hidden ones mean nothing."""
+    found: Counter[str] = Counter()
+    for entry in given:
+        for _, folders, names in os.walk(Path(entry.removeprefix("file://")).expanduser()):
+            folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+            found.update(
+                "".join(PurePath(name).suffixes[-2:]) or name
+                for name in names
+                if not name.startswith((".", "_")) and not belongs(name, wanted)
+            )
+    if not found:
+        return ()
+    most = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    told = ", ".join(f"{name} {count:,}" for name, count in most[:_SHOWN])
+    more = f" and {len(most) - _SHOWN} more endings" if len(most) > _SHOWN else ""
+    return (Finding(file="", what=f"files that are not read, because of their names: {told}{more}"),)

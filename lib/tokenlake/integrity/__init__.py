@@ -1,0 +1,1 @@
+"""Verification: is a version still, byte for byte and row for row, what was committed?"""

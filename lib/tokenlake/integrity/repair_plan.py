@@ -1,0 +1,359 @@
+"""From how a run was asked to the project that it built, planned once more.
+
+What a record of somebody else's run may not make repair do.
+
+``runs/`` lies in the store, and whoever writes a store may write there that a function is to run, or that a variable of
+this machine is a password to be sent to a server. Inputs are compared with the manifest's fingerprints; for the rest
+the user gives the configuration, and with it the word that it may be done.
+
+What keeps a unit from being built again as it was: inputs, settings or parents that are not what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self, cast, final
+
+import yaml
+
+from tokenlake.config.callables import is_callable_name
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.load import load_config
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.steps import first_steps, last_step, tokens_name
+from tokenlake.config.stores import is_local
+from tokenlake.errors import ConfigError
+from tokenlake.etl.events import Watcher
+from tokenlake.etl.mix_project import MixProject
+from tokenlake.etl.plan.parents import lineage
+from tokenlake.etl.project import Project
+from tokenlake.etl.projects import Configuration, plan_project
+from tokenlake.etl.run_config import newest_asked
+from tokenlake.store.address import StoreAddress
+from tokenlake.store.base import Store
+from tokenlake.store.inputs import Parent
+from tokenlake.store.layout import CONFIG, Layout
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.manifest import Manifest
+
+_STEPS = ("transforms", "format_callback")
+_REFERENCES = (["env"], ["block"])
+
+
+def check_record(config: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError where a recorded configuration asks for what only the user may ask for.
+
+    Args:
+        config: as JSON, as it lies in ``runs/``.
+        where: the version, for the message.
+    """
+    # The options of the store that it has are not used: those are, that the user opened it with.
+    asked = [what for key, value in config.items() if key != "save" for what in _delicate(value, key, "")]
+    if asked:
+        shown = "; ".join(list(dict.fromkeys(asked))[:5])
+        raise ConfigError(
+            f"{where}: how its run was asked, as the store has it, is not enough to build anything again, for it would "
+            f"use {shown}. Look at it, and give the configuration with --config FILE (in Python config=...)"
+        )
+
+
+def _delicate(value: Any, key: str, path: str, steps: bool = False) -> Iterator[str]:
+    path, steps = f"{path}.{key}".lstrip("."), steps or key in _STEPS
+    if key == "trust_remote_code" and value:
+        yield f"remote code ({path})"
+    elif steps and is_callable_name(value):
+        yield f"the function {value} ({path})"
+    elif isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        if list(fields) in _REFERENCES:
+            kind, name = next(iter(fields.items()))
+            yield f"the secret {{{kind}: {name}}} ({path})"
+        for name, each in fields.items():
+            yield from _delicate(each, name, path, steps)
+    elif isinstance(value, list):
+        for index, each in enumerate(cast("list[Any]", value)):
+            yield from _delicate(each, str(index), path, steps)
+
+
+_HUB = ("hf", "huggingface")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A project, and the names of its tokenizers as they were given, of those whose paths were made absolute."""
+
+    project: Project
+    names: Mapping[str, str]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be planned again.
+
+    Attributes:
+        store: where it is; its options go before those that a configuration has.
+        layout, fingerprint: of the version.
+        parents: that the version was made of: a configuration may have said "the newest", which is another by now.
+        config: instead of how the newest run was asked; None: that.
+        overrides: ``key=value`` texts on top of either.
+        inputs: (source, path) of the files that it was built from, whatever was added since; None: not known.
+    """
+
+    store: StoreAddress
+    layout: Layout
+    fingerprint: str
+    parents: tuple[Parent, ...]
+    inputs: frozenset[tuple[str, str]] | None = None
+    config: Configuration | None = None
+    overrides: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls, store: StoreAddress, manifest: Manifest, config: Configuration | None, overrides: Sequence[str]
+    ) -> Self:
+        """Return the question that a manifest answers."""
+        inputs = frozenset((file.source, file.path) for file in manifest.inputs)
+        layout = Layout(manifest.dataset, manifest.version)
+        return cls(store, layout, manifest.fingerprint, manifest.parents, inputs, config, overrides)
+
+    def plan(self, store: Store, on_event: Watcher) -> Planned:
+        """Plan what the version was built from, as its inputs are now.
+
+        Raises:
+            ConfigError: nobody says how it was asked, or what was said is no configuration of it.
+            SourceError, TokenizerError: an input or a tokenizer cannot be read.
+        """
+        loaded, names = self._loaded(store)
+        whole = _step(loaded, self.layout.dataset, self.parents)
+        # Not those of a record: they could lead this machine's credentials to another server.
+        own = {} if self.config is None or is_local(self.store.url) else whole.save.storage_options
+        options = self.store.options or own or None
+        save = whole.save.model_copy(update={"output_dir": self.store.url, "storage_options": options})
+        changes = {
+            "name": self.layout.dataset,
+            "save": save,
+            "datasets": _pinned(whole.datasets, self.parents),
+        }
+        return Planned(plan_project(whole.model_copy(update=changes), on_event, only=self.inputs), names)
+
+    def _loaded(self, store: Store) -> tuple[PipelineConfig, dict[str, str]]:
+        """Return the configuration, and what was made of names of tokenizers -> what they were."""
+        if self.config is not None:
+            return load_config(self.config, self.overrides), {}
+        asked = newest_asked(store, self.layout, self.fingerprint)
+        if asked is None or asked.config is None:
+            why = "no run of it says how it was asked" if asked is None else "it was not kept with the run"
+            reason = f" ({asked.left_out})" if asked is not None and asked.left_out else ""
+            raise ConfigError(
+                f"{self.layout.dataset}@v{self.layout.version}: its configuration is needed to build anything again, "
+                f"and {why}{reason}; give it with --config FILE (in Python config=...)"
+            )
+        check_record(asked.config, f"{self.layout.dataset}@v{self.layout.version}")
+        found = rooted(asked.config, asked.directory)
+        names = dict(zip(_tokenizers(found), _tokenizers(asked.config), strict=True))
+        return load_config(found, self.overrides), names
+
+
+def rooted(config: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """Return a configuration whose relative paths, which refer to a folder, are absolute.
+
+    In that folder it stays as it is. What may be a path or an id of the Hub is a path if it is there.
+    """
+    found = dict(config)
+    if not directory or Path(directory) == Path.cwd():
+        return found
+    root = Path(directory)
+    found["datasets"] = [_rooted_dataset(entry, root) for entry in config.get("datasets") or ()]
+    found["default_tokenizer"] = _tokenizer(config.get("default_tokenizer"), root)
+    if tokenize := config.get("tokenize"):
+        named = _tokenizer(tokenize.get("default_tokenizer"), root)
+        found["tokenize"] = {**tokenize, "default_tokenizer": named}
+    return found
+
+
+def _rooted_dataset(entry: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    found = {**entry, "tokenizer": _tokenizer(entry.get("tokenizer"), root)}
+    files = entry.get("data_files")
+    if files is not None and entry.get("type") not in _HUB:
+        found["data_files"] = (
+            _absolute(files, root) if isinstance(files, str) else [_absolute(each, root) for each in files]
+        )
+    if entry.get("exclude"):
+        found["exclude"] = _absolute(entry["exclude"], root)
+    chat = entry.get("chat")
+    if chat and chat.get("template") and "{" not in chat["template"]:
+        found["chat"] = {**chat, "template": _if_there(chat["template"], root)}
+    return found
+
+
+def _tokenizer(value: Any, root: Path) -> Any:
+    if isinstance(value, str):
+        return _if_there(value, root)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        return {**fields, "name_or_path": _if_there(fields["name_or_path"], root)}
+    return value
+
+
+def _tokenizers(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of tokenizers in a configuration, in a fixed order."""
+    sections = [config, config.get("tokenize") or {}]
+    found = [section.get("default_tokenizer") for section in sections]
+    found += [entry.get("tokenizer") for entry in config.get("datasets") or ()]
+    return [str(each["name_or_path"] if isinstance(each, Mapping) else each) for each in found]
+
+
+def _absolute(path: str, root: Path) -> str:
+    """Join, and nothing more: a glob is no path, and ``~`` is for whoever opens it."""
+    return path if "://" in path or path.startswith(("/", "~")) else f"{root}/{path}"
+
+
+def _if_there(path: str, root: Path) -> str:
+    found = _absolute(path, root)
+    return found if found != path and Path(found).exists() else path
+
+
+def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> PipelineConfig:
+    """Return the one build of a configuration that made a dataset: a mixture of text is several."""
+    steps = first_steps(whole)
+    if not steps:
+        return whole
+    for step in steps.values():
+        if step.name == dataset:
+            return step
+    versions = {parent.dataset: parent.version for parent in parents}
+    names = {source: tokens_name(whole, _of(whole, source)) for source in steps}
+    missing = [name for name in names.values() if name not in versions]
+    if missing:
+        made = ", ".join([*names.values(), whole.name or ""])
+        raise ConfigError(
+            f"the configuration makes {made}; {dataset} was made of none of it. Give its own with --config"
+        )
+    return last_step(whole, {source: versions[name] for source, name in names.items()})
+
+
+def _of(whole: PipelineConfig, source: str) -> DatasetConfig:
+    return next(dataset for dataset in whole.datasets if (dataset.name or "") == source)
+
+
+def _pinned(datasets: Sequence[DatasetConfig], parents: Sequence[Parent]) -> tuple[DatasetConfig, ...]:
+    """Name the versions of stored datasets that were the newest ones then."""
+    named = {dataset.dataset for dataset in datasets}
+    left = [parent for parent in parents if f"{parent.dataset}@v{parent.version}" not in named]
+    newest = {parent.dataset: f"{parent.dataset}@v{parent.version}" for parent in left}
+    return tuple(
+        dataset.model_copy(update={"dataset": newest[dataset.dataset]})
+        if dataset.dataset in newest
+        else dataset
+        for dataset in datasets
+    )
+
+
+_SHOWN = 5  # inputs that a message names
+
+
+class Identity(Protocol):
+    """An input file as identity knows it."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def token(self) -> str: ...
+
+
+def planned_unit(project: Project, manifest: Manifest, unit: int, record: UnitRecord | None) -> int | None:
+    """Return the index in a plan of the unit that built a version's unit; None if the plan has no such unit.
+
+    Units are found by what they are, not by where they stand: a file that was added since moves others.
+    """
+    if record is not None:
+        found = (planned.index for planned in project.plan.units if planned.fingerprint == record.fingerprint)
+        return next(found, None)
+    return (
+        unit if project.plan.fingerprint == manifest.fingerprint and unit < len(project.plan.units) else None
+    )
+
+
+def why_not(project: Project, manifest: Manifest, record: UnitRecord | None) -> str:
+    """Say what of a plan is not what a version, or one unit of which there is a record, was built from."""
+    wanted = manifest.inputs if record is None else tuple(entry.file for entry in record.inputs)
+    inputs = input_changes(wanted, planned_inputs(project))
+    if inputs:
+        return "its inputs are not what they were: " + "; ".join(inputs)
+    parents = _parents(manifest, project)
+    settings = parents or _differences(manifest.config, yaml.safe_load(project.preamble()[CONFIG]))
+    if settings:
+        return "the configuration is not what it was built with: " + "; ".join(settings[:_SHOWN])
+    if record is None and (others := input_changes(manifest.inputs, planned_inputs(project), added=True)):
+        return (
+            "the list of inputs is not what it was, and its ledger record is damaged as well: "
+            + "; ".join(others)
+        )
+    return (
+        "the inputs are those it was built from, but cut into other units, or read with another tokenizer, other files "
+        "to exclude or other code of functions; give the configuration of then with --config"
+    )
+
+
+def planned_inputs(project: Project) -> Iterable[Identity]:
+    """Return the input files of a plan."""
+    return cast("Any", project.plan).inputs
+
+
+def input_changes(wanted: Iterable[Identity], got: Iterable[Identity], *, added: bool = False) -> list[str]:
+    """Return a clause for each input that changed or vanished; with `added` also for those that are new."""
+    there = {(file.source, file.path): file for file in got}
+    known = {(file.source, file.path): file for file in wanted}
+    found: list[str] = []
+    for name, file in known.items():
+        now = there.get(name)
+        if now is None:
+            found.append(f"{_name(file)} is gone; expected {_what(file)}")
+        elif (now.size, now.token) != (file.size, file.token):
+            found.append(f"{_name(file)} is {_what(now)}; expected {_what(file)}")
+    if added:
+        found += [f"{_name(file)} is new" for name, file in there.items() if name not in known]
+    more = len(found) - _SHOWN
+    return [*found[:_SHOWN], f"and {more} more"] if more > 0 else found
+
+
+def _name(file: Identity) -> str:
+    return f"{file.path} of {file.source}"
+
+
+def _what(file: Identity) -> str:
+    return f"{file.size} bytes, {file.token}"
+
+
+def _parents(manifest: Manifest, project: Project) -> list[str]:
+    wanted = {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in manifest.parents}
+    now = lineage(project.plan.parents) if isinstance(project, MixProject) else ()
+    got = {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in now}
+    return [
+        f"its parent {name} has a manifest of sha256 {got[name]}; expected {sha256}"
+        if name in got
+        else f"it is made of {', '.join(got) or 'text'}; expected {name}"
+        for name, sha256 in wanted.items()
+        if got.get(name) != sha256
+    ]
+
+
+def _differences(wanted: Any, got: Any, path: str = "") -> list[str]:
+    """Return a clause for each setting that differs."""
+    if isinstance(wanted, Mapping) and isinstance(got, Mapping):
+        ours, theirs = cast("Mapping[str, Any]", wanted), cast("Mapping[str, Any]", got)
+        keys = dict.fromkeys([*ours, *theirs])
+        return [
+            clause
+            for key in keys
+            for clause in _differences(ours.get(key), theirs.get(key), f"{path}.{key}".lstrip("."))
+        ]
+    return [] if wanted == got else [f"{path} is {got!r}; expected {wanted!r}"]

@@ -1,0 +1,149 @@
+"""What a manifest states of its configuration and tokenizers, compared with the version's own files and a probe.
+
+Seals only tell that a manifest is as somebody wrote it. ``config.yaml`` says the configuration once more, and
+``tokenizer/`` holds all that is said of a tokenizer: its files are hashed, loaded, and give the ids of a fixed set of
+texts again. Free are ``name`` and ``revision``, under which somebody found the tokenizer and which no file repeats; and
+of versions whose unpacked rows come from other versions ``eos_id``, ``pad_id`` and ``append_eos``, which nothing there
+uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from tokenlake.config.yaml_file import MAX_BYTES, parse_yaml
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenizerError
+from tokenlake.fingerprint import canonical_json
+from tokenlake.integrity.findings import Problem
+from tokenlake.store.base import ReadStore
+from tokenlake.store.layout import CONFIG, MANIFEST, TOKENIZER, Layout
+from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizers.files import TokenizerFiles, is_kept
+from tokenlake.tokenizers.fingerprint import describe, special_ids
+from tokenlake.tokenizers.reference import deliberate
+
+_TOKENIZER_BYTES: Final = 1 << 28
+_SHOWN: Final = 100
+
+
+def origin_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
+    """Return what the version's files say otherwise; files that are damaged themselves are not looked into."""
+    return [*_of_config(store, layout, manifest), *_of_tokenizers(store, layout, manifest)]
+
+
+def _of_config(store: ReadStore, layout: Layout, manifest: Manifest) -> Iterator[Problem]:
+    if CONFIG not in manifest.other_files:
+        yield Problem(MANIFEST, "config", f"a file {CONFIG}", "none is listed")
+        return
+    data = _intact(store, layout, manifest, CONFIG, MAX_BYTES)
+    if data is None:
+        return
+    try:
+        stated = dict(_leaves(parse_yaml(data.decode(), CONFIG).data))
+    except (ConfigError, UnicodeDecodeError) as error:
+        yield Problem(CONFIG, "config", "the configuration as YAML", str(error))
+        return
+    yield from _differences("config", stated, dict(_leaves(manifest.config)))
+
+
+def _of_tokenizers(store: ReadStore, layout: Layout, manifest: Manifest) -> Iterator[Problem]:
+    sources = _mapping(manifest.config.get("sources"))
+    made_of_versions = "around" in _mapping(manifest.config.get("build"))
+    if not made_of_versions and sources.keys() != manifest.tokenizer.keys():
+        yield Problem(
+            MANIFEST, "tokenizer", f"one of each of {sorted(sources)}", f"{sorted(manifest.tokenizer)}"
+        )
+    loaded: dict[str, TokenizerFiles | None] = {}
+    described: dict[str, dict[str, Any]] = {}
+    for source, facts in manifest.tokenizer.items():
+        what, folder = f"tokenizer of {source}", facts.get("folder")
+        if not isinstance(folder, str):
+            yield Problem(MANIFEST, what, "the folder that it is in", f"{folder}")
+            continue
+        try:
+            if folder not in loaded:
+                loaded[folder] = _load(store, layout, manifest, folder)
+            if (files := loaded[folder]) is None:
+                continue
+            if folder not in described:
+                with deliberate(what):
+                    described[folder] = describe(files)
+        except TokenizerError as error:
+            yield Problem(
+                f"{TOKENIZER}/{folder}".rstrip("/"), what, "a tokenizer that can be loaded", str(error)
+            )
+            continue
+        expected = described[folder] | {key: facts.get(key) for key in ("name", "revision", "folder")}
+        settings = _mapping(_mapping(sources.get(source)).get("tokenizer"))
+        expected |= _ids(manifest, facts, files, expected["suffix"], settings)
+        yield from _differences(what, dict(_leaves(expected)), dict(_leaves(facts)))
+
+
+def _ids(
+    manifest: Manifest,
+    facts: Mapping[str, Any],
+    files: TokenizerFiles,
+    suffix: Any,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the ids of EOS and padding, and whether packing adds EOS, as the configuration makes them."""
+    build = _mapping(manifest.config.get("build"))
+    pack = _mapping(build.get("pack"))
+    if "around" not in build:
+        asked = pack.get("eos_token_id"), pack.get("pad_token_id")
+        return special_ids(files, suffix if settings.get("add_special_tokens") else None, *asked)
+    packed_here = (
+        ("eos_id", "pad_id", "append_eos") if pack else ("eos_id", "pad_id") * (manifest.kind == "packed")
+    )
+    return {
+        key: (build if key in packed_here else facts).get(key) for key in ("eos_id", "pad_id", "append_eos")
+    }
+
+
+def _load(store: ReadStore, layout: Layout, manifest: Manifest, folder: str) -> TokenizerFiles | None:
+    """Return the files of a folder of ``tokenizer/``; None where one is damaged, which is told elsewhere."""
+    prefix = f"{TOKENIZER}/{folder}/" if folder else f"{TOKENIZER}/"
+    names = [path.removeprefix(prefix) for path in manifest.other_files if path.startswith(prefix)]
+    found = {
+        name: _intact(store, layout, manifest, prefix + name, _TOKENIZER_BYTES)
+        for name in names
+        if is_kept(name)
+    }
+    if None in found.values():
+        return None
+    return TokenizerFiles(name=prefix, files=cast("dict[str, bytes]", found))
+
+
+def _intact(store: ReadStore, layout: Layout, manifest: Manifest, path: str, most: int) -> bytes | None:
+    """Return a file as the manifest knows it; None where it is another one, or more than anybody reads."""
+    entry = manifest.other_files[path]
+    if entry.bytes > most:
+        return None
+    try:
+        data = store.read(layout.key(path))
+    except (NotFoundError, StoreError, IntegrityError):
+        return None
+    return data if hashlib.sha256(data).hexdigest() == entry.sha256 else None
+
+
+def _differences(what: str, expected: dict[str, str], got: dict[str, str]) -> Iterator[Problem]:
+    for path in sorted(expected.keys() | got.keys()):
+        one, other = expected.get(path, "nothing"), got.get(path, "nothing")
+        if one != other:
+            yield Problem(MANIFEST, what, f"{path}: {one:.{_SHOWN}}", f"{other:.{_SHOWN}}")
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (path, canonical text) of everything in a mapping that is no mapping, and of empty ones."""
+    if not isinstance(value, dict) or not value:
+        yield path, canonical_json(value).decode()
+        return
+    for key, each in cast("dict[Any, Any]", value).items():
+        yield from _leaves(each, f"{path}.{key}" if path else str(key))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping as it is, and nothing for what somebody wrote in its place."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,399 @@
+"""Rows of decoded row groups to one batch: a dict of arrays.
+
+Columns of a batch that are made from the stored segment lengths: which document an id is of, and where loss lies.
+
+A row of 8 with two segments, of 3 and 4 ids, and one id of padding::
+
+    input_ids     a   b   c   d   e   f   g   0
+    segment_ids   1   1   1   2   2   2   2   0      0 is padding
+    positions     0   1   2   0   1   2   3   0      begin anew with each segment
+    loss_mask     .   x   x   .   x   x   x   .      x: this id is a target that bears loss
+    labels      -100  b   c -100  e   f   g -100     each under itself: the model shifts
+    targets       b   c -100  e   f   g -100 -100    each under the id that predicts it: nobody shifts
+
+An id is never a target where it is the first of its segment, for what lies before it is another document's, nor in
+padding, nor where the dataset's own mask says that it is not learned (a prompt). Lengths decide, never the ids: an EOS
+or padding id inside a text is an id like any other.
+
+`labels` is what Hugging Face models expect (transformers' ``ForCausalLMLoss`` shifts), and EasyDeL's, whose loss shifts
+too unless ``shift_tokens`` is off. `targets` is for trainers that compare logits and targets place by place: MaxText's
+``targets``, whose ``targets_segmentation`` is then ``targets != -100`` (it bears loss where that is not 0), and a loss
+written by hand, such as optax's ``softmax_cross_entropy_with_integer_labels``, which wants the places of -100 masked.
+
+Everything is a few passes of numpy over the batch: all runs of one value are spread by one ``np.repeat``, padding being
+a run as well.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.mixing.random import Int64 as Int64_assemble
+from tokenlake.ragged import Bools, Int32, Int64, offsets_of, places
+from tokenlake.reading.arrays import BLOCKS
+from tokenlake.reading.packed import PackedGroup
+from tokenlake.reading.version import StoredRows
+from tokenlake.store.manifest import Manifest
+
+IGNORED: Final = -100
+"""What `labels` and `targets` hold where there is no loss."""
+
+_CHUNK: Final = 1 << 17  # ids that are spread at a time into a given array: what lies between stays small
+_LITTLE: Final = (
+    16  # ids of padding of a row in the mean, up to which writing one by one is faster than row by row
+)
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class Segments:
+    """The segments of B rows, checked once; the columns that follow from them.
+
+    Attributes:
+        length: ids of a row, padding included.
+        runs: ids of each segment and, behind those of each row, of its padding (may be 0), int64[s + B].
+        row_runs: which of them are each row's, int64[B + 1] from 0.
+    """
+
+    length: int
+    runs: Int64
+    row_runs: Int64
+
+    @classmethod
+    def of(cls, lengths: Int32, offsets: Int64, length: int) -> Segments:
+        """Return the segments of rows.
+
+        Args:
+            lengths: ids of each segment, of all rows, one row after the other, int32[s].
+            offsets: where each row's begin in `lengths` and the last row's end, int64[B + 1]; a row may have none.
+            length: ids of a row, padding included.
+
+        Raises:
+            ConfigError: the offsets do not cut the lengths into rows, or rows have no length.
+            IntegrityError: a segment is empty, or a row's are longer than the row; `details` hold the row.
+        """
+        if length < 1:
+            raise ConfigError(f"rows of {length} ids; expected 1 or more")
+        per_row = np.diff(offsets)
+        if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(lengths) or (per_row < 0).any():
+            raise ConfigError(
+                f"offsets {offsets[:3].tolist()} ... {offsets[-3:].tolist()} of {len(lengths)} segments; "
+                f"expected them to ascend from 0 to {len(lengths)}"
+            )
+        padding = length - np.diff(offsets_of(lengths)[offsets])
+        if len(lengths) and (lengths.min() < 1 or padding.min() < 0):
+            raise _damage(lengths, offsets, length, padding)
+        runs = np.insert(lengths.astype(np.int64), offsets[1:], padding)
+        return cls(length, runs, offsets + np.arange(len(offsets)))
+
+    @property
+    def rows(self) -> int:
+        """Rows, B."""
+        return len(self.row_runs) - 1
+
+    @property
+    def padding(self) -> Int64:
+        """Ids of padding of each row, int64[B]."""
+        return self.runs[self.row_runs[1:] - 1]
+
+    def ids(self, out: Int32 | None = None) -> Int32:
+        """As :func:`segment_ids`."""
+        numbers = np.arange(1, len(self.runs) + 1, dtype=np.int32)
+        numbers -= np.repeat(self.row_runs[:-1].astype(np.int32), np.diff(self.row_runs))
+        numbers[self.row_runs[1:] - 1] = 0
+        return self._spread(numbers, out)
+
+    def positions(self, out: Int32 | None = None) -> Int32:
+        """As :func:`positions`."""
+        starts = self._starts() - np.repeat(np.arange(self.rows) * self.length, np.diff(self.row_runs))
+        column = self._spread(starts.astype(np.int32), out)
+        np.subtract(_counted(self.length), column, out=column)
+        self._clear_padding(column)
+        return column
+
+    def loss_mask(self, learned: Bools | None, out: Bools | None = None) -> Bools:
+        """As :func:`loss_mask`."""
+        if learned is not None:
+            _check("learned", learned, (self.rows, self.length), np.bool_)
+        there = np.ones(len(self.runs), np.bool_)
+        there[self.row_runs[1:] - 1] = False
+        column = self._spread(there, out)
+        column.reshape(-1)[self._starts()[there]] = False
+        if learned is not None:
+            np.logical_and(column, learned, out=column)
+        return column
+
+    def _clear_padding(self, column: Int32) -> None:
+        """Write 0 in padding: a little of it id by id, more row by row, whichever is faster."""
+        padding = self.padding
+        begin = self.length - padding
+        if padding.sum() < _LITTLE * self.rows:
+            column.reshape(-1)[places(np.arange(self.rows) * self.length + begin, padding)] = 0
+            return
+        for row, place in enumerate(begin.tolist()):
+            column[row, place:] = 0
+
+    def _starts(self) -> Int64:
+        """Where each run begins among the ids of all rows, int64[s + B]."""
+        return np.cumsum(self.runs) - self.runs
+
+    def _spread(self, values: npt.NDArray[_Scalar], out: npt.NDArray[_Scalar] | None) -> npt.NDArray[_Scalar]:
+        """Return one value for each run, repeated over its ids: [B, L]."""
+        if out is None:
+            return np.repeat(values, self.runs).reshape(self.rows, self.length)
+        _check("out", out, (self.rows, self.length), values.dtype, contiguous=True)
+        together = max(1, _CHUNK // self.length)
+        for row in range(0, self.rows, together):
+            some = slice(self.row_runs[row], self.row_runs[min(row + together, self.rows)])
+            out[row : row + together] = np.repeat(values[some], self.runs[some]).reshape(-1, self.length)
+        return out
+
+
+def segment_ids(lengths: Int32, offsets: Int64, length: int, out: Int32 | None = None) -> Int32:
+    """Return which segment of its row each id is of: 1, 2, 3, ..., and 0 in padding; int32[B, L].
+
+    Args:
+        lengths: see :meth:`Segments.of`, which says what is raised, too.
+        offsets: the same.
+        length: L.
+        out: where to write, int32[B, L], C-contiguous; None: a new array.
+    """
+    return Segments.of(lengths, offsets, length).ids(out)
+
+
+def positions(lengths: Int32, offsets: Int64, length: int, out: Int32 | None = None) -> Int32:
+    """Return the place of each id in its segment: 0, 1, 2, ..., and 0 in padding; int32[B, L].
+
+    Arguments and errors as :func:`segment_ids`.
+    """
+    return Segments.of(lengths, offsets, length).positions(out)
+
+
+def loss_mask(
+    lengths: Int32, offsets: Int64, length: int, learned: Bools | None, out: Bools | None = None
+) -> Bools:
+    """Return which ids are targets that bear loss, bool[B, L]: see the table above.
+
+    Other arguments and errors as :func:`segment_ids`.
+
+    Args:
+        learned: the stored mask, bool[B, L]; None where the dataset has none and everything is learned.
+        out: where to write, bool[B, L], C-contiguous; None: a new array.
+    """
+    return Segments.of(lengths, offsets, length).loss_mask(learned, out)
+
+
+def labels(input_ids: Int32, loss_mask: Bools, out: Int32 | None = None) -> Int32:
+    """Return each id where it bears loss, else -100; int32[B, L].
+
+    Args:
+        input_ids: int32[B, L].
+        loss_mask: as :func:`loss_mask` gives it, bool[B, L].
+        out: where to write, int32[B, L], C-contiguous; None: a new array. It may be `input_ids` itself.
+
+    Raises:
+        ConfigError: shapes or types are others.
+    """
+    column = _checked_pair(input_ids, loss_mask, out)
+    _mark(input_ids, loss_mask, column)
+    return column
+
+
+def targets(input_ids: Int32, loss_mask: Bools, out: Int32 | None = None) -> Int32:
+    """Return what each place predicts: the next id where that bears loss, else (and last in the row) -100; int32[B, L].
+
+    Arguments and errors as :func:`labels`.
+    """
+    column = _checked_pair(input_ids, loss_mask, out)
+    # One long row is three times as fast; what comes into a row from the next one lies in the last column.
+    _mark(input_ids.reshape(-1)[1:], loss_mask.reshape(-1)[1:], column.reshape(-1)[:-1])
+    column[:, -1:] = IGNORED
+    return column
+
+
+def _mark(ids: Int32, mask: Bools, out: Int32) -> None:
+    """Write ``mask ? id : -100``; as arithmetic, since choosing by a mask that changes often is ten times slower.
+
+    Sums that leave 32 bits wrap and come back.
+    """
+    np.subtract(ids, IGNORED, out=out)
+    np.multiply(out, mask, out=out)
+    np.add(out, IGNORED, out=out)
+
+
+@lru_cache(maxsize=8)
+def _counted(length: int) -> Int32:
+    counted = np.arange(length, dtype=np.int32)
+    counted.flags.writeable = False
+    return counted
+
+
+def _checked_pair(input_ids: Int32, mask: Bools, out: Int32 | None) -> Int32:
+    _check("input_ids", input_ids, input_ids.shape if input_ids.ndim == 2 else None, np.int32)
+    _check("loss_mask", mask, input_ids.shape, np.bool_)
+    if out is None:
+        return np.empty(input_ids.shape, np.int32)
+    _check("out", out, input_ids.shape, np.int32, contiguous=True)
+    return out
+
+
+def _check(
+    name: str,
+    array: npt.NDArray[Any],
+    shape: tuple[int, ...] | None,
+    kind: npt.DTypeLike,
+    *,
+    contiguous: bool = False,
+) -> None:
+    if array.shape == shape and array.dtype == kind and (array.flags.c_contiguous or not contiguous):
+        return
+    wanted = f"{np.dtype(kind)}{list(shape) if shape is not None else '[rows, length]'}"
+    raise ConfigError(
+        f"{name} is {array.dtype}{list(array.shape)}; expected {wanted}{', C-contiguous' if contiguous else ''}"
+    )
+
+
+def _damage(lengths: Int32, offsets: Int64, length: int, padding: Int64) -> IntegrityError:
+    empty = np.flatnonzero(lengths < 1)
+    if len(empty):
+        row = int(np.searchsorted(offsets, empty[0], side="right")) - 1
+        found = f"a segment of {lengths[empty[0]]} ids; expected 1 or more"
+    else:
+        row = int(np.argmax(padding < 0))
+        found = f"segments of {length - padding[row]} ids together; expected at most {length}"
+    return IntegrityError(
+        f"row {row} of the batch has {found}: its segment_lengths are damaged. "
+        "Run `tokenlake verify --deep`.",
+        row=row,
+    )
+
+
+Batch: TypeAlias = dict[str, npt.NDArray[Any]]
+"""Column -> array of shape (rows, L)."""
+
+COLUMNS: Final = ("input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets")
+"""What a batch may hold; see :mod:`tokenlake.loader.batch`."""
+
+DEFAULT_COLUMNS: Final = COLUMNS[:4]
+_FROM_LOSS: Final = frozenset({"loss_mask", "labels", "targets"})
+
+
+def check_columns(asked: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns asked for, the default ones for None; ConfigError for others."""
+    names = DEFAULT_COLUMNS if asked is None else tuple(asked) if isinstance(asked, Iterable) else ()  # pyright: ignore[reportUnnecessaryIsInstance]
+    wrong = [name for name in names if name not in COLUMNS]
+    if isinstance(asked, str) or wrong or not names or len(set(names)) != len(names):
+        near = difflib.get_close_matches(str(wrong[0]) if wrong else "", COLUMNS, 1)
+        raise ConfigError(
+            f"columns: got {asked!r}, must be some of {', '.join(COLUMNS)}, each once"
+            + (f"; did you mean {near[0]!r}?" if near else "")
+        )
+    return names
+
+
+def pad_id_of(manifest: Manifest) -> int:
+    """Return the id that unfilled places of a version's rows hold."""
+    return next((int(facts["pad_id"]) for facts in manifest.tokenizer.values() if "pad_id" in facts), 0)
+
+
+@final
+class Assembler:
+    """Makes batches of some columns.
+
+    Args:
+        sources: the datasets that rows come from, packed to one length.
+        columns: of :data:`COLUMNS`.
+        fresh: give every batch memory of its own, also where that is slower.
+
+    Raises:
+        ConfigError: the datasets are not packed, or to different lengths.
+    """
+
+    def __init__(self, sources: Sequence[StoredRows], columns: Sequence[str], *, fresh: bool = False) -> None:
+        found = {rows.name: (rows.manifest.kind, rows.manifest.seq_length) for rows in sources}
+        if any(kind != "packed" for kind, _ in found.values()) or len(set(found.values())) != 1:
+            shown = ", ".join(f"{name} ({kind}, {length})" for name, (kind, length) in found.items())
+            raise ConfigError(f"a batch has rows of one length; expected datasets packed to one, got {shown}")
+        self.length = sources[0].manifest.seq_length or 0
+        self._columns, self._fresh = frozenset(columns), fresh
+        self.names, self._pad = tuple(columns), pad_id_of(sources[0].manifest)
+        wants_loss = bool(_FROM_LOSS & self._columns)
+        self.loss_mask = wants_loss and any(rows.has_loss_mask for rows in sources)
+
+    def batch(
+        self, size: int, group: Int64_assemble, row: Int64_assemble, decoded: Callable[[int], PackedGroup]
+    ) -> Batch:
+        """Return a batch.
+
+        Args:
+            size: rows of the batch; those after the given ones are padding.
+            group: by which number `decoded` knows the row group of each row, int64[n], n <= size.
+            row: in its row group, int64[n].
+            decoded: number -> row group.
+        """
+        ids = self._empty((size, self.length), np.int32)
+        found = [decoded(number) for number in group.tolist()]
+        rows = row.tolist()
+        views = [there.row_views[at] for there, at in zip(found, rows, strict=True)]
+        if views:
+            np.concatenate(views, out=ids[: len(rows)].reshape(-1))
+        ids[len(rows) :] = self._pad
+        made: Batch = {"input_ids": ids}
+        if self._columns - {"input_ids"}:
+            self._derive(made, self._segments(size, found, rows), found, rows)
+        return {name: made[name] for name in self.names}
+
+    def _segments(self, size: int, found: Sequence[PackedGroup], rows: Sequence[int]) -> Segments:
+        bounds = [there.segment_offsets[at : at + 2].tolist() for there, at in zip(found, rows, strict=True)]
+        lengths = [
+            there.segment_lengths[begin:end] for there, (begin, end) in zip(found, bounds, strict=True)
+        ]
+        counts = np.zeros(size, np.int64)
+        counts[: len(rows)] = [len(each) for each in lengths]
+        joined = np.concatenate(lengths) if lengths else np.zeros(0, np.int32)
+        return Segments.of(joined, offsets_of(counts), self.length)
+
+    def _derive(
+        self, made: Batch, segments: Segments, found: Sequence[PackedGroup], rows: Sequence[int]
+    ) -> None:
+        shape = made["input_ids"].shape
+        if "segment_ids" in self._columns:
+            made["segment_ids"] = segments.ids(self._empty(shape, np.int32))
+        if "positions" in self._columns:
+            made["positions"] = segments.positions(self._empty(shape, np.int32))
+        if not _FROM_LOSS & self._columns:
+            return
+        mask = segments.loss_mask(self._learned(shape, found, rows), self._empty(shape, np.bool_))
+        made["loss_mask"] = mask
+        if "labels" in self._columns:
+            made["labels"] = labels(made["input_ids"], mask, self._empty(shape, np.int32))
+        if "targets" in self._columns:
+            made["targets"] = targets(made["input_ids"], mask, self._empty(shape, np.int32))
+
+    def _learned(
+        self, shape: tuple[int, ...], found: Sequence[PackedGroup], rows: Sequence[int]
+    ) -> npt.NDArray[np.bool_] | None:
+        """The stored masks; rows of a dataset without one bear loss everywhere."""
+        if not self.loss_mask:
+            return None
+        learned = self._empty(shape, np.bool_)
+        for place, (there, at) in enumerate(zip(found, rows, strict=True)):
+            learned[place] = True if there.learned is None else there.learned[at]
+        learned[len(rows) :] = False
+        return learned
+
+    def _empty(self, shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
+        if self._fresh:
+            return np.empty(shape, kind)
+        # Of memory that nobody refers to any more: batches that are kept, in whatever form, stay what they are.
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+        return BLOCKS.take(size).view(kind).reshape(shape)

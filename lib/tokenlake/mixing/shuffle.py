@@ -1,0 +1,304 @@
+"""The order of one dataset in any epoch: which row is read at which place of which lane, and the way back.
+
+::
+
+    row groups   as stored        0 1 2 3 4
+    epoch        permuted         3 0 4 1 2      laid end to end: N virtual rows
+    lanes        L stretches      |----|----|    lane l owns [floor(l N / L), floor((l + 1) N / L))
+    windows      permuted each    |--|-|--|-|    place -> virtual row, inside a window of the lane
+
+A row group is decoded as a whole, so they move as wholes; rows mix inside a window, one or more row groups that lie
+next to each other in the epoch. So a lane has as many row groups open as a window has, and no more. A row group on a
+border between lanes is needed by both, which have a part of it each. Everything is a function of the seed and the
+place; what is kept of an epoch is where each of its row groups begins.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from threading import Lock
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.lanes import lane_bounds
+from tokenlake.mixing.random import Digits, Int64, Permutation, UInt64, extended, key_of
+from tokenlake.ragged import grouped, offsets_of
+
+ORDER_VERSION: Final = 2
+"""What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""
+
+_GROUPS: Final = 1  # the first word of the keys that permute row groups
+_WINDOWS: Final = 2  # and of those that permute windows
+_KEPT: Final = 4  # epochs whose row groups stay laid out
+_CELLS: Final = 1 << 18  # row groups of small datasets that are laid out at a time, several epochs together
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """The permuted row groups of some epochs, end to end.
+
+    Attributes:
+        order: stored index of each, int64[epochs * G].
+        offsets: where each begins and the last ends, in virtual rows from the first epoch on, int64[epochs * G + 1].
+    """
+
+    order: Int64
+    offsets: Int64
+
+    def index(self, virtual: Int64) -> Int64:
+        """Return which of them holds each virtual row; never one without rows."""
+        return np.searchsorted(self.offsets, virtual, side="right") - 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The windows of n virtual rows, all int64[n].
+
+    Attributes:
+        index: of the row group that each lies in, in the layout.
+        number: of the window in the epoch.
+        begin: its first virtual row in the lane.
+        size: its rows in the lane.
+    """
+
+    index: Int64
+    number: Int64
+    begin: Int64
+    size: Int64
+
+    def permuted(self, virtual: Int64, keys: UInt64, *, backwards: bool = False) -> Int64:
+        """Move virtual rows inside their windows; keys of epoch and lane, uint64[n] or uint64[1]."""
+        if not len(virtual):
+            return virtual
+        inside, keys = virtual - self.begin, extended(keys, self.number)
+        if (self.size == self.size[0]).all():
+            return self.begin + Digits(int(self.size[0])).permuted(inside, keys, backwards=backwards)
+        moved = np.empty_like(inside)
+        by_size, sizes, ends = grouped(self.size)
+        for size, (first, last) in zip(sizes.tolist(), pairwise(ends.tolist()), strict=True):
+            there = by_size[first:last]
+            moved[there] = Digits(size).permuted(inside[there], keys[there], backwards=backwards)
+        return self.begin + moved
+
+
+@final
+class EpochOrder:
+    """The rows of a dataset, in a different order in every epoch.
+
+    Args:
+        group_rows: rows of each row group, in the order they are stored, int64[G]; some may have none.
+        lanes: into how many stretches an epoch is cut; part of the order.
+        seed: any integer, taken modulo 2^64.
+        window: row groups whose rows are permuted together.
+
+    Raises:
+        ConfigError: any of them cannot be.
+    """
+
+    def __init__(self, group_rows: Int64, *, lanes: int, seed: int, window: int = 1) -> None:
+        if (group_rows < 0).any():
+            raise ConfigError(f"a row group of {group_rows.min()} rows; expected 0 or more")
+        self._group_rows = np.asarray(group_rows, np.int64)
+        self._rows = int(self._group_rows.sum())
+        self._bounds = lane_bounds(self._rows, lanes)
+        self._lengths = np.diff(self._bounds)
+        self._seed = seed
+        if window < 1:
+            raise ConfigError(f"a window of {window} row groups; expected 1 or more")
+        self._window = window
+        self._laid: OrderedDict[int, _Laid] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return self._rows
+
+    @property
+    def lanes(self) -> int:
+        """Stretches that an epoch is cut into."""
+        return len(self._lengths)
+
+    @property
+    def window(self) -> int:
+        """Row groups whose rows are permuted together."""
+        return self._window
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of a window, in the mean."""
+        return max(1, -(-self._rows * self._window // max(len(self._group_rows), 1)))
+
+    @property
+    def lengths(self) -> Int64:
+        """Rows of each lane, int64[lanes]."""
+        return self._lengths.copy()
+
+    def lane_rows(self, lane: int) -> int:
+        """Return how many rows a lane has in each epoch."""
+        self._check_lanes(np.array([lane]))
+        return int(self._lengths[lane])
+
+    def at(self, epoch: Int64 | int, lane: Int64 | int, place: Int64) -> tuple[Int64, Int64]:
+        """Return the row group and the row in it at each place.
+
+        Args:
+            epoch: from 0, one for all or int64[n].
+            lane: one for all or int64[n].
+            place: in the lane, int64[n].
+
+        Returns:
+            int64[n] both.
+
+        Raises:
+            ConfigError: a lane has no such place.
+        """
+        epochs, lanes = np.atleast_1d(np.asarray(epoch, np.int64)), np.atleast_1d(np.asarray(lane, np.int64))
+        self._check(epochs, lanes, place)
+        keys = extended(extended(key_of(self._seed, _WINDOWS), epochs), lanes)
+        begin, end = self._bounds[lanes], self._bounds[lanes + 1]
+        group, row = np.empty_like(place), np.empty_like(place)
+        for laid, there, base in self._laid_for(epochs):
+            low, high = _some(begin, there) + base, _some(end, there) + base
+            windows = self._windows(laid, low + place[there], low, high)
+            moved = windows.permuted(low + place[there], _some(keys, there))
+            index = windows.index if self._window == 1 else laid.index(moved)
+            group[there], row[there] = laid.order[index], moved - laid.offsets[index]
+        return group, row
+
+    def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+        """Return the lane and the place of each row in an epoch, int64[n] both; the inverse of :meth:`at`."""
+        self._check_rows(group, row)
+        key = key_of(self._seed, _GROUPS, epoch)
+        index = Permutation(len(self._group_rows), key).inverse(group)
+        laid = self._one(epoch)
+        virtual = laid.offsets[index] + row
+        lane = np.searchsorted(self._bounds, virtual, side="right") - 1
+        keys = extended(key_of(self._seed, _WINDOWS, epoch), lane)
+        windows = self._windows(laid, virtual, self._bounds[lane], self._bounds[lane + 1])
+        return lane, windows.permuted(virtual, keys, backwards=True) - self._bounds[lane]
+
+    def groups(self, epoch: int, lane: int, start: int, stop: int) -> Int64:
+        """Return the row groups that places ``start .. stop`` of a lane need, each once, int64[m].
+
+        They ascend in the lane: the first is the one that the epoch lays out first. Of a window of several row groups
+        that the range cuts, only the places inside are looked at.
+        """
+        if not 0 <= start <= stop <= self.lane_rows(lane):
+            raise ConfigError(
+                f"places {start} to {stop} of lane {lane}; expected a range within its {self.lane_rows(lane)} rows"
+            )
+        if start == stop:
+            return np.zeros(0, np.int64)
+        laid = self._one(epoch)
+        index = self._indices(laid, epoch, lane, start, stop)
+        groups = laid.order[np.unique(index)]
+        return groups[self._group_rows[groups] > 0]
+
+    def _indices(self, laid: _Laid, epoch: int, lane: int, start: int, stop: int) -> Int64:
+        """Where the row groups of some places are in the layout; whole windows need all that they hold."""
+        begin, end = int(self._bounds[lane]), int(self._bounds[lane + 1])
+        if self._window == 1:
+            first, last = laid.index(np.array([begin + start, begin + stop - 1])).tolist()
+            return np.arange(first, last + 1)
+        bounds = np.unique(np.clip(laid.offsets[:: self._window], begin, end))
+        bounds = np.union1d(bounds, [begin, end]) - begin
+        low = int(bounds[np.searchsorted(bounds, start)])
+        high = int(bounds[np.searchsorted(bounds, stop, side="right") - 1])
+        if low >= high:
+            low = high = stop
+        group, _ = self.at(epoch, lane, np.concatenate([np.arange(start, low), np.arange(high, stop)]))
+        key = key_of(self._seed, _GROUPS, epoch)
+        index = Permutation(len(self._group_rows), key).inverse(group)
+        if low == high:
+            return index
+        first, last = laid.index(np.array([begin + low, begin + high - 1])).tolist()
+        return np.concatenate([index, np.arange(first, last + 1)])
+
+    def _windows(self, laid: _Laid, virtual: Int64, begin: Int64, end: Int64) -> _Windows:
+        """The windows that virtual rows, int64[n], lie in; their lanes are from `begin` to `end`."""
+        index, groups = laid.index(virtual), len(self._group_rows)
+        # Counted from the epoch's own first row group, where several epochs are laid out together.
+        number = index % groups // self._window
+        first = index - index % groups + number * self._window
+        after = np.minimum(first + self._window, index - index % groups + groups)
+        low, high = np.maximum(laid.offsets[first], begin), np.minimum(laid.offsets[after], end)
+        return _Windows(index, number, low, high - low)
+
+    def _laid_for(self, epochs: Int64) -> Iterator[tuple[_Laid, Int64 | slice, Int64 | int]]:
+        """Yield (row groups, for which places, virtual row that each one's epoch begins at) until all have been."""
+        if not len(epochs):
+            return
+        if epochs.min() == epochs.max():
+            yield self._one(int(epochs[0])), slice(None), 0
+            return
+        distinct, inverse = np.unique(epochs, return_inverse=True)
+        together = max(1, min(_CELLS // max(len(self._group_rows), 1), (1 << 62) // max(self._rows, 1)))
+        by_epoch = np.argsort(inverse, kind="stable")
+        ends = np.searchsorted(inverse[by_epoch], np.arange(0, len(distinct) + together, together))
+        for number, (low, high) in enumerate(pairwise(ends.tolist())):
+            some = distinct[number * together : (number + 1) * together]
+            laid = self._one(int(some[0])) if len(some) == 1 else self._lay(some)
+            there = by_epoch[low:high]
+            yield laid, there, (inverse[there] - number * together) * self._rows
+
+    def _one(self, epoch: int) -> _Laid:
+        """The row groups of one epoch; a few epochs are kept."""
+        with self._lock:
+            if epoch in self._laid:
+                self._laid.move_to_end(epoch)
+                return self._laid[epoch]
+        found = self._lay(np.array([epoch]))
+        with self._lock:
+            self._laid[epoch] = found
+            while len(self._laid) > _KEPT:
+                self._laid.popitem(last=False)
+        return found
+
+    def _lay(self, epochs: Int64) -> _Laid:
+        groups = len(self._group_rows)
+        keys = extended(key_of(self._seed, _GROUPS), epochs)
+        index = np.tile(np.arange(groups), len(epochs))
+        each = keys if len(keys) == 1 else np.repeat(keys, groups)
+        order = Digits(groups).permuted(index, each)
+        return _Laid(order, offsets_of(self._group_rows[order]))
+
+    def _check(self, epochs: Int64, lanes: Int64, place: Int64) -> None:
+        if len(epochs) and epochs.min() < 0:
+            raise ConfigError(f"epoch {epochs.min()}; expected 0 or more")
+        self._check_lanes(lanes)
+        outside = (place < 0) | (place >= self._lengths[lanes])
+        if outside.any():
+            first = int(np.argmax(outside))
+            lane = int(np.broadcast_to(lanes, place.shape)[first])
+            raise ConfigError(f"lane {lane} has no place {place[first]}: it has {self.lane_rows(lane)} rows")
+
+    def _check_lanes(self, lanes: Int64) -> None:
+        if len(lanes) and not (lanes.min() >= 0 and lanes.max() < self.lanes):
+            wrong = lanes[(lanes < 0) | (lanes >= self.lanes)][0]
+            raise ConfigError(f"there is no lane {wrong}; expected 0 to {self.lanes - 1}")
+
+    def _check_rows(self, group: Int64, row: Int64) -> None:
+        if len(group) and not (group.min() >= 0 and group.max() < len(self._group_rows)):
+            raise ConfigError(
+                f"row groups {group.min()} to {group.max()}; expected those of 0 to {len(self._group_rows) - 1}"
+            )
+        outside = (row < 0) | (row >= self._group_rows[group])
+        if outside.any():
+            first = int(np.argmax(outside))
+            raise ConfigError(
+                f"row group {group[first]} has no row {row[first]}: it has {self._group_rows[group[first]]} rows"
+            )
+
+
+def _some(values: npt.NDArray[Any], there: Int64 | slice) -> npt.NDArray[Any]:
+    """Return the values of some places, where there may be one for all."""
+    return values if len(values) == 1 else values[there]

@@ -1,1 +1,0 @@
-"""`where`: one SQL predicate, checked, evaluated and bounded."""

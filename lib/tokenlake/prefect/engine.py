@@ -1,0 +1,283 @@
+"""The local engine: one build, and the worker processes that do it.
+
+Prefect brings threads, retries and records; each thread borrows a worker process from our own pool,
+which survives the death of its workers. This module knows nothing of Prefect.
+
+Units to task runs, and task runs to threads.
+
+What a task run's log says while its units are being built.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import astuple
+from types import TracebackType
+from typing import Final, Self, final
+
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.references import provide_blocks
+from tokenlake.config.secret import referenced_blocks
+from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.etl.events import Event, Planning, UnitProgress, UnitRetried, Watcher, ignore
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.runner import BuildResult, available_cpus, result_of, worth_a_retry
+from tokenlake.etl.session import BuildSession
+from tokenlake.report import numbers
+from tokenlake.report.plan import planning_line
+from tokenlake.store.account import Account
+from tokenlake.store.ledger import UnitRecord
+
+
+def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:
+    """Cut ``units`` into at most ``most`` groups of neighbours whose sizes differ by one at most.
+
+    >>> group_units([3, 4, 5, 8, 9], 2)
+    [(3, 4, 5), (8, 9)]
+    """
+    groups = min(len(units), most)
+    bounds = [math.ceil(len(units) * i / groups) for i in range(groups + 1)] if groups else []
+    return [tuple(units[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def group_name(units: Sequence[int]) -> str:
+    """``unit 00017`` or ``units 00017-00020``, the digits being those of the files in the store."""
+    if len(units) == 1:
+        return f"unit {units[0]:05d}"
+    return f"units {units[0]:05d}-{units[-1]:05d}"
+
+
+#: Seconds between two lines of one task run; one that is done sooner has its last line only.
+_EVERY_SECONDS: Final = 10.0
+
+Log = Callable[[str], None]
+
+
+@final
+class ProgressLog:
+    """Adds up the progress of a group of units and writes a line now and then.
+
+    Args:
+        name: what the lines begin with.
+        total: input bytes of the group.
+        log: gets the lines.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, name: str, total: int, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
+        self._total = total
+        self._log = log
+        self._clock = clock
+        self._began = self._last = clock()
+        self._bytes = self._documents = self._tokens = 0
+
+    def add(self, event: UnitProgress) -> None:
+        """Count an event; maybe write a line."""
+        self._bytes += event.bytes
+        self._documents += event.documents
+        self._tokens += event.tokens
+        now = self._clock()
+        if now - self._last >= _EVERY_SECONDS:
+            self._last = now
+            done = numbers.percent(min(self._bytes, self._total), self._total, 0)
+            self._write(f"{done} of {numbers.size(self._total)}", self._documents, self._tokens, self._bytes)
+
+    def done(self, documents: int, tokens: int) -> None:
+        """Write the last line, with the figures that count."""
+        took = numbers.duration(self._clock() - self._began)
+        self._write(f"{numbers.size(self._total)} in {took}", documents, tokens, self._total)
+
+    def _write(self, what: str, documents: int, tokens: int, read: int) -> None:
+        speed = numbers.rate(read, self._clock() - self._began)
+        counts = f"{numbers.plural(documents, 'document')}, {numbers.short(tokens)} tokens"
+        self._log(f"{self._name}: {what}, {speed}, {counts}")
+
+
+#: Task runs of one flow run, at most: a few hundred are readable, and each costs some 20 kB.
+MAX_GROUPS: Final = 256
+
+_PLAN_LINE_EVERY: Final = 5.0  # seconds between two lines about the plan, after the first
+
+_CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
+
+
+@final
+class LocalEngine:
+    """One build on this machine. Planning and the workers start with the object, in the background.
+
+    Args:
+        config: what to build.
+        workers: worker processes; None: one per core that this process may use.
+        on_event: told everything that happens, from several threads.
+        pool: workers that others use too, and that outlive the engine; None: its own.
+
+    Attributes:
+        blocks: names of the secret blocks that the configuration refers to; :meth:`provide` takes their values.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        *,
+        workers: int | None = None,
+        on_event: Watcher = ignore,
+        pool: WorkerPool | None = None,
+    ) -> None:
+        self.workers = pool.workers if pool else workers or available_cpus()
+        self._began = time.monotonic()
+        self._on_event = on_event
+        self._cancelled = False
+        self._planning: Planning | None = None
+        self._progress: dict[int, ProgressLog] = {}
+        self._failed: dict[int, TokenlakeError] = {}
+        self._records: dict[int, UnitRecord] = {}
+        self._result: BuildResult | None = None
+        self._pool = pool or WorkerPool(self.workers)
+        self._lent = pool is not None
+        self._opening: Future[BuildSession] = Future()
+        self.blocks = tuple(referenced_blocks([config.datasets, config.save.storage_options]))
+        self._provided = threading.Event()
+        if not self.blocks:
+            self._provided.set()
+        # A daemon: hashing terabytes must not keep a cancelled run alive.
+        threading.Thread(target=self._open, args=(config,), name="plan", daemon=True).start()
+
+    def provide(self, blocks: Mapping[str, str]) -> None:
+        """Hand over the values of :attr:`blocks`; planning waits for them."""
+        provide_blocks(blocks)
+        self._provided.set()
+
+    def session(self) -> BuildSession:
+        """The planned and claimed build; waits for it.
+
+        Raises:
+            TokenlakeError: what planning raised, or CancelledError.
+        """
+        return self._opening.result()
+
+    def planned(self, log: Log) -> BuildSession:
+        """:meth:`session`, with a line in the log now and then for a plan that takes a while."""
+        wait = 1.0
+        while not self._opening.done():
+            with suppress(TimeoutError):
+                self._opening.exception(wait)
+            if self._planning is not None and not self._opening.done():
+                log(f"planning: {planning_line(*astuple(self._planning))}")
+                wait = _PLAN_LINE_EVERY
+        return self.session()
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """The units still to do, in order, in at most :data:`MAX_GROUPS` groups of neighbours."""
+        return group_units(self.session().pending, MAX_GROUPS)
+
+    def build(self, units: Sequence[int], log: Log) -> dict[str, int | float]:
+        """Build some units one after the other; those that an earlier try finished are not done again.
+
+        Args:
+            units: indices of units.
+            log: gets a line at the end, and more on the way where it takes long.
+
+        Returns:
+            ``units, documents, tokens, text_bytes`` and ``seconds`` of this call.
+
+        Raises:
+            WorkerDiedError: worth another try.
+            CancelledError: :meth:`cancel` was called.
+            TokenlakeError: what a unit raised.
+        """
+        began = time.monotonic()
+        planned = self.session().plan.units
+        progress = ProgressLog(group_name(units), sum(planned[unit].bytes for unit in units), log)
+        pending = set(self.session().pending)
+        for unit in units:
+            if unit in pending:
+                self._records[unit] = self._build_unit(unit, progress)
+        total = Account.total(self._records[unit].account for unit in units)
+        progress.done(total.documents, total.tokens)
+        return {
+            "units": len(units),
+            "documents": total.documents,
+            "tokens": total.tokens,
+            "text_bytes": total.text_bytes,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+
+    def commit(self) -> BuildResult:
+        """Make the version visible, or find that it is."""
+        manifest = self.session().commit()
+        self._result = result_of(self.session(), manifest, time.monotonic() - self._began)
+        return self._result
+
+    def result(self) -> BuildResult:
+        """What :meth:`commit` returned."""
+        assert self._result is not None, "not committed yet"
+        return self._result
+
+    def built_text_bytes(self) -> int:
+        """Bytes of text in the units that this engine itself built."""
+        return sum(record.account.text_bytes for record in self._records.values())
+
+    def cancel(self) -> None:
+        """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
+        self._cancelled = True
+        self._provided.set()
+        with suppress(InvalidStateError):
+            self._opening.set_exception(CancelledError(_CANCELLED))
+        self._pool.cancel()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise CancelledError after :meth:`cancel`."""
+        if self._cancelled:
+            raise CancelledError(_CANCELLED)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            if not self._cancelled and self._opening.done() and not self._opening.exception():
+                self._opening.result().failed(error)
+            self.cancel()
+        if not self._lent:
+            self._pool.close()
+
+    def _open(self, config: PipelineConfig) -> None:
+        # The future may have been cancelled meanwhile: then nobody waits any more.
+        with suppress(InvalidStateError):
+            try:
+                self._provided.wait()
+                session = BuildSession.open(config, on_event=self._tell)
+            except BaseException as error:  # whoever asks for the session gets it
+                self._opening.set_exception(error)
+            else:
+                self._opening.set_result(session)
+
+    def _build_unit(self, unit: int, progress: ProgressLog) -> UnitRecord:
+        session = self.session()
+        if unit in self._failed:
+            self._tell(UnitRetried(unit, session.plan.units[unit].source, str(self._failed.pop(unit))))
+        self._progress[unit] = progress
+        try:
+            return session.run_unit(unit, self._pool)
+        except TokenlakeError as error:
+            if worth_a_retry(error):
+                self._failed[unit] = error
+            raise
+        finally:
+            del self._progress[unit]
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, UnitProgress) and (progress := self._progress.get(event.unit)):
+            progress.add(event)
+        elif isinstance(event, Planning):
+            self._planning = event
+        self._on_event(event)

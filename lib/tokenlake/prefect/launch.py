@@ -1,0 +1,135 @@
+"""One run of a flow from a command: fast to its first unit, and nothing left behind.
+
+The order is the point. The Prefect server starts at once, in a process of its own, unless one runs
+already; while it starts, this process imports Prefect, starts the workers and plans. The flow then finds
+everything ready. So Prefect must not be imported here.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from tokenlake.errors import CancelledError
+from tokenlake.prefect.server import (
+    CLIENT_SETTINGS,
+    EmbeddedServer,
+    configured_api_url,
+    import_prefect,
+    profiles_path,
+)
+
+if TYPE_CHECKING:
+    from tokenlake.etl.events import Watcher
+    from tokenlake.etl.runner import BuildResult
+
+_PROFILES: Final = "PREFECT_PROFILES_PATH"
+
+_CANCELLING: Final = "\ncancelling; Ctrl-C again ends at once\n"
+_ENDED: Final = "\nended; what is finished is kept, and the same command resumes it\n"
+_SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
+
+
+def launch(
+    config: str | Mapping[str, Any] | None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    on_event: Watcher | None = None,
+) -> BuildResult:
+    """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
+
+    Call it from the main thread.
+
+    Args:
+        config: path of a YAML file, name of one in ``deployments/``, or a mapping; None: the demo.
+        overrides: ``key=value`` texts.
+        workers: worker processes; None: one per core.
+        on_event: told everything that happens, from several threads.
+
+    Raises:
+        CancelledError: Ctrl-C, or the run was cancelled on the server. It can be resumed.
+        TokenlakeError: what the run failed with.
+    """
+    settings = {key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ}
+    try:
+        with _environment(settings | {_PROFILES: str(profiles_path())}), _server() as server:
+            with _no_collection():  # takes a second, in which the server starts
+                import_prefect()
+                from tokenlake.prefect.flow_run import run_flow
+            with _ended_by_a_second_interrupt(server):
+                return run_flow(server, config, overrides, workers, on_event)
+    except KeyboardInterrupt:
+        raise CancelledError("cancelled; what is finished stays, and the same command resumes it") from None
+
+
+@contextmanager
+def _server() -> Generator[EmbeddedServer | None]:
+    """A server of our own for as long as the context lasts; None where one is configured."""
+    if configured_api_url() is not None:
+        yield None
+        return
+    server = EmbeddedServer()
+    try:
+        with _environment(server.access):
+            yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Generator[None]:
+    """Environment variables that are as before afterwards: a second run must not take this one's for the user's."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key, None)
+            if value is not None:
+                os.environ[key] = value
+
+
+@contextmanager
+def _ended_by_a_second_interrupt(server: EmbeddedServer | None) -> Generator[None]:
+    """The first Ctrl-C cancels, which a server that hangs can delay; the second one ends this process at once."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # whoever called sees to it
+        return
+
+    def end(number: int, frame: object) -> NoReturn:
+        if server is not None:
+            server.kill()
+        os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
+        # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
+        os._exit(CancelledError.exit_code)
+
+    def cancel(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGINT, end)
+        os.write(2, _CANCELLING.encode())
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _no_collection() -> Generator[None]:
+    """Imports make many objects and no garbage; looking for it meanwhile costs a tenth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.freeze()
+            gc.enable()

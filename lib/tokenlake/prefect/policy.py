@@ -1,0 +1,385 @@
+"""What a deployment's parameters may reach on the machine of its worker, and beyond.
+
+Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
+with its credentials. Its owner bounds them with environment variables of the worker, lists of folders and URLs
+separated like ``PATH``::
+
+    TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
+    TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens:s3://lake/tokens:hf://datasets/our-org
+
+Functions of a configuration run on the worker's machine. Their names must match one of the patterns, separated by
+commas, of ``package.module:function``::
+
+    TOKENLAKE_ALLOWED_CALLABLES=our_callbacks.text:*,our_callbacks.rows:clean
+
+Tokenizers are files of the worker's machine or repositories of the Hub, and templates may be files. Where inputs are
+bounded, such files must lie in folders that are allowed for inputs, or for tokenizers; repositories of the Hub are
+bounded by patterns in the same list::
+
+    TOKENLAKE_ALLOWED_TOKENIZERS=/data/tokenizers:openai-community/*:our-org/tokenizer
+
+Secrets are variables of the worker's environment and Secret blocks of the server; patterns of their names::
+
+    TOKENLAKE_ALLOWED_VARIABLES=LAKE_*,HF_TOKEN
+    TOKENLAKE_ALLOWED_BLOCKS=lake-*
+
+Configurations that are files of the worker's machine must lie in ``deployments/``, or in one of these folders::
+
+    TOKENLAKE_ALLOWED_CONFIGS=/data/configurations
+
+A variable that is not set allows every path of inputs and outputs, but no function, no secret and no other folder of
+configurations. Of `storage_options` a few are known, and all others refused: a reference stands only where a credential
+does, and an address must be written out and be allowed for inputs, or for outputs. Runs that a command starts are not
+bounded: their owner could read and write these paths without us.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import unquote, urlsplit
+
+from prefect.runtime import deployment
+
+from tokenlake.config.callables import callable_names
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import resolve
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.config.secret import BlockSecret, EnvSecret, references
+from tokenlake.config.steps import first_steps, foreseen, is_text_build
+from tokenlake.config.stores import is_local
+from tokenlake.errors import ConfigError
+from tokenlake.sources.local.patterns import is_url
+from tokenlake.store.remote.url import INPUTS, entries_of, is_odd, lies_below, parse_url
+
+OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"
+CALLABLES: Final = "TOKENLAKE_ALLOWED_CALLABLES"
+TOKENIZERS: Final = "TOKENLAKE_ALLOWED_TOKENIZERS"
+
+VARIABLES: Final = "TOKENLAKE_ALLOWED_VARIABLES"
+BLOCKS: Final = "TOKENLAKE_ALLOWED_BLOCKS"
+CONFIGS: Final = "TOKENLAKE_ALLOWED_CONFIGS"
+
+# The storage options that are known, by what their values are. Whatever is missing here is refused.
+_CREDENTIALS: Final = frozenset(
+    {"key", "secret", "token", "username", "password", "query", "account_key", "sas_token", "client_secret"}
+    | {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
+)
+_WORDS: Final = frozenset(
+    {"anon", "requester_pays", "project", "region", "region_name", "client_id", "tenant_id"}
+)
+_ADDRESSES: Final = frozenset({"endpoint", "endpoint_url"})
+_HEADERS: Final = frozenset(
+    {
+        "accept",
+        "api-key",
+        "authorization",
+        "cookie",
+        "private-token",
+        "user-agent",
+        "x-api-key",
+        "x-auth-token",
+    }
+)
+_WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_LINE: Final = re.compile(r"\(line (\d+)\)|:(\d+)(?::\d+)?: ")
+_OVERRIDE: Final = re.compile(r"[\w.]+ \(override\): ")
+
+
+def require_allowed(config: PipelineConfig) -> None:
+    """Check the paths and functions of a deployment's run.
+
+    Raises:
+        ConfigError: one lies outside what the worker's environment allows.
+    """
+    if deployment.id is not None:
+        check_paths(config, os.environ)
+
+
+def require_allowed_store(store: str) -> None:
+    """Check the store that a deployment's run looks at.
+
+    Raises:
+        ConfigError: it lies outside what the worker's environment allows.
+    """
+    if deployment.id is not None:
+        _check_store(store, {}, entries_of(os.environ.get(OUTPUTS)))
+
+
+def require_allowed_repository(repo: str) -> None:
+    """Check the Hub's repository that a deployment's run publishes in.
+
+    Raises:
+        ConfigError: it lies outside what the worker's environment allows.
+    """
+    if deployment.id is not None:
+        check_repository(repo, os.environ)
+
+
+def require_allowed_reference(reference: Mapping[str, str]) -> None:
+    """Check the secret that a deployment's run names; empty: it names none.
+
+    Raises:
+        ConfigError: it is none that the worker's environment allows.
+    """
+    if deployment.id is not None and reference:
+        (kind, name), *_ = reference.items()
+        _check_reference(EnvSecret(env=name) if kind == "env" else BlockSecret(block=name), os.environ)
+
+
+def require_secret(name: str, value: str) -> None:
+    """Check what a block holds for a deployment's run: whoever may start one can write blocks, too.
+
+    Raises:
+        ConfigError: it is an address, or the path of a file of this machine.
+    """
+    if deployment.id is not None and ("://" in value or os.path.isfile(value)):  # noqa: PTH113 - no OSError
+        raise ConfigError(f"{{block: {name}}} holds an address or the path of a file, expected a secret")
+
+
+def require_allowed_config(path: Path, deployments: Path) -> None:
+    """Check the configuration's file that a deployment's run names, before it is read.
+
+    Raises:
+        ConfigError: it lies neither in `deployments` nor in what the worker's environment allows.
+    """
+    if deployment.id is not None:
+        check_config(path, deployments, os.environ)
+
+
+def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
+    """Check a configuration's file against an environment; see :func:`require_allowed_config`."""
+    folders = [str(deployments), *(entries_of(environment.get(CONFIGS)) or ())]
+    _check(str(path), folders, CONFIGS, "config")
+
+
+@contextmanager
+def contents_untold(path: str) -> Generator[None]:
+    """Say where a file is wrong and not what it holds, because whoever starts a deployment's run reads the message.
+
+    Problems of the overrides, which came with the run, are told whole.
+
+    Raises:
+        ConfigError: instead of another one.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if deployment.id is None:
+            raise
+        raise ConfigError(_without_contents(path, error)) from None
+
+
+def _without_contents(path: str, error: ConfigError) -> str:
+    if str(error).startswith("override "):
+        return f"{str(error).partition(':')[0]}: it does not fit the configuration {path}"
+    problems: list[str] = error.details.get("problems", [str(error).removeprefix(path)])
+    own = [problem for problem in problems if _OVERRIDE.match(problem)]
+    others = [_LINE.search(problem) for problem in problems if problem not in own]
+    if others:
+        numbers = sorted({int(found[1] or found[2]) for found in others if found})
+        lines = ", ".join(f"line {number}" for number in numbers)
+        own.append(
+            f"{path}: no valid configuration{lines and f': {lines}'} (what it holds is not shown here)"
+        )
+    return "\n  ".join(own)
+
+
+def check_repository(repo: str, environment: Mapping[str, str]) -> None:
+    """Check a repository ``org/name`` against an environment; see :func:`require_allowed_repository`."""
+    _check_url(f"hf://datasets/{repo}", entries_of(environment.get(OUTPUTS)), OUTPUTS, "the repository")
+
+
+def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
+    """Check a configuration's inputs, store and functions against an environment; see :func:`require_allowed`."""
+    for reference in references(config):
+        _check_reference(reference, environment)
+    first = first_steps(config)
+    builds = [resolve(step) for step in ([config] if is_text_build(config) else first.values())]
+    for source in (source for build in builds for source in build.sources):
+        _check_source(source, environment.get(INPUTS))
+        _check_tokenizer(source, environment)
+        _check_templates(source, environment)
+        _check_callables(source, environment.get(CALLABLES, ""))
+    # What is mixed is read from the store that it is written to, whatever the steps before.
+    last = builds[0] if is_text_build(config) else foreseen(config)
+    _check_store(last.store, last.store_options, entries_of(environment.get(OUTPUTS)))
+
+
+def _check_store(store: str, options: Mapping[str, Any], entries: list[str] | None) -> None:
+    if is_local(store):
+        # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
+        path = unquote(urlsplit(store).path) if "://" in store else store
+        _check(path, entries, OUTPUTS, "the store")
+    else:
+        _check_url(store, entries, OUTPUTS, "the store")
+    _check_options(options, entries, OUTPUTS, "the store")
+
+
+def _check_source(source: ResolvedSource, allowed: str | None) -> None:
+    entries, what = entries_of(allowed), f"data_files of {source.name!r}"
+    for pattern in source.data_files:
+        address = f"hf://datasets/{pattern}" if source.type == "hub" and not is_url(pattern) else pattern
+        if is_url(address):
+            _check_url(address, entries, INPUTS, what)
+        else:
+            _check(_static(pattern.removeprefix("file://")), entries, INPUTS, what)
+    if source.exclude is not None:
+        _check(source.exclude, entries, INPUTS, f"exclude of {source.name!r}")
+    _check_options(source.storage_options, entries, INPUTS, repr(source.name))
+
+
+def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    name, what = source.tokenizer.name_or_path, f"the tokenizer of {source.name!r}"
+    if is_url(name):
+        return  # no tokenizer is read from URLs
+    if _is_file(name):
+        _check(name, _folders(environment), f"{TOKENIZERS} or {INPUTS}", what)
+    elif (allowed := environment.get(TOKENIZERS)) is not None:
+        patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
+        if not any(fnmatchcase(name.partition("@")[0], pattern) for pattern in patterns):
+            raise ConfigError(
+                f"{what}: {name!r} is not one that this worker allows; expected one of"
+                f" {', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
+            )
+
+
+def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    texts = source.texts
+    found = [
+        texts.chat and texts.chat.template,
+        texts.prompt and texts.prompt.chat_template,
+        texts.preference and texts.preference.chat_template,
+    ]
+    for template in filter(None, found):
+        # Without a brace it is the name of one of the tokenizer's, or the path of a file.
+        if "{" not in template and _is_file(template):
+            _check(
+                template,
+                _folders(environment),
+                f"{TOKENIZERS} or {INPUTS}",
+                f"the template of {source.name!r}",
+            )
+
+
+def _is_file(name: str) -> bool:
+    """Whether a name is taken as that of a file of this machine, and not of something on the Hub."""
+    return name.startswith(("/", ".", "~")) or ".." in name.split("/") or Path(name).expanduser().exists()
+
+
+def _folders(environment: Mapping[str, str]) -> list[str] | None:
+    """The folders of inputs and of tokenizers; None where neither are bounded."""
+    lists = [environment[name] for name in (INPUTS, TOKENIZERS) if name in environment]
+    entries = [entry for allowed in lists for entry in entries_of(allowed) or ()]
+    return [entry for entry in entries if entry.startswith(("/", ".", "~"))] if lists else None
+
+
+def _check_callables(source: ResolvedSource, allowed: str) -> None:
+    for name in callable_names(source.texts):
+        _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
+
+
+def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[str, str]) -> None:
+    if isinstance(reference, BlockSecret):
+        name = reference.block.removeprefix("secret/")
+        _check_name(name, f"{{block: {name}}}", environment.get(BLOCKS, ""), BLOCKS)
+        return
+    name = reference.env
+    _check_name(name, f"{{env: {name}}}", environment.get(VARIABLES, ""), VARIABLES)
+    if "://" in environment.get(name, ""):
+        raise ConfigError(f"{{env: {name}}} holds an address, expected a secret")
+
+
+def _check_name(name: str, what: str, allowed: str, variable: str) -> None:
+    patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
+    if not any(fnmatchcase(name, pattern) for pattern in patterns):
+        raise ConfigError(
+            f"{what} is not one that this worker allows; expected one of {', '.join(patterns) or 'nothing at all'} "
+            f"({variable} in the worker's environment)"
+        )
+
+
+def _check(path: str, entries: list[str] | None, variable: str, what: str) -> None:
+    if entries is None:
+        return
+    # Links are followed: what counts is where bytes are.
+    real = Path(path).expanduser().resolve()
+    folders = [Path(folder).expanduser().resolve() for folder in entries if not is_url(folder)]
+    if not any(real.is_relative_to(folder) for folder in folders):
+        raise _refused(what, path, str(real), list(map(str, folders)), variable)
+
+
+def _check_url(address: str, entries: list[str] | None, variable: str, what: str) -> None:
+    if entries is None:
+        return
+    url = parse_url(address, what)  # refuses URLs with credentials, so that the message shows none
+    allowed = [parse_url(entry) for entry in entries if is_url(entry)]
+    if is_odd(url.path) or not any(lies_below(url, above) for above in allowed):
+        raise _refused(what, str(url), str(url), list(map(str, allowed)), variable)
+
+
+def _check_options(options: Mapping[str, Any], entries: list[str] | None, variable: str, whose: str) -> None:
+    for key, value in options.items():
+        what = f"storage_options of {whose}: {key}"
+        if key == "client_kwargs" and isinstance(value, Mapping):
+            _check_options(cast("Mapping[str, Any]", value), entries, variable, whose)
+        elif key in _ADDRESSES:
+            _check_address(value, entries, variable, what)
+        elif not _is_known(key, value):
+            known = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
+            raise ConfigError(
+                f"{what} is refused here: to the runs of a deployment a worker allows {', '.join(known)}, and of "
+                f"headers {', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others "
+                "written out as one word"
+            )
+
+
+def _check_address(value: object, entries: list[str] | None, variable: str, what: str) -> None:
+    if not isinstance(value, str):
+        raise ConfigError(f"{what}: expected a URL that is written out, to be compared with {variable}")
+    # Without a list, too: the credentials of the worker's machine would go there.
+    _check_url(value, entries or [], variable, what)
+
+
+def _is_known(key: str, value: object) -> bool:
+    """Whether an option is one that leads to no other place, and its value of the kind that belongs there."""
+    if key in ("headers", "query") and isinstance(value, Mapping) and not _is_reference(value):
+        entries = cast("Mapping[str, Any]", value)
+        names = {name.lower() for name in entries} if key == "headers" else set[str]()
+        return names <= _HEADERS and all(_is_credential(each) for each in entries.values())
+    if key in _CREDENTIALS:
+        return _is_credential(value)
+    word = value is None or isinstance(value, bool) or (isinstance(value, str) and _WORD.fullmatch(value))
+    return key in _WORDS and bool(word)
+
+
+def _is_credential(value: object) -> bool:
+    # Texts, too: secrets that are spelled out were refused when the configuration was read.
+    return (
+        value is None
+        or isinstance(value, bool)
+        or _is_reference(value)
+        or (isinstance(value, str) and "://" not in value)
+    )
+
+
+def _is_reference(value: object) -> bool:
+    return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in ({"env"}, {"block"})
+
+
+def _refused(what: str, path: str, real: str, allowed: list[str], variable: str) -> ConfigError:
+    return ConfigError(
+        f"{what}: {path!r} is outside what this worker allows; got {real!r}, expected a path in"
+        f" {', '.join(allowed) or 'nothing at all'} ({variable} in the worker's environment)"
+    )
+
+
+def _static(pattern: str) -> str:
+    """The folder below which a glob matches; a path without wildcards as it is."""
+    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    return fixed if fixed == pattern else fixed.rpartition("/")[0] or ("/" if fixed[:1] == "/" else ".")

@@ -1,0 +1,140 @@
+"""How a run ends when it does not end well: asked to stop, or wrong on purpose.
+
+What runs are called in lists and timelines.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Failed
+
+from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.prefect.request import DEFAULT, DEFAULT_MIXTURE, requested_name
+
+#: Seconds between two looks at whether somebody cancelled the run.
+_LOOK_SECONDS: Final = 1.5
+
+
+class Cancellable(Protocol):
+    """An engine, or several."""
+
+    def cancel(self) -> None:
+        """Kill the workers at once; from any thread."""
+        ...
+
+
+def result_of_flow(state: State[Any]) -> Any:
+    """What a flow that another one called ended with.
+
+    Raises:
+        CancelledError: it was cancelled, and whoever called it ends so, too.
+        TokenlakeError: what it failed with.
+    """
+    if state.is_cancelled():
+        raise CancelledError(state.message or "cancelled")
+    return state.result()
+
+
+def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
+    """The state of a run that ended with ``error``, which is said in one message and no traceback."""
+    if isinstance(error, KeyboardInterrupt | CancelledError):
+        message = "Cancelled. What is finished stays, and the same run resumes it."
+        get_run_logger().info(message)
+        return Cancelled(message=message)
+    message = f"{type(error).__name__}: {error}"
+    get_run_logger().error(message)
+    return Failed(data=error, message=message)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """A logging filter: an error that was raised on purpose says all in its message."""
+    if record.exc_info and isinstance(record.exc_info[1], TokenlakeError):
+        record.exc_info = None
+    return True
+
+
+# What Prefect itself says when a task raises.
+logging.getLogger("prefect.task_runs").addFilter(_without_traceback)
+
+
+@contextmanager
+def cancellable(engine: Cancellable) -> Generator[None]:
+    """Cancel ``engine`` when the flow run is cancelled on the server.
+
+    A worker ends a deployment's run by signal; a run started by a command has no such guard and
+    looks for itself.
+    """
+    context = FlowRunContext.get()
+    run = context.flow_run if context is not None else None
+    if run is None or run.deployment_id is not None:
+        yield
+        return
+    done = threading.Event()
+    threading.Thread(target=_watch, args=(engine, run.id, done), name="cancellation", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _watch(engine: Cancellable, flow_run: UUID, done: threading.Event) -> None:
+    with get_client(sync_client=True) as client:
+        while not done.wait(_LOOK_SECONDS):
+            try:
+                state = client.read_flow_run(flow_run).state
+            except Exception:
+                # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
+                continue
+            if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                engine.cancel()
+                return
+
+
+def flow_run_name() -> str:
+    """The name that somebody gave, else the dataset being built; a run has its number and its time already."""
+    if given := given_name(flow_run.name):
+        return given
+    parameters = flow_run.parameters or {}
+    default = DEFAULT_MIXTURE if flow_run.flow_name == "mix" else DEFAULT
+    return requested_name(parameters.get("config"), parameters.get("name"), default)
+
+
+def verify_run_name() -> str:
+    """The name that somebody gave, else what is verified."""
+    if given := given_name(flow_run.name):
+        return given
+    names = (flow_run.parameters or {}).get("names") or ["everything"]
+    return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+
+
+def push_run_name() -> str:
+    """The name that somebody gave, else what goes where."""
+    if given := given_name(flow_run.name):
+        return given
+    parameters = flow_run.parameters or {}
+    return f"{parameters.get('name')} to {parameters.get('repo')}"
+
+
+def given_name(name: str | None) -> str | None:
+    """The name of a run, unless Prefect made it up: two words of its generator, such as `amber-fox`."""
+    made_up = name is None or (name.count("-") == 1 and _words().issuperset(name.split("-")))
+    return None if made_up else name
+
+
+@cache
+def _words() -> frozenset[str]:
+    lists = [one for one in files("coolname").joinpath("data").iterdir() if one.name.endswith(".txt")]
+    return frozenset(word for one in lists for word in one.read_text("utf-8").split())

@@ -1,0 +1,315 @@
+"""A Prefect server of a run's own, in a second process.
+
+Prefect is not imported here. Its server takes seconds to start and these seconds are spent on other
+things: importing Prefect, planning, starting workers. Prefect's own temporary server would only start
+when the first flow runs, and would be waited for.
+
+The user's settings of Prefect: its environment and its profile, and never the folder that a run starts in.
+
+Prefect itself also reads `.env`, prefect.toml and pyproject.toml of the working directory. There may lie data
+of anybody, and one of the settings names a file that says what code to run.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, final
+from urllib.parse import urlsplit
+
+from tokenlake.errors import ConfigError, TokenlakeError
+
+#: Seconds for a running server to answer.
+_ANSWER_SECONDS: Final = 5.0
+
+
+def configured_api_url() -> str | None:
+    """The server that the environment or the active profile names, found without importing Prefect.
+
+    Prefect takes a second to import; whether a server of our own must be started has to be known before.
+
+    Raises:
+        ConfigError: it is named but does not answer.
+    """
+    for where, url in _named_servers():
+        try:
+            healthy = is_healthy(url, _ANSWER_SECONDS)
+        except OSError as cause:
+            healthy, why = False, str(cause)
+        else:
+            why = "it is not healthy"
+        if healthy:
+            return url
+        raise ConfigError(
+            f"the Prefect server {url} named by {where} does not answer ({why}): start it with"
+            " `prefect server start`, or unset it and the run starts a server of its own"
+        )
+    return None
+
+
+def _named_servers() -> Iterator[tuple[str, str]]:
+    """Where a server's address is set, in Prefect's order of precedence."""
+    key = "PREFECT_API_URL"
+    if key in os.environ:
+        # Set but empty is Prefect's way to say: none, whatever the profile says.
+        if os.environ[key]:
+            yield key, os.environ[key]
+        return
+    path = profiles_path()
+    profiles = _toml(path)
+    active = os.environ.get("PREFECT_PROFILE") or _lookup(profiles, "active")
+    if active and (url := _lookup(profiles, "profiles", active, key)):
+        yield f"profile {active!r} of {path}", url
+
+
+def profiles_path() -> Path:
+    """The file of the user's profiles, where there is one."""
+    home = os.environ.get("PREFECT_HOME") or "~/.prefect"
+    path = os.environ.get("PREFECT_PROFILES_PATH") or Path(home, "profiles.toml")
+    return Path(path).expanduser().absolute()
+
+
+def import_prefect() -> None:
+    """Import Prefect, and have no file of the working directory configure it, now or later."""
+    here = Path.cwd()
+    # Its first import reads and applies the settings.
+    with TemporaryDirectory() as empty:
+        os.chdir(empty)
+        try:
+            from prefect.settings import base, sources
+        finally:
+            os.chdir(here)
+    for model in _subclasses(base.PrefectBaseSettings):
+        model.model_config.update(env_file=None, toml_file=None)
+    # Its class for pyproject.toml has the name built in; the other one asks the model's configuration.
+    base.PyprojectTomlConfigSettingsSource = sources.PrefectTomlConfigSettingsSource  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
+
+
+def _subclasses(model: type[Any]) -> Iterator[type[Any]]:
+    yield model
+    for derived in model.__subclasses__():
+        yield from _subclasses(derived)
+
+
+def _toml(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError:
+        return {}
+    except ValueError as cause:
+        raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
+
+
+def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
+    value: Any = table
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) and value else None
+
+
+def is_healthy(api_url: str, seconds: float) -> bool:
+    """Whether a server says that it is well.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    url = urlsplit(api_url)
+    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = connect(url.hostname or "", url.port, timeout=seconds)
+    try:
+        connection.request("GET", f"{url.path.rstrip('/')}/health")
+        # A server that wants a password is a server that is there.
+        return connection.getresponse().status in {200, 401, 403}
+    except http.client.HTTPException as cause:
+        raise OSError(f"not an HTTP server: {cause!r}") from cause
+    finally:
+        connection.close()
+
+
+#: Seconds for a server to come up; the first start on an empty home makes its database.
+STARTUP_SECONDS: Final = 120.0
+
+#: Seconds for a server to end before it is killed.
+_STOP_SECONDS: Final = 8.0
+
+#: How often a server is started in one run, at most.
+_MOST_STARTS: Final = 4
+
+#: Seconds between two health checks, and for the answer to one.
+CHECK_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+
+#: Health checks in a row that nobody answers before a server is taken for frozen, and killed.
+_MOST_MISSED: Final = 3
+
+#: Settings of Prefect that its client and our own server share; what the user has set stays.
+CLIENT_SETTINGS: Final = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": str(int(STARTUP_SECONDS)),
+    # Progress bars own the terminal; everything still goes to the run's log on the server.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+
+_SERVER_SETTINGS: Final = {
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+    "PREFECT_UI_ENABLED": "false",
+    # Block types are registered by `prefect server start`; here nobody browses them.
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
+    # Written one by one, task runs lag behind a fast flow and are lost at its end.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
+}
+
+
+@final
+class EmbeddedServer:
+    """A Prefect server on loopback that ends when this process does, however that happens.
+
+    A server that dies, or no longer answers, is replaced on the same socket: a run of hours must not fail, or
+    hang on its last events, because the machine was short of memory for a moment. Other users of the machine
+    reach the socket, too; a password that is drawn for each run keeps them out.
+
+    Attributes:
+        api_url: address of its API.
+        access: what the environment of a client needs to use it: address and password.
+    """
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.api_url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
+        self._password = f"tokenlake:{secrets.token_urlsafe(32)}"
+        self.access = {"PREFECT_API_URL": self.api_url, "PREFECT_API_AUTH_STRING": self._password}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        self._starts_left = _MOST_STARTS
+        self._came_up = self._stopping = False
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
+        self._process = self._start()
+        self._watcher = threading.Thread(target=self._watch, name="server", daemon=True)
+        self._watcher.start()
+
+    def wait(self) -> None:
+        """Return when the server answers.
+
+        Raises:
+            TokenlakeError: it ended instead, or did not answer in time; with the end of its output.
+        """
+        self._settled.wait()
+        if not self._came_up:
+            self._end()
+            raise TokenlakeError(
+                f"the embedded Prefect server did not come up; its output ends:\n{self._output()}"
+            )
+
+    def stop(self) -> None:
+        """End the server politely, and after some seconds anyway."""
+        self._end()
+        self._log.close()
+
+    def kill(self) -> None:
+        """End the server at once; from any thread, or a signal's handler."""
+        self._stopping = True
+        self._process.kill()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._starts_left -= 1
+        return subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("serve.py")), str(self._listening.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[self._listening.fileno()],
+            env=_server_environment(self._password),
+            # Ctrl-C reaches the parent alone, which still has states to report.
+            start_new_session=True,
+        )
+
+    def _watch(self) -> None:
+        """Ask for the server's health until the end; replace it when it dies or is silent."""
+        up, missed = False, 0
+        while True:
+            if self._has_ended(CHECK_SECONDS if up else 0.1):
+                if not self._start_again():
+                    break
+                up, missed = False, 0
+            elif self._answers():
+                up, missed, self._came_up = True, 0, True
+                self._settled.set()
+            else:
+                missed += 1
+                if missed >= (_MOST_MISSED if up else STARTUP_SECONDS / ANSWER_SECONDS):
+                    self._process.kill()
+        # Whoever waits in its queue is sent away, and learns that there is no server.
+        self._listening.close()
+        self._settled.set()
+
+    def _has_ended(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _answers(self) -> bool:
+        """Until a server is up, the request waits in the socket's queue: it is answered at once then."""
+        try:
+            return is_healthy(self.api_url, ANSWER_SECONDS)
+        except OSError:
+            return False
+
+    def _start_again(self) -> bool:
+        """Replace the server that ended, unless nobody needs it or it said itself that it cannot start."""
+        with self._lock:
+            refuses = self._process.returncode > 0 and not self._came_up
+            if self._stopping or refuses or not self._starts_left:
+                return False
+            _close_input(self._process)
+            self._process = self._start()
+            return True
+
+    def _end(self) -> None:
+        with self._lock:
+            self._stopping = True
+        _close_input(self._process)
+        self._process.terminate()
+        if not self._has_ended(_STOP_SECONDS):
+            self._process.kill()
+        self._watcher.join()
+
+    def _output(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _server_environment(password: str) -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
+    return {
+        **_SERVER_SETTINGS,
+        **CLIENT_SETTINGS,
+        **inherited,
+        # The server's own messages matter only when it fails.
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
+        # Not on the command line, which everybody on the machine can read.
+        "PREFECT_SERVER_API_AUTH_STRING": password,
+    }

@@ -1,0 +1,233 @@
+"""The tasks that do the work: a group of units each, in a worker process of the local engine.
+
+The first task: the plan stands and its version is claimed.
+
+The task that makes a version visible.
+
+What a run came to: as numbers, and as the page shown beside it.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias, cast
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+from prefect.states import Cancelled
+from prefect.tasks import Task
+
+from tokenlake.errors import CancelledError
+from tokenlake.etl.runner import BuildResult, worth_a_retry
+from tokenlake.prefect.blocks import load_blocks
+from tokenlake.prefect.engine import LocalEngine, group_name
+from tokenlake.report import numbers
+from tokenlake.report.dataset import about_sources, account_table, fill, headline, remarks, splits_table
+from tokenlake.report.mixture import mixture_table, sentence
+from tokenlake.report.table import facts, to_markdown
+
+#: Seconds before a second and a third try; short, because a cancelled run waits for them.
+RETRY_SECONDS: Final = [0.5, 2.0]
+
+
+def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+    """Whether the same work may succeed next time: a worker died, or the store had a hiccup.
+
+    What is raised on purpose about the input, the configuration or a conflict fails at once.
+    """
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, BaseException) and worth_a_retry(error)
+
+
+def _name(parameters: dict[str, Any]) -> str:
+    return group_name(parameters["units"])
+
+
+@task(
+    name="build-units",
+    task_run_name=cast("Any", _name),  # typed by Prefect as if it took nothing,
+    retries=len(RETRY_SECONDS),
+    retry_delay_seconds=RETRY_SECONDS,
+    retry_jitter_factor=0.5,
+    retry_condition_fn=is_worth_a_retry,
+    persist_result=False,
+    cache_policy=NO_CACHE,
+)
+def build_units(engine: LocalEngine, units: Sequence[int]) -> dict[str, int | float] | State[Any]:
+    """Build a group of units."""
+    try:
+        return engine.build(units, get_run_logger().info)
+    except CancelledError as error:
+        # A state and not an exception: a cancelled run is no failure and needs no traceback.
+        return Cancelled(message=str(error))
+
+
+def build_all(engine: LocalEngine) -> None:
+    """Submit all groups of units, a few at a time, until every unit is built.
+
+    Raises:
+        TokenlakeError: the first error of a group, after its retries.
+    """
+    # An engine found wrong makes finished units pending again.
+    while groups := engine.groups():
+        _build_round(engine, groups)
+
+
+def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]]) -> None:
+    finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
+    running = 0
+    for units in groups:
+        # One more than there are workers, so that no worker waits for Prefect.
+        if running > engine.workers:
+            _check(engine, finished.get())
+            running -= 1
+        build_units.submit(engine, units).add_done_callback(finished.put)
+        running += 1
+    for _ in range(running):
+        _check(engine, finished.get())
+
+
+def _check(engine: LocalEngine, future: PrefectFuture[Any]) -> None:
+    """Raise what a task run ended with."""
+    engine.raise_if_cancelled()
+    future.result()
+
+
+@task(name="plan", task_run_name="plan", persist_result=False, cache_policy=NO_CACHE)
+def plan_build(engine: LocalEngine) -> dict[str, Any]:
+    """Wait for the plan and say what it comes to."""
+    if engine.blocks:
+        engine.provide(load_blocks(engine.blocks))
+    session = engine.planned(get_run_logger().info)
+    total = sum(unit.bytes for unit in session.plan.units)
+    plan = {
+        "dataset": session.dataset,
+        "version": session.version,
+        "status": session.status,
+        "units": len(session.plan.units),
+        "pending": len(session.pending),
+        "input_bytes": total,
+    }
+    get_run_logger().info(
+        "%s v%d is %s: %s of %s, %s to build, %s",
+        session.dataset,
+        session.version,
+        session.status,
+        numbers.plural(len(session.plan.units), "unit"),
+        numbers.size(total),
+        numbers.count(len(session.pending)),
+        numbers.plural(engine.workers, "worker"),
+    )
+    for note in session.plan.notes:
+        get_run_logger().info(note)
+    return plan
+
+
+Summary: TypeAlias = dict[str, Any]
+"""JSON-able: what was committed and what this run did for it."""
+
+
+def summarize(result: BuildResult) -> Summary:
+    """Figures of the committed version, and of what this run itself did."""
+    account = result.manifest.account
+    return {
+        "dataset": result.dataset,
+        "version": result.version,
+        "path": result.path,
+        "status": result.status,
+        "documents": account.documents,
+        "tokens": account.tokens,
+        "rows": result.manifest.totals.rows,
+        "fill": fill(result.manifest),
+        "bytes": result.manifest.totals.bytes,
+        "units_built": result.units_built,
+        "units_resumed": result.units_resumed,
+        "units_reused": result.units_reused,
+        "seconds": round(result.seconds, 3),
+        "fingerprint": result.manifest.fingerprint,
+        **_mixture(result),
+    }
+
+
+def _mixture(result: BuildResult) -> Summary:
+    """Of a mixture, what was asked and achieved."""
+    mixture = result.manifest.mixture
+    return {} if mixture is None else {"mixture": mixture_table(mixture).records()}
+
+
+def page(result: BuildResult, text_bytes: int) -> str:
+    """The result as Markdown.
+
+    Args:
+        result: a committed build.
+        text_bytes: bytes of the text that this run itself went through.
+    """
+    manifest = result.manifest
+    tables = [
+        headline(manifest),
+        account_table(manifest),
+        *about_sources(manifest),
+        *([splits_table(manifest)] if len(manifest.splits) > 1 else []),
+        facts(_run(result, text_bytes), "This run"),
+    ]
+    notes = "".join(f"- {remark}\n" for remark in [*remarks(manifest.account), *result.notes])
+    return "\n".join([f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes])
+
+
+@task(name="report", task_run_name="report", persist_result=False, cache_policy=NO_CACHE)
+def publish_table(engine: LocalEngine) -> None:
+    """Show the result beside the run, and in the history of the dataset's artifact."""
+    result = engine.result()
+    create_markdown_artifact(
+        page(result, engine.built_text_bytes()),
+        key=artifact_key(result.dataset),
+        description=f"{result.dataset} v{result.version}: {numbers.short(result.manifest.account.tokens)} tokens",
+    )
+
+
+def artifact_key(dataset: str) -> str:
+    """Prefect's keys know only lower-case letters, digits and dashes.
+
+    >>> artifact_key("web.v2_clean")
+    'tokens-web-v2-clean'
+    """
+    return f"tokens-{re.sub('[^a-z0-9]+', '-', dataset).strip('-')}"
+
+
+def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
+    units = [
+        ("built", result.units_built),
+        ("resumed", result.units_resumed),
+        ("reused", result.units_reused),
+    ]
+    told = ", ".join(f"{numbers.count(many)} {how}" for how, many in units if many)
+    found = [("units", told or "none: an equal version exists")]
+    if result.units_built:
+        speed = numbers.rate(text_bytes, result.seconds)
+        found.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
+    return [*found, ("stored at", f"`{result.path}`"), ("fingerprint", f"`{result.manifest.fingerprint}`")]
+
+
+@task(
+    name="commit",
+    task_run_name="commit",
+    retries=len(RETRY_SECONDS),
+    retry_delay_seconds=RETRY_SECONDS,
+    retry_jitter_factor=0.5,
+    retry_condition_fn=is_worth_a_retry,
+    persist_result=False,
+    cache_policy=NO_CACHE,
+)
+def commit_version(engine: LocalEngine) -> Summary:
+    """Judge and commit the version, and sum it up."""
+    summary = summarize(engine.commit())
+    get_run_logger().info("%s v%d is committed: %s", summary["dataset"], summary["version"], summary["path"])
+    if (mixture := engine.result().manifest.mixture) is not None:
+        get_run_logger().info("mixed of %s", sentence(mixture))
+    return summary

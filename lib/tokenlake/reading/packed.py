@@ -1,0 +1,222 @@
+"""One decoded row group of a packed dataset: what a batch is made of, and nothing else.
+
+The rows' ids stay where they were decoded, one view per row. The lengths of the segments say everything else that a
+batch needs: which document an id belongs to, its position in it, where padding begins.
+
+Reads row groups of packed shards: their pages directly, or through Arrow what is not laid out as we write it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final, Self, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.arrays import values
+from tokenlake.reading.arrays import one_batch
+from tokenlake.reading.footer import Chunk, Footer
+from tokenlake.reading.page import SeenLevels, Unfamiliar, fixed_bits, fixed_numbers, list_numbers
+from tokenlake.reading.page_headers import check_unfolded
+from tokenlake.reading.shard_file import Descriptor, OpenFiles, Ranges, Streamed
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+IDS: Final = "input_ids"
+LENGTHS: Final = "segment_lengths"
+LEARNED: Final = "loss_mask"
+
+
+@final
+class PackedGroup:
+    """A row group of n rows; nothing of it may be written to.
+
+    Args:
+        ids: of all rows, padding included, int32[n, length].
+        segment_lengths, segment_offsets, learned: see the attributes.
+
+    Attributes:
+        rows, length: of `ids`.
+        row_views: the ids of each row, n arrays int32[length], each contiguous; views of `ids`.
+        segment_lengths: ids of each segment, int32[s], at least 1; all segments of a row, then those of the next.
+        segment_offsets: where each row's begin in it and the last row's end, int64[n + 1] from 0.
+        learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
+        nbytes: bytes of memory that the row group keeps.
+
+    Raises:
+        ValueError: a row has no segment, a segment no id, or the segments of a row are longer than the row.
+    """
+
+    __slots__ = (
+        "ids",
+        "learned",
+        "length",
+        "nbytes",
+        "row_views",
+        "rows",
+        "segment_lengths",
+        "segment_offsets",
+    )
+
+    def __init__(
+        self, ids: Int32, segment_lengths: Int32, segment_offsets: Int64, learned: Bools | None
+    ) -> None:
+        self.ids, self.row_views, (self.rows, self.length) = ids, list(ids), ids.shape
+        self.segment_lengths, self.segment_offsets, self.learned = segment_lengths, segment_offsets, learned
+        parts = (ids, segment_lengths, segment_offsets, *([] if learned is None else [learned]))
+        self.nbytes = sum(part.nbytes for part in parts)
+        _check_segments(segment_lengths, segment_offsets, self.rows, self.length)
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, length: int) -> Self:
+        """View the columns of a batch; ValueError where they are not those of packed rows of `length` ids."""
+        ids = _matrix(batch, IDS, pa.int32(), length)
+        lists: Any = batch.column(LENGTHS)
+        if not pa.types.is_list(lists.type) or lists.type.value_type != pa.int32():
+            raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
+        _check_whole(LENGTHS, lists, lists.values)
+        offsets = values(lists.offsets).astype(np.int64)
+        lengths = values(lists.values)[offsets[0] : offsets[-1]]
+        learned = None
+        if LEARNED in batch.schema.names:
+            learned = _matrix(batch, LEARNED, pa.bool_(), length)
+        return cls(ids, lengths, offsets - offsets[0], learned)
+
+
+def _check_segments(lengths: Int32, offsets: Int64, rows: int, length: int) -> None:
+    if len(offsets) != rows + 1:
+        raise ValueError(f"segments of {len(offsets) - 1} rows; expected those of {rows} rows")
+    if (offsets[1:] <= offsets[:-1]).any():
+        raise ValueError("a row without segments; expected at least one in every row")
+    if rows and lengths.min() < 1:
+        raise ValueError(f"a segment of {lengths.min()} ids; expected at least one")
+    used = int(np.add.reduceat(lengths, offsets[:-1], dtype=np.int64).max()) if rows else 0
+    if used > length:
+        raise ValueError(f"segments of {used} ids in a row; expected at most {length}")
+
+
+def _matrix(batch: pa.RecordBatch, name: str, kind: pa.DataType, length: int) -> npt.NDArray[Any]:
+    """Return a column of rows of one length, [rows, length]."""
+    column: Any = batch.column(name)
+    expected = pa.list_(kind, length)
+    if not pa.types.is_fixed_size_list(column.type) or column.type.value_type != kind:
+        raise ValueError(f"{name} is {column.type}; expected {expected}")
+    if column.type.list_size != length:
+        raise ValueError(f"{name} has rows of {column.type.list_size} ids; expected {length}")
+    flat = column.values.slice(column.offset * length, len(column) * length)
+    _check_whole(name, column, flat)
+    return values(flat).reshape(len(column), length)
+
+
+def _check_whole(name: str, *levels: Any) -> None:
+    if any(level.null_count for level in levels):
+        raise ValueError(f"{name} has nulls; expected none")
+
+
+_BOOLEAN, _INT32 = 0, 1
+_KINDS: Final = {IDS: _INT32, LENGTHS: _INT32, LEARNED: _BOOLEAN}
+_NEAR: Final = 1 << 16  # bytes between two column chunks that are read rather than skipped
+
+
+@final
+class PackedReader:
+    """Row groups of the shards of a packed dataset; may be used by several threads.
+
+    Args:
+        files: opens the shards as Parquet.
+        ranges: reads their bytes.
+        length: ids of a row.
+    """
+
+    def __init__(self, files: OpenFiles, ranges: Ranges, length: int) -> None:
+        self._files, self._ranges, self._length = files, ranges, length
+        self._seen = SeenLevels(length)
+        self._through_arrow: set[int] = set()
+
+    def read(self, shard: int, index: int, rows: int, *, loss_mask: bool) -> PackedGroup:
+        """Decode one row group.
+
+        Args:
+            shard, index: the shard, and the row group in it.
+            rows: how many it must have.
+            loss_mask: whether its ``loss_mask`` is read.
+
+        Raises:
+            ValueError, OSError, pa.ArrowException: it is damaged, or not what was expected.
+        """
+        columns = [IDS, LENGTHS] + [LEARNED] * loss_mask
+        try:
+            source, footer = self._ranges.of(shard)
+            chunks = _chunks(footer, index, rows, columns, self._length)
+            if shard not in self._through_arrow:
+                with contextlib.suppress(Unfamiliar):
+                    return self._direct(source, chunks, rows)
+            group = self._arrow(shard, index, rows, chunks)
+            self._through_arrow.add(shard)
+            return group
+        except BaseException:
+            self._ranges.close(shard)
+            raise
+
+    @property
+    def through_arrow(self) -> frozenset[int]:
+        """The shards that were found to be laid out in another way than ours."""
+        return frozenset(self._through_arrow)
+
+    def _direct(self, source: Descriptor | Streamed, chunks: dict[str, Chunk], rows: int) -> PackedGroup:
+        if any(chunk.kind != _KINDS[name] for name, chunk in chunks.items()):
+            raise Unfamiliar("a column is stored in another way")
+        data, length = _bytes(source, chunks), self._length
+        ids = fixed_numbers(data[IDS], rows, length, self._seen)
+        lengths, offsets = list_numbers(data[LENGTHS], chunks[LENGTHS].values)
+        learned = fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
+        return PackedGroup(ids, lengths, offsets, learned)
+
+    def _arrow(self, shard: int, index: int, rows: int, chunks: dict[str, Chunk]) -> PackedGroup:
+        with self._files.borrow(shard) as file:
+            table = file.read_row_group(index, columns=list(chunks), use_threads=False)
+        if sorted(table.schema.names) != sorted(chunks) or table.num_rows != rows:
+            names = ", ".join(table.schema.names)
+            raise ValueError(f"{table.num_rows} rows of {names}; expected {rows} rows of {', '.join(chunks)}")
+        group = PackedGroup.of(one_batch(table), self._length)
+        if len(group.segment_lengths) != chunks[LENGTHS].values:
+            found, stated = len(group.segment_lengths), chunks[LENGTHS].values
+            raise ValueError(f"{found} segments; expected {stated}, as the footer says")
+        return group
+
+
+def _chunks(footer: Footer, index: int, rows: int, columns: Sequence[str], length: int) -> dict[str, Chunk]:
+    """Return where the columns of a row group lie; ValueError unless they hold as many values as they must."""
+    chunks = {name: footer.chunk(index, name) for name in columns}
+    if (found := int(footer.rows[index])) != rows:
+        raise ValueError(f"{found} rows; expected {rows}")
+    for name, chunk in chunks.items():
+        least = rows if name == LENGTHS else rows * length
+        if not least <= chunk.values <= rows * length:
+            raise ValueError(f"{chunk.values} values of {name}; expected {rows} rows of {length}")
+    # Before any memory is taken for them: a footer and a manifest of one hand agree on any number.
+    check_unfolded(4 * rows * length, sum(chunk.size for chunk in chunks.values()))
+    return chunks
+
+
+def _bytes(source: Descriptor | Streamed, chunks: dict[str, Chunk]) -> dict[str, memoryview]:
+    """Return the bytes of column chunks; those that lie together are read at once."""
+    found: dict[str, memoryview] = {}
+    near: list[tuple[str, Chunk]] = []
+    for name, chunk in sorted(chunks.items(), key=lambda item: item[1].begin):
+        if near and chunk.begin - (near[-1][1].begin + near[-1][1].size) > _NEAR:
+            found |= _together(source, near)
+            near = []
+        near.append((name, chunk))
+    return found | _together(source, near)
+
+
+def _together(source: Descriptor | Streamed, chunks: Sequence[tuple[str, Chunk]]) -> dict[str, memoryview]:
+    begin, last = chunks[0][1].begin, chunks[-1][1]
+    data = memoryview(source.read(begin, last.begin + last.size - begin))
+    return {name: data[chunk.begin - begin : chunk.begin - begin + chunk.size] for name, chunk in chunks}

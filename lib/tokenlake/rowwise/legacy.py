@@ -1,0 +1,335 @@
+"""One name for two things: a dataset version made in a store, and the rows of a mixture.
+
+One dataset of a mixture, as the older interface describes it.
+
+Several datasets as one stream, described by one object.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, final, overload
+
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.resolve import resolve_dataset
+from tokenlake.config.suggestion import did_you_mean
+from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
+from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.projects import Configuration
+from tokenlake.etl.runner import BuildResult
+from tokenlake.etl.runner import build_dataset as build_version
+from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
+from tokenlake.rowwise.files import FileShards, FilesShardedSource, HuggingFaceShardedSource
+from tokenlake.rowwise.mixed import MixedShardedSource
+from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.sources.listing import list_inputs
+
+_SHOWN = 12  # fields of a row that a message names
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TextDatasetInform:
+    """Where the texts of one dataset are, and what becomes of its rows.
+
+    Attributes:
+        type: json, jsonl, parquet, arrow, csv, tsv, txt, huggingface or hf; None: by the extension of each file.
+            ``json`` files may be an array of objects or have an object on every line: their first character tells.
+            ``txt`` files have a text on every line, which gets the name `content_field`.
+        data_files: file, glob, directory, URL or Hub id, or a list of them.
+        num_rows: read at most so many rows.
+        dataset_split_name: split of a Hub dataset, where it is not `split`.
+        split: of a Hub dataset.
+        format_callback: function of a row, applied after `format_fields`; None as its result leaves the row out.
+        format_fields: fields to rename first, {old: new}; a row that lacks one is an error. Names inside of
+            messages stay (:class:`tokenlake.ConvertToChatML` knows those).
+        content_field: field of the text, which the mixture renames to its `text_target_field`; None keeps all
+            fields as they are. Rows without it that have `chosen` and `rejected` stay as they are.
+        additional_fields: fields to keep beside the text; a row that lacks one is an error. All others are left out.
+        name: what the mixture calls the dataset; None: dataset_0, dataset_1, ... by its place.
+        subset: configuration of a Hub dataset.
+        storage_options: options of the file system that the files are on.
+    """
+
+    type: str | None = None
+    data_files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None
+    num_rows: int | None = None
+    dataset_split_name: str | None = None
+    split: str = "train"
+    format_callback: Callable[[Row], Row | None] | None = None
+    format_fields: Mapping[str, str] | None = None
+    content_field: str | None = "content"
+    additional_fields: Sequence[str] | None = None
+    name: str | None = None
+    subset: str | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+
+def open_inform(inform: TextDatasetInform, target: str) -> ShardedDataSource:
+    """Return the rows of a dataset, with their text in the field `target`.
+
+    Raises:
+        ConfigError: an option is not what is allowed.
+        SourceNotFoundError: an entry of `data_files` matches nothing.
+    """
+    resolved = resolve_dataset(_config(inform))
+    kind = HuggingFaceShardedSource if resolved.type == "hub" else FilesShardedSource
+    source: ShardedDataSource = kind.over(FileShards(resolved, list_inputs(resolved, hashed=False)))
+    if inform.format_fields:
+        source = source.rename_fields(inform.format_fields)
+    if inform.format_callback is not None:
+        source = source.transform(inform.format_callback)
+    content = inform.content_field
+    return source if content is None else source.map(_with_text_in(target, content, _kept(inform, target)))
+
+
+def _config(inform: TextDatasetInform) -> DatasetConfig:
+    if inform.data_files is None:
+        raise ConfigError(
+            "TextDatasetInform: data_files is missing; give a file, glob, directory, URL or Hub id"
+        )
+    given: dict[str, Any] = {
+        "type": "csv" if inform.type == "tsv" else inform.type,
+        "data_files": inform.data_files,
+        "num_rows": inform.num_rows,
+        "dataset_split_name": inform.dataset_split_name,
+        "split": inform.split,
+        "subset": inform.subset,
+        "storage_options": inform.storage_options,
+        "name": inform.name,
+        "delimiter": "\t" if inform.type == "tsv" else None,
+    }
+    if inform.type in ("txt", "text"):
+        given |= {"text_mode": "lines", "content_field": inform.content_field or "text"}
+    try:
+        return DatasetConfig.model_validate(given)
+    except ValueError as error:  # pydantic's, whose messages are in our words
+        raise ConfigError(f"TextDatasetInform: {_told(error)}") from None
+
+
+def _told(error: Any) -> str:
+    lines: list[dict[str, Any]] = error.errors(include_url=False)
+    return "; ".join(f"{'.'.join(map(str, line['loc']))}: {line['msg']}" for line in lines)
+
+
+def _kept(inform: TextDatasetInform, target: str) -> tuple[str, ...]:
+    fields = inform.additional_fields or ()
+    if isinstance(fields, str) or not all(isinstance(field, str) for field in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"additional_fields: got {fields!r}, must be a list of names, such as ['id']")
+    if target in fields and target != inform.content_field:
+        raise ConfigError(
+            f"additional_fields: got {target!r}, but that is the field that gets the text of {inform.content_field!r}; "
+            "rename one of them with format_fields, or choose another text_target_field"
+        )
+    return tuple(fields)
+
+
+def _with_text_in(target: str, content: str, kept: tuple[str, ...]) -> Callable[[Row], Row]:
+    def to_target(row: Row) -> Row:
+        if content not in row and "chosen" in row and "rejected" in row:
+            return row
+        missing = [field for field in (content, *kept) if field not in row]
+        if missing:
+            shown = ", ".join(map(repr, list(row)[:_SHOWN])) or "none"
+            raise BadRecordError(
+                f"the row lacks {', '.join(map(repr, missing))}; it has {shown}. content_field and "
+                "additional_fields name fields that every row has",
+                reason="missing_field",
+            )
+        return {target: row[content], **{field: row[field] for field in kept}}
+
+    return to_target
+
+
+_ELSEWHERE: Final = {
+    "shuffle_buffer_size": "blocks are shuffled by themselves, and a data loader shuffles what it loads",
+    "pack_tokens": "pack with the `pack` stage of a Pipeline",
+    "pack_on_the_fly": "tokenize and pack with the stages of a Pipeline",
+    "tokenize_callback": "tokenize with the `tokenize` stage of a Pipeline, or with TokenizedShardedSource",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DatasetMixture:
+    """Datasets, and how their rows become one stream; :func:`tokenlake.build_dataset` opens it.
+
+    Attributes:
+        informs: the datasets.
+        streaming: mix them. False: one after the other, as they are, which takes no weights.
+        text_target_field: field that gets every dataset's text.
+        batch_size: above 1, rows come by the batch: {field: list of values}.
+        seed: of the shuffle inside blocks; None is 0.
+        block_mixture: mix by weights, in blocks of `mixture_block_size` rows. False: the datasets take turns, a row of
+            each, until the first one ends.
+        mixture_block_size: rows of a block.
+        stop_strategy: when a dataset ends: ``restart`` it, stop (``first_exhausted``), or go on with the others
+            (``all_exhausted``).
+        mixture_weights: name to weight; they sum to 1; None: equal ones. Where the keys are the datasets' names, they
+            go by name; where no dataset was given a name, they go by place, and name the datasets.
+        shuffle_buffer_size, pack_tokens, pack_on_the_fly, tokenize_callback: not available here; other parts of
+            the library do that.
+    """
+
+    informs: Sequence[TextDatasetInform]
+    streaming: bool = True
+    text_target_field: str = "text"
+    batch_size: int = 1
+    seed: int | None = 42
+    block_mixture: bool = True
+    mixture_block_size: int = 2048
+    stop_strategy: str = "restart"
+    mixture_weights: Mapping[str, float] | None = None
+    shuffle_buffer_size: int | None = None
+    pack_tokens: bool = False
+    pack_on_the_fly: bool = False
+    tokenize_callback: Callable[[dict[str, Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what needs no file.
+
+        Raises:
+            ConfigError: an option is not what is allowed, or does not go with another.
+            NotAvailableError: an option that other parts of the library stand for.
+        """
+        _check_informs(self.informs)
+        for field in fields(self):
+            if field.name in _ELSEWHERE and getattr(self, field.name):
+                raise NotAvailableError(
+                    f"DatasetMixture: {field.name} is not available here: {_ELSEWHERE[field.name]}; leave it out"
+                )
+        _check_switches(self)
+        _names(self)
+
+    def build(self) -> ShardedDataSource:
+        """Return the rows, as :func:`tokenlake.build_dataset` does."""
+        return open_mixture(self)
+
+
+def open_mixture(mixture: DatasetMixture) -> ShardedDataSource:
+    """Return the rows of a mixture: dicts with the text, the fields kept, and ``__source__`` where they are mixed.
+
+    Raises:
+        ConfigError: an option of a dataset is not what is allowed, or weights do not sum to 1.
+        SourceNotFoundError: files of a dataset are not there.
+    """
+    target = mixture.text_target_field
+    sources = {
+        name: open_inform(inform, target)
+        for name, inform in zip(_names(mixture), mixture.informs, strict=True)
+    }
+    if not mixture.streaming:
+        return CompositeShardedSource(list(sources.values()))
+    mixed = _mixed(mixture, sources)
+    return mixed if mixture.batch_size == 1 else BatchedShardedSource(mixed, mixture.batch_size)
+
+
+def _mixed(mixture: DatasetMixture, sources: Mapping[str, ShardedDataSource]) -> MixedShardedSource:
+    if not mixture.block_mixture:  # a block holds one row of each
+        return MixedShardedSource(
+            sources, block_size=len(sources), seed=mixture.seed, stop_strategy="first_exhausted"
+        )
+    return MixedShardedSource(
+        sources,
+        weights=mixture.mixture_weights,
+        block_size=mixture.mixture_block_size,
+        seed=mixture.seed,
+        stop_strategy=mixture.stop_strategy,
+    )
+
+
+def _check_informs(informs: object) -> None:
+    if not isinstance(informs, list | tuple) or not informs:
+        raise ConfigError(
+            f"DatasetMixture: informs: got {informs!r:.80}, must be a list of at least one TextDatasetInform"
+        )
+    for place, inform in enumerate(informs):
+        if not isinstance(inform, TextDatasetInform):
+            raise ConfigError(
+                f"DatasetMixture: informs: number {place} is a {type(inform).__name__}, must be a TextDatasetInform"
+            )
+
+
+def _check_switches(mixture: DatasetMixture) -> None:
+    weighs = mixture.streaming and mixture.block_mixture
+    if mixture.mixture_weights is not None and not weighs:
+        off = "streaming" if not mixture.streaming else "block_mixture"
+        raise ConfigError(
+            f"DatasetMixture: mixture_weights have no meaning with {off}=False; set {off}=True to mix by weights, or "
+            "leave them out"
+        )
+    if mixture.batch_size != 1 and not mixture.streaming:
+        raise ConfigError(
+            f"DatasetMixture: batch_size: got {mixture.batch_size!r} with streaming=False, which gives single rows; "
+            "leave it out, and make batches when loading"
+        )
+
+
+def _names(mixture: DatasetMixture) -> tuple[str, ...]:
+    """Return what the datasets are called, one name each."""
+    auto = tuple(f"dataset_{place}" for place in range(len(mixture.informs)))
+    names = tuple(inform.name or name for inform, name in zip(mixture.informs, auto, strict=True))
+    if len(set(names)) < len(names):
+        raise ConfigError(f"DatasetMixture: informs: got the names {list(names)}, must be different ones")
+    weights = mixture.mixture_weights
+    if weights is None or set(weights) == set(names):
+        return names
+    if names == auto and len(weights) == len(names) and not set(weights) & set(names):
+        return tuple(weights)
+    raise _not_matching(names, tuple(weights), named=names != auto)
+
+
+def _not_matching(names: tuple[str, ...], keys: tuple[str, ...], *, named: bool) -> ConfigError:
+    unknown = [key for key in keys if key not in names]
+    hint = did_you_mean(unknown[0], [name for name in names if name not in keys]) if unknown else ""
+    by_place = "" if named else ", or one weight each under names of your own, in the order of the datasets"
+    return ConfigError(
+        f"DatasetMixture: mixture_weights: got weights for {', '.join(keys) or 'nothing'}, must be for "
+        f"{', '.join(names)}{by_place}{hint}",
+        got=list(keys),
+        expected=list(names),
+    )
+
+
+@overload
+def build_dataset(config: DatasetMixture) -> ShardedDataSource: ...
+
+
+@overload
+def build_dataset(
+    config: Configuration, *, workers: int | None = None, on_event: Watcher = ignore, retries: int = 2
+) -> BuildResult: ...
+
+
+def build_dataset(
+    config: Configuration | DatasetMixture,
+    *,
+    workers: int | None = None,
+    on_event: Watcher = ignore,
+    retries: int = 2,
+) -> BuildResult | ShardedDataSource:
+    """Build a dataset version on this machine; or, of a :class:`DatasetMixture`, return its rows.
+
+    Args:
+        config: a configuration, a mapping of one, or the path of a YAML file: a version is built. A DatasetMixture:
+            nothing is written, and a source of its rows is returned, which reads as it is iterated.
+        workers: worker processes; default: the processors this process may use.
+        on_event: told of everything that happens, from several threads.
+        retries: how often a unit is tried again after an error worth a retry.
+
+    Returns:
+        The committed version (when an equal one existed, that one); or the rows of a mixture, as dicts.
+
+    Raises:
+        TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
+    """
+    if not isinstance(config, DatasetMixture):
+        return build_version(config, workers=workers, on_event=on_event, retries=retries)
+    if workers is not None or on_event is not ignore or retries != 2:
+        raise ConfigError(
+            "build_dataset: workers, on_event and retries are of building a version; the rows of a DatasetMixture "
+            "are read as they are iterated, by this process. Leave them out"
+        )
+    return open_mixture(config)

@@ -1,0 +1,286 @@
+"""Rows to batches, prepared ahead by threads.
+
+Delivering the batches of a source of rows, and counting what was delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, Literal, cast, final
+
+from tokenlake.errors import ConfigError
+from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.loader import DataLoader
+from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.prefetch import Prefetched
+from tokenlake.loader.steps import check_switches, whole_seed
+from tokenlake.rowwise.batches import (
+    Batch,
+    Chunk,
+    Filling,
+    Made,
+    RowOrder,
+    RowPlacement,
+    Stand,
+    batch_of,
+    first_device,
+)
+from tokenlake.rowwise.source import Row, ShardedDataSource
+
+_ON_DEVICES: Final = 2  # batches that are put onto devices ahead
+
+
+@final
+class RowLoader:
+    """Epochs of a source of rows, one for each iteration.
+
+    Args:
+        order: how rows become batches.
+        filling: for rows of different lengths.
+        placement: onto devices; None: arrays of numpy.
+        prefetch: let threads prepare batches ahead, `workers` of them, at most `ahead` batches.
+    """
+
+    def __init__(
+        self,
+        order: RowOrder,
+        filling: Filling | None,
+        placement: RowPlacement | None,
+        *,
+        prefetch: bool,
+        workers: int,
+        ahead: int,
+    ) -> None:
+        self._order, self._placement = order, placement
+        self._make = partial(_made, filling=filling)
+        self._prefetch, self._workers, self._ahead = prefetch, workers, ahead
+        self._next = self._now = Stand(0)
+        self._latest: weakref.ref[RowDelivery] | None = None
+
+    def __iter__(self) -> RowDelivery:
+        return self.deliver(prefetch=self._prefetch)
+
+    def deliver(self, *, prefetch: bool) -> RowDelivery:
+        """Return the batches of the next epoch."""
+        start = self._now = self._next
+        self._next = Stand(start.epoch + 1)
+        chunks = self._order.chunks(start)
+        made: Iterator[Made] = (
+            Prefetched(chunks, self._make, workers=self._workers, ahead=self._ahead)
+            if prefetch
+            else (self._make(chunk) for chunk in chunks)
+        )
+        if self._placement is not None:
+            made = self._placement.ahead(made, _ON_DEVICES if prefetch else 0)
+        delivery = RowDelivery(made, self)
+        self._latest = weakref.ref(delivery)
+        return delivery
+
+    def __len__(self) -> int:
+        rows, size = len(cast("Any", self._order.source)), self._order.size
+        return rows // size if self._order.drop_last else -(-rows // size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._order.state(self._now)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._next = self._now = self._order.stand(state)
+        self._latest = None
+
+    def moved(self, delivery: RowDelivery, after: Stand | None) -> None:
+        """The latest iteration delivered a batch; None: it came to its end."""
+        if self._latest is not None and self._latest() is delivery:
+            self._now = self._next if after is None else after
+
+
+@final
+class RowDelivery(Iterator[Batch]):
+    """Hands batches out and tells the loader."""
+
+    def __init__(self, made: Iterator[Made], loader: RowLoader) -> None:
+        self._made, self._loader = made, cast("RowLoader | None", loader)
+
+    def __next__(self) -> Batch:
+        try:
+            made = next(self._made)
+        except StopIteration:
+            self._tell(None)
+            self._loader = None
+            raise
+        self._tell(made.after)
+        return made.columns
+
+    def close(self) -> None:
+        """End the threads; nothing more comes."""
+        close = getattr(self._made, "close", None)
+        if close is not None:
+            close()
+        self._made, self._loader = iter(()), None  # nor does the source live on
+
+    def _tell(self, after: Stand | None) -> None:
+        if self._loader is not None:
+            self._loader.moved(self, after)
+
+
+def _made(chunk: Chunk, filling: Filling | None) -> Made:
+    return Made(batch_of(chunk.rows, filling), chunk.after)
+
+
+_END: Final = object()
+
+
+@final
+class AsyncDataLoader:
+    """Batches of rows: dicts of numpy arrays (see :func:`tokenlake.rowwise.batches.batch_of`), in order.
+
+    ::
+
+        for batch in AsyncDataLoader(source, batch_size=8):
+            batch["input_ids"]  # int32 (8, L)
+
+        async for batch in loader: ...
+
+    Of a stored dataset (``tl.open``) or a ``tl.Mixture`` it is a :class:`tokenlake.DataLoader` that can be awaited,
+    with all that one promises: a pass is an epoch, a loop goes on behind the last batch that was delivered.
+
+    Of other rows every iteration is an epoch: it reads the source from its beginning, and with a shuffle buffer in
+    another order than the last one; which order is a function of `seed` and of how many iterations came before.
+    Batches and their order do not depend on prefetching. Threads end with the iteration, also where it is left in the
+    middle.
+
+    :meth:`state_dict` counts batches that were delivered; :meth:`load_state_dict` lets the next iteration go on behind
+    them, exactly. What that costs is up to the source: without a shuffle buffer, opening one shard at one row, which
+    files of blocks and lines seek to, and any other iterable is drawn from its beginning. With a buffer, reading again
+    from the oldest row that still waits in it, in the mean ``size * ln(size)`` rows back, and 1 s of draws for every
+    few million rows that were delivered.
+    """
+
+    def __init__(
+        self,
+        source: ShardedDataSource | Iterable[Row] | Dataset | Mixture,
+        batch_size: int = 8,
+        prefetch_enabled: bool = True,
+        prefetch_workers: int = 2,
+        prefetch_buffer_size: int = 4,
+        shuffle_buffer_size: int | None = None,
+        drop_last: bool = True,
+        seed: int | None = None,
+        *,
+        pad_token_id: int | None = None,
+        padding_side: Literal["left", "right"] = "right",
+        sharding: Any = None,
+        prefetch_to_device: bool = False,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            source: rows; every iteration begins anew, which an iterator that was drawn from cannot. Or packed rows that
+                are stored: a ``Dataset`` or a ``Mixture``.
+            batch_size: rows of a batch.
+            prefetch_enabled: let threads prepare batches ahead.
+            prefetch_workers: so many of them. One at a time draws rows, which are then made a batch side by side.
+            prefetch_buffer_size: batches that are ready or in work at most.
+            shuffle_buffer_size: rows of the buffer that rows are drawn from at random; None: rows stay in order. The
+                rows of a ``Dataset`` are shuffled over the whole epoch, whatever the number, and those of a ``Mixture``
+                always are.
+            drop_last: leave out a last batch of fewer rows.
+            seed: of the shuffle; None is 0.
+            pad_token_id: rows of different lengths are filled up with it to the longest of each batch, and every batch
+                has an ``attention_mask``; None: such rows are an error.
+            padding_side: where it goes.
+            sharding: a ``jax.sharding.Sharding`` of batches (rows, ids): batches are global ``jax.Array``, `batch_size`
+                rows over all hosts. Of a ``Dataset`` or a ``Mixture`` each host reads only its rows; other rows have no
+                known place before they are read, so every host draws all of them and puts only its own onto devices.
+            prefetch_to_device: put batches onto devices ahead; without `sharding` onto the first one of this process.
+
+        Raises:
+            ConfigError: an argument is not what is allowed.
+            MissingExtraError: batches on devices are asked for, and jax is not installed.
+        """
+        stored = isinstance(source, Dataset | Mixture)
+        if not stored and not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"source: got a {type(source).__name__}, must be a source of rows")
+        if padding_side not in ("left", "right"):
+            raise ConfigError(f"padding_side: got {padding_side!r}, must be 'left' or 'right'")
+        seed = 0 if seed is None else whole_seed(seed)
+        check_switches(
+            drop_last=drop_last, prefetch_enabled=prefetch_enabled, prefetch_to_device=prefetch_to_device
+        )
+        size = _count("batch_size", batch_size)
+        workers = _count("prefetch_workers", prefetch_workers)
+        ahead = _count("prefetch_buffer_size", prefetch_buffer_size)
+        buffer = None if shuffle_buffer_size is None else _count("shuffle_buffer_size", shuffle_buffer_size)
+        if prefetch_to_device and sharding is None:
+            sharding = first_device()
+        if stored:
+            if pad_token_id is not None:
+                raise ConfigError("pad_token_id: stored rows are packed to one length; leave it out")
+            self._loader = DataLoader(
+                source,
+                size,
+                seed=seed,
+                shuffle=buffer is not None or isinstance(source, Mixture),
+                drop_last=drop_last,
+                sharding=sharding,
+                prefetch=ahead if prefetch_enabled else 0,
+                workers=workers if prefetch_enabled else 0,
+            )
+            return
+        if sharding is not None and not drop_last:
+            raise ConfigError("drop_last: False, but batches on devices are all full; leave it out")
+        self._loader = RowLoader(
+            RowOrder(source, size, buffer, drop_last, seed),
+            None if pad_token_id is None else Filling(pad_token_id, padding_side),
+            None if sharding is None else RowPlacement(sharding, size),
+            prefetch=prefetch_enabled,
+            workers=workers,
+            ahead=ahead,
+        )
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Return the batches of the next epoch; whatever a source raises is raised where its batch would be."""
+        return iter(self._loader)
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        """Return the batches of the next epoch, which a thread prepares while the event loop goes on."""
+        return _awaited(self._loader)
+
+    def __len__(self) -> int:
+        """Return how many batches an epoch has; TypeError where the source does not know how many rows it has."""
+        return len(self._loader)
+
+    def __bool__(self) -> bool:
+        return True  # `if loader:` must not ask for a length that may be unknown
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`load_state_dict` needs to go on behind the last batch that was delivered: JSON, small."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another loader stood, of the same source and order; the next iteration begins there.
+
+        Raises:
+            ConfigError: the state is of another source or of another order; says what differs.
+        """
+        self._loader.load_state_dict(state)
+
+
+async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Batch]:
+    batches: Any = loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else iter(loader)
+    try:
+        while True:
+            batch: Any = await asyncio.to_thread(next, batches, _END)
+            if batch is _END:
+                return
+            yield batch
+    finally:
+        await asyncio.to_thread(batches.close)
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name}: got {value!r}, must be a whole number from 1 on")
+    return value

@@ -1,0 +1,243 @@
+"""The fluent pipeline: stages called one after the other, rows drawn in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+from tokenlake import config as configuration
+from tokenlake.errors import ConfigError
+from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_order
+from tokenlake.rowwise.stages import LoadStage, MixStage, PackStage, SaveStage, SourceStage, TokenizeStage
+
+if TYPE_CHECKING:
+    from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.load import ConfigSource
+    from tokenlake.config.pipeline import PipelineConfig
+    from tokenlake.config.stages import (
+        LoadStageConfig,
+        MixStageConfig,
+        PackStageConfig,
+        SaveStageConfig,
+        SourceStageConfig,
+        TokenizerConfig,
+        TokenizeStageConfig,
+    )
+
+_SECTIONS: Final = {
+    "source": "SourceStageConfig",
+    "tokenize": "TokenizeStageConfig",
+    "mix": "MixStageConfig",
+    "pack": "PackStageConfig",
+    "save": "SaveStageConfig",
+    "load": "LoadStageConfig",
+}
+
+
+@final
+class Pipeline:
+    """Stages from files to batches::
+
+        for batch in Pipeline.from_config(config).source().tokenize().pack().load().build():
+            ...
+
+    Every stage takes its section of the configuration, which then goes in the place of the pipeline's own (as a whole),
+    and returns the pipeline. Stages go in the order source, tokenize, mix, pack, save, load; each can be left out but
+    `source`, `save` may come earlier, and stages of your own may come in between (:meth:`stage`). A stage lists files
+    or loads a tokenizer; rows are read when somebody draws them, or when :meth:`build` saves them.
+    """
+
+    def __init__(self, config: PipelineConfig) -> None:
+        """Take a configuration; :meth:`from_config` also takes a mapping or a file."""
+        self._context = PipelineContext(config)
+        self._data: dict[str, Any] = {}
+        self._stages: list[str] = []
+
+    @classmethod
+    def from_config(cls, config: ConfigSource) -> Pipeline:
+        """Return a pipeline.
+
+        Args:
+            config: a PipelineConfig, a mapping of its keys, or the path of a YAML file. What is wrong between the
+                sections of a PipelineConfig is said by its `validate()`, and raised by :meth:`source`.
+
+        Raises:
+            ConfigError: a mapping or a file is wrong; the message lists everything.
+        """
+        if isinstance(config, configuration.PipelineConfig):
+            return cls(config)
+        return cls(configuration.load_config(config))
+
+    def source(self, config: SourceStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+        """Open every dataset: files are listed, no row is read.
+
+        Raises:
+            RuntimeError: it was called already.
+            ConfigError, NotAvailableError, SourceNotFoundError: as :meth:`SourceStage.process`.
+        """
+        return self._apply(SourceStage(config))
+
+    def tokenize(self, config: TokenizeStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+        """Tokenize every dataset by its own tokenizer, its stage's, or the pipeline's; only the tokenizers are loaded.
+
+        Documents above `max_length` are cut, unless packing follows: then an explicit ``truncation=True`` alone cuts.
+
+        Raises:
+            RuntimeError: it comes too late, or twice.
+            ConfigError, NotAvailableError, SourceError, TokenizerError: as :meth:`TokenizeStage.process`.
+        """
+        return self._apply(TokenizeStage(config))
+
+    def mix(self, config: MixStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+        """Mix all datasets to one stream, ``mixed``, by weights.
+
+        A single dataset is mixed only where the section says more than defaults; else it stays as it is.
+
+        Raises:
+            RuntimeError: it comes too late, or twice.
+            ConfigError: as :meth:`MixStage.process`.
+        """
+        return self._apply(MixStage(config))
+
+    def pack(self, config: PackStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+        """Pack documents into rows of one length.
+
+        To call it is to ask for it; only where the configuration says ``enabled: false`` in so many words do rows stay
+        as they are.
+
+        Raises:
+            RuntimeError: there are no tokens yet, or it comes too late, or twice.
+            ConfigError: as :meth:`PackStage.process`.
+        """
+        return self._apply(PackStage(config))
+
+    def save(self, config: SaveStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+        """Write rows to flat directories, once, and go on with what was written.
+
+        They are written when :meth:`build` is called, or when the first row is drawn. To call it is to ask for it, as
+        with :meth:`pack`.
+
+        Raises:
+            RuntimeError: it comes after load, or twice.
+            ConfigError, NotAvailableError: as :meth:`SaveStage.process`.
+        """
+        return self._apply(SaveStage(config))
+
+    def load(self, config: LoadStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+        """Make batches of rows: an :class:`AsyncDataLoader` for each dataset.
+
+        Raises:
+            RuntimeError: it was called already.
+            NotAvailableError: as :meth:`LoadStage.process`.
+        """
+        return self._apply(LoadStage(config))
+
+    def stage(self, stage: BaseStage) -> Pipeline:
+        """Apply a stage of your own.
+
+        Raises:
+            RuntimeError: `source` was not called before it, or `load` was.
+            ConfigError: it is no stage, or returns something else than sources by name.
+        """
+        if not isinstance(stage, BaseStage):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"stage: got a {type(stage).__name__}, must be a BaseStage, made by its class")
+        return self._apply(stage)
+
+    def build(self) -> Iterator[Any]:
+        """Return an iterator over all datasets, one after the other: batches after `load`, else rows.
+
+        Whatever is to be saved has been saved when it returns.
+
+        Raises:
+            RuntimeError: `source` was not called.
+            as :func:`save_dataset`, where something is saved.
+        """
+        check_order("build", self._stages)
+        for saved in self._context.saved:
+            saved.save()
+        return _one_after_the_other(list(self._data.values()))
+
+    def get_data(self) -> dict[str, Any]:
+        """Return the sources (after `load` the loaders) by name, as the stages so far have made them."""
+        return dict(self._data)
+
+    def get_context(self) -> PipelineContext:
+        """Return what stages know of the pipeline: its configuration, its seed."""
+        return self._context
+
+    def get_stages(self) -> list[str]:
+        """Return the names of the stages so far, in order."""
+        return list(self._stages)
+
+    def _apply(self, stage: BaseStage) -> Pipeline:
+        check_order(stage.name, self._stages)
+        before = self._context.config
+        try:
+            self._context.config = _with_section(before, stage)
+            self._data = _checked(stage, stage.process(self._data, self._context))
+        except BaseException:
+            self._context.config = before
+            raise
+        self._stages.append(stage.name)
+        return self
+
+
+def create_pipeline(
+    datasets: Sequence[DatasetConfig | Mapping[str, Any]],
+    default_tokenizer: str | TokenizerConfig | Mapping[str, Any] | None = None,
+    streaming: bool = True,
+    **sections: Any,
+) -> Pipeline:
+    """Return a pipeline of datasets.
+
+    Args:
+        datasets: at least one, each a DatasetConfig or a mapping of its keys.
+        default_tokenizer: of the datasets that name none.
+        streaming: False downloads datasets of the Hub before they are read.
+        sections: other keys of PipelineConfig: ``seed``, ``tokenize``, ``mix``, ``pack`` ...
+
+    Raises:
+        ConfigError: something is wrong; the message lists everything.
+    """
+    given = {"datasets": datasets, "default_tokenizer": default_tokenizer, "streaming": streaming, **sections}
+    return Pipeline.from_config(given)
+
+
+def _with_section(config: PipelineConfig, stage: BaseStage) -> PipelineConfig:
+    """Return the configuration with the section that a stage was called with in its place."""
+    kind = _SECTIONS.get(stage.name)
+    if kind is None or stage.config is None:
+        return config
+    model = getattr(configuration, kind)
+    if isinstance(stage.config, model):
+        return config.model_copy(update={stage.name: stage.config})
+    if not isinstance(stage.config, Mapping):
+        raise ConfigError(
+            f"{stage.name}: got a {type(stage.config).__name__}, must be a {kind} or a mapping of its keys"
+        )
+    try:
+        section = model.model_validate(dict(stage.config))
+    except ValueError as error:  # pydantic's, whose messages are in our words
+        raise ConfigError(f"{stage.name}: {_told(error)}") from None
+    return config.model_copy(update={stage.name: section})
+
+
+def _told(error: Any) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, line['loc']))}: {line['msg']}" if line["loc"] else line["msg"]
+        for line in error.errors(include_url=False)
+    )
+
+
+def _checked(stage: BaseStage, made: Any) -> dict[str, Any]:
+    if isinstance(made, Mapping) and made and all(isinstance(item, Iterable) for item in made.values()):
+        return dict(made)
+    got = f"a mapping of {len(made)}" if isinstance(made, Mapping) else f"a {type(made).__name__}"
+    raise ConfigError(
+        f"stage {stage.name!r}: process returned {got}, must be a mapping of name to source, with at least one"
+    )
+
+
+def _one_after_the_other(parts: Sequence[Iterable[Any]]) -> Iterator[Any]:
+    for part in parts:
+        yield from part

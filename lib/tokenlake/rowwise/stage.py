@@ -1,0 +1,249 @@
+"""What a stage of a pipeline is.
+
+What the stages of a pipeline know of it and of each other.
+
+Options that a pipeline does not act on, so that none is ignored: what it does instead stands here.
+
+Options that change how fast rows come but never which (`unit_size`, `engine` ...) are let be, so that
+one file can configure a build and a pipeline. Any other option acts, or a value beside its default is an error.
+
+Which stage may come after which.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.rowwise.source import ShardedDataSource
+
+if TYPE_CHECKING:
+    from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.pipeline import PipelineConfig
+    from tokenlake.config.stages import TokenizerConfig
+    from tokenlake.rowwise.save import SavedShardedSource
+    from tokenlake.tokenizers.manager import LoadedTokenizer
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChosenTokenizer:
+    """The tokenizer of a source, and how it is used."""
+
+    loaded: LoadedTokenizer
+    options: TokenizerConfig
+
+
+@final
+class PipelineContext:
+    """Shared by the stages of one pipeline.
+
+    Attributes:
+        config: the configuration, with the sections that stages were called with in place of the pipeline's own.
+        opened: name of a dataset to its rows, as :meth:`Pipeline.source` opened it.
+        tokenizers: name of a source to its tokenizer, once :meth:`Pipeline.tokenize` was called.
+        packed: whether rows are packed by a stage that was called.
+        saved: what is to be written when the pipeline is built.
+        stepped: tells the mixture how many rows a training step takes; None: nothing hangs on it.
+    """
+
+    def __init__(self, config: PipelineConfig) -> None:
+        self.config = config
+        self.opened: dict[str, ShardedDataSource] = {}
+        self.tokenizers: dict[str, ChosenTokenizer] = {}
+        self.packed = False
+        self.saved: list[SavedShardedSource] = []
+        self.stepped: Callable[[int], None] | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """The pipeline's seed, None where none is set."""
+        return self.config.seed
+
+    @property
+    def packing(self) -> bool:
+        """Whether rows are packed, or ``pack.enabled`` says that they will be.
+
+        A stage before packing asks when rows are drawn, because :meth:`Pipeline.pack` may be called after it.
+        """
+        return self.packed or self.config.pack.enabled
+
+    def dataset(self, name: str) -> DatasetConfig | None:
+        """Return the configuration of a dataset; None for a source that a stage made, such as ``mixed``."""
+        return self.config.get_dataset_by_name(name)
+
+
+class BaseStage(ABC):
+    """A step from sources to sources, by the names of their datasets.
+
+    A stage of your own defines `name` and `process`, and is given to :meth:`Pipeline.stage`. It should be lazy: make
+    sources that wrap those it got, and read no rows.
+
+    Attributes:
+        config: whatever the stage was made with.
+    """
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What :meth:`Pipeline.get_stages` calls the stage."""
+
+    @abstractmethod
+    def process(self, data: dict[str, ShardedDataSource], context: PipelineContext) -> Mapping[str, Any]:
+        """Return what becomes of the sources.
+
+        Args:
+            data: name to source.
+            context: configuration and seed, and what earlier stages left for this one.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """An option that does not act: the values that are fine, and what there is instead of the others."""
+
+    instead: str
+    fine: tuple[Any, ...] = (None,)
+
+
+_BUILDS = "it acts in builds (`tokenlake run`, build_dataset)"
+_CACHES = "it comes with the caches; today tokens are kept by tokenize.cache_tokenized"
+_SILENT = "a pipeline reports nothing"
+
+_RULES: Final[dict[str, dict[str, _Rule]]] = {
+    "datasets": {
+        "exclude": _Rule(_BUILDS),
+        "splits": _Rule(_BUILDS, (None, {"train": 1.0})),
+        "max_bad_fraction": _Rule(_BUILDS),
+        "preference": _Rule(f"{_BUILDS}; for rows there is PreferenceRows"),
+        "tokenizer_kwargs": _Rule("the tokenizer.json is used as it is", (None, {}, {"use_fast": True})),
+        "shard_column": _Rule(
+            "rows are saved in their order, to files of save.num_shards or save.max_shard_size"
+        ),
+    },
+    "source": {
+        "splits": _Rule(_BUILDS, ({"train": 1.0},)),
+        "max_bad_fraction": _Rule(_BUILDS, (0.001,)),
+    },
+    "mix": {
+        "lanes": _Rule("rows are drawn in one lane; lanes act where a mixture is built"),
+        "weights_by": _Rule("rows; tokens act where a mixture is built", ("rows",)),
+        "order": _Rule("rows are drawn in one lane, in one order; it acts where a mixture is built", (3,)),
+        "epochs": _Rule("total_rows and total_tokens end a mixture, and stop_strategy does"),
+    },
+    "save": {
+        "push_to_hub": _Rule("build a version, and `tokenlake push` it", (False,)),
+        "storage_options": _Rule("files are saved to paths of this machine", (None, {})),
+    },
+    "cache": {
+        "enabled": _Rule(_CACHES, (True,)),
+        "cache_type": _Rule(_CACHES, ("hierarchical",)),
+        "cache_dir": _Rule(_CACHES),
+        "memory_cache_size": _Rule(_CACHES, (100,)),
+        "disk_cache_expiry": _Rule(_CACHES, (86400,)),
+        "compression": _Rule(_CACHES, ("none",)),
+        "hash_fn": _Rule(_CACHES, ("combined",)),
+    },
+    "observability": {
+        "progress_enabled": _Rule(_SILENT, (True,)),
+        "progress_type": _Rule(_SILENT, ("rich",)),
+        "metrics_enabled": _Rule(_SILENT, (True,)),
+        "log_level": _Rule(_SILENT, ("INFO",)),
+        "log_interval": _Rule(_SILENT, (100,)),
+    },
+    "ray": {"enabled": _Rule("rows are made in this process", (False,))},
+}
+
+
+def check_pipeline(config: PipelineConfig) -> None:
+    """Check a whole configuration, before anything is read.
+
+    Raises:
+        ConfigError: it contradicts itself; the message lists everything.
+        NotAvailableError: an option that a pipeline does not act on is set.
+    """
+    _raise(ConfigError, config.validate())
+    found = [
+        line for dataset in config.datasets for line in _idle("datasets", dataset, f"datasets.{dataset.name}")
+    ]
+    for section in ("source", "cache", "observability", "ray"):
+        found += _idle(section, getattr(config, section), section)
+    _raise(NotAvailableError, found)
+
+
+def check_stage(config: PipelineConfig, section: str) -> None:
+    """Check the section of a stage that was called; raises as :func:`check_pipeline`."""
+    _raise(ConfigError, config.validate())
+    _raise(NotAvailableError, _idle(section, getattr(config, section), section))
+
+
+def _idle(section: str, config: object, path: str) -> list[str]:
+    found: list[str] = []
+    for field, rule in _RULES.get(section, {}).items():
+        value = getattr(config, field)
+        if not any(type(value) is type(fine) and value == fine for fine in rule.fine):
+            # What options hold may be a secret.
+            shown = f"a {type(value).__name__}" if isinstance(value, Mapping) else repr(value)
+            found.append(
+                f"{path}.{field}: {shown:.200} does not act in a pipeline yet; today: {rule.instead}"
+            )
+    return found
+
+
+def _raise(kind: type[ConfigError], problems: list[str]) -> None:
+    if len(problems) == 1:
+        raise kind(problems[0], problems=problems)
+    if problems:
+        listed = "\n".join(f"  {line}" for line in problems)
+        raise kind(f"{len(problems)} problems in the configuration\n{listed}", problems=problems)
+
+
+STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
+
+_AFTER: Final = {
+    "tokenize": ("mix", "pack", "load"),
+    "mix": ("pack", "load"),
+    "pack": ("load",),
+    "save": ("load",),
+}
+"""A stage to those that may not come before it; rows can be saved at any place."""
+
+
+def check_order(stage: str, applied: Sequence[str]) -> None:
+    """Raise RuntimeError unless `stage` may follow the stages `applied`.
+
+    Args:
+        stage: one of :data:`STAGES`, ``build``, or the name of a stage of the user's own.
+        applied: names of the stages so far, in order.
+    """
+    if stage == "source":
+        if "source" in applied:
+            raise RuntimeError("source() has already been called")
+        return
+    if "source" not in applied:
+        raise RuntimeError("Call source() before other pipeline stages")
+    if stage == "build":
+        return
+    if stage in STAGES and stage in applied:
+        raise RuntimeError(f"{stage}() has already been called")
+    before = next((name for name in _AFTER.get(stage, ("load",)) if name in applied), None)
+    if before is not None:
+        raise RuntimeError(
+            f"{stage}() cannot come after {before}(); stages go {', '.join(STAGES)}, and save also earlier"
+        )
+    if stage == "pack" and not _has_tokens(applied):
+        raise RuntimeError(
+            "Call tokenize() before pack(): packing needs tokens. (Rows that hold input_ids already are packed by "
+            "PackedShardedSource.)"
+        )
+
+
+def _has_tokens(applied: Sequence[str]) -> bool:
+    """Whether rows may hold tokens: a stage of the user's own may make them, too."""
+    return "tokenize" in applied or any(name not in STAGES for name in applied)

@@ -1,1 +1,0 @@
-"""Arrow IPC: files by record batch, streams from their beginning."""

@@ -1,0 +1,400 @@
+"""Texts and records out of Arrow columns, for the formats that have them: which column, and what is wrong in it.
+
+Dictionary-encoded columns unfolded into plain ones, with a look at what they will take first.
+
+A remote input as Arrow and our own look-ahead read it: a few large reads, each byte fetched about once.
+
+How Arrow's decoders get at bytes, and what becomes of their complaints.
+"""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenlake.arrays import Int64s, bytes_of, is_utf8, no_text, select, sizes_of, text_over
+from tokenlake.reading.page_headers import UNFOLDED_BYTES, Bomb
+from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
+from tokenlake.sources.inputs import InputBytes, InputFile, damaged
+from tokenlake.sources.rows import Fault, Rows
+
+_COMPUTE: Final[Any] = pc
+_ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
+_EXTENSION: Final = b"ARROW:extension:name"
+
+
+def check_names(file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
+    """Raise DamagedFileError unless the columns have different names and all of `wanted` are there."""
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise damaged(file, f"it has several columns of the same name: {', '.join(twice)}")
+    if missing := [name for name in wanted if name not in names]:
+        raise damaged(
+            file, f"it has no column {missing[0]!r}; its columns are {', '.join(names)}", column=missing[0]
+        )
+
+
+def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]:
+    """Return where the text named `field` is: a column, or a column and fields of structs inside it.
+
+    A name that is the whole of what is left of `field` comes first.
+
+    Raises:
+        DamagedFileError: there is no such field, or it does not hold strings.
+    """
+    names: list[str] = schema.names
+    found = _find(list(schema), field)
+    if not found:
+        raise damaged(
+            file,
+            f"it has no column {field!r} (content_field); its columns are {', '.join(names)}",
+            column=field,
+        )
+    kind: Any = found[-1].type
+    inner: Any = kind.value_type if pa.types.is_dictionary(kind) else kind
+    metadata: dict[bytes, bytes] = found[-1].metadata or {}
+    name = metadata.get(_EXTENSION)
+    shown = f"the extension type {name.decode(errors='replace')}" if name else str(kind)
+    if name or not _is_string(inner):
+        raise damaged(file, f"column {field!r} holds {shown}, expected strings", column=field)
+    return tuple(part.name for part in found)
+
+
+def _find(fields: list[Any], path: str) -> list[Any]:
+    for field in fields:
+        if field.name == path:
+            return [field]
+    for field in fields:
+        if path.startswith(f"{field.name}.") and pa.types.is_struct(field.type):
+            rest = _find(
+                [field.type.field(at) for at in range(field.type.num_fields)], path[len(field.name) + 1 :]
+            )
+            if rest:
+                return [field, *rest]
+    return []
+
+
+def _is_string(kind: Any) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def pick(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
+    """Return the column at `path`; it is null where a struct around it is."""
+    column: Any = batch.column(path[0])
+    return _COMPUTE.struct_field(column, list(path[1:])) if len(path) > 1 else column
+
+
+def as_text(column: Any) -> pa.LargeStringArray:
+    """Return strings of any kind as large_string with offset 0 over their own bytes alone; not validated."""
+    text = column.cast(pa.large_string(), safe=False)
+    if not len(text):
+        return no_text()
+    validity, places, data = text.buffers()
+    offsets = np.frombuffer(places, np.int64, len(text) + 1, 8 * text.offset)
+    if text.offset or offsets[0]:
+        return pa.concat_arrays([text])
+    if data is None or data.size != offsets[-1]:
+        data = pa.py_buffer(b"") if data is None else data.slice(0, int(offsets[-1]))
+        return _ARROW.LargeStringArray.from_buffers(len(text), places, data, validity)
+    return text
+
+
+def all_utf8(text: pa.LargeStringArray) -> bool:
+    """Say whether all texts are valid UTF-8; like `is_utf8`, but twice as fast on short ones.
+
+    They are if their bytes as a whole are and none begins in the middle of a character. The array's
+    offset must be 0, and its offsets in order and within its data.
+    """
+    buffers: Any = text.buffers()
+    if not len(text):
+        return True
+    offsets = np.frombuffer(buffers[1], np.int64, len(text) + 1)
+    if not is_utf8(text_over(offsets[[0, -1]], buffers[2])):
+        return False
+    starts = offsets[1:-1]
+    return not (bytes_of(text)[starts[starts < offsets[-1]]] & 0xC0 == 0x80).any()
+
+
+def text_records(text: pa.LargeStringArray, first: int, bytes_read: int, max_record_bytes: int) -> Parsed:
+    """Return the records of a stretch whose first row has the number `first`, of which nothing but `text` is wanted."""
+    positions = np.arange(first, first + len(text), dtype=np.int64)
+    bad = _faults(text, first, max_record_bytes)
+    if bad:
+        keep = ~np.isin(positions, [line.position for line in bad])
+        text, positions = select(text, keep), positions[keep]
+    return Parsed(text=text, positions=positions, bad=tuple(bad), bytes_read=bytes_read)
+
+
+def row_records(
+    rows: pa.RecordBatch,
+    text: pa.LargeStringArray | None,
+    first: int,
+    bytes_read: int,
+    max_record_bytes: int,
+) -> Parsed:
+    """Return the records of a stretch as columns; a row with a string that is not UTF-8 is no record."""
+    positions = np.arange(first, first + rows.num_rows, dtype=np.int64)
+    bad = [
+        BadLine(first + row, None, Fault("invalid_utf8", f"column {name!r} is not valid UTF-8"), b"")
+        for row, name in sorted(_undecodable(rows).items())
+    ]
+    if bad:
+        keep = ~np.isin(positions, [line.position for line in bad])
+        rows, positions = rows.filter(_mask(keep)), positions[keep]
+        text = None if text is None else select(text, keep)
+    doubtful: list[BadLine] = []
+    if text is not None:
+        found = _faults(text, 0, max_record_bytes)
+        doubtful = [line._replace(position=int(positions[line.position])) for line in found]
+        text = _without(text, [line.position for line in found])
+    return Parsed(
+        text=text,
+        positions=positions,
+        bad=tuple(bad),
+        bytes_read=bytes_read,
+        rows=Rows(rows),
+        doubtful=tuple(doubtful),
+    )
+
+
+def _mask(keep: npt.NDArray[np.bool_]) -> Any:
+    return pa.array(keep)
+
+
+def _without(text: pa.LargeStringArray, rows: list[int]) -> pa.LargeStringArray:
+    """Return `text` with nulls at `rows`."""
+    if not rows:
+        return text
+    keep = np.ones(len(text), np.bool_)
+    keep[rows] = False
+    return _COMPUTE.if_else(_mask(keep), text, pa.scalar(None, pa.large_string()))
+
+
+def _faults(text: pa.LargeStringArray, first: int, max_record_bytes: int) -> list[BadLine]:
+    if not len(text):
+        return []
+    whole, sizes = all_utf8(text), sizes_of(text)
+    if whole and not text.null_count and sizes.max(initial=0) <= max_record_bytes:
+        return []
+    nulls: npt.NDArray[np.bool_] = text.is_null().to_numpy(zero_copy_only=False)
+    doubtful = np.flatnonzero(nulls | (sizes > max_record_bytes)) if whole else np.arange(len(text))
+    return list(_each_fault(text, doubtful.tolist(), first, max_record_bytes))
+
+
+def _each_fault(
+    text: pa.LargeStringArray, doubtful: list[int], first: int, max_record_bytes: int
+) -> Iterator[BadLine]:
+    nulls = text.is_null().to_pylist()
+    sizes = sizes_of(text)
+    for row in doubtful:
+        if nulls[row]:
+            yield BadLine(first + row, None, Fault("null_text", "the text is null, expected a string"), b"")
+            continue
+        fault = None if is_utf8(text[row : row + 1]) else Fault("invalid_utf8", "the text is not valid UTF-8")
+        if sizes[row] > max_record_bytes:
+            told = f"the text has {sizes[row]} bytes, max_record_bytes is {max_record_bytes}"
+            fault = Fault("text_too_long", told)
+        if fault:
+            yield BadLine(first + row, None, fault, _head(text, row))
+
+
+def _head(text: pa.LargeStringArray, row: int) -> bytes:
+    offsets = np.frombuffer(text.buffers()[1], np.int64, 2, 8 * row)  # type: ignore[arg-type]
+    return bytes_of(text)[offsets[0] : min(offsets[1], offsets[0] + RAW_LIMIT)].tobytes()
+
+
+def _undecodable(rows: pa.RecordBatch) -> dict[int, str]:
+    """Return {row: column} of the rows that hold a string that is not UTF-8."""
+    found: dict[int, str] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if _invalid(column):
+            wrong = (row for row in range(len(column)) if _invalid(column.take(pa.array([row]))))
+            found |= dict.fromkeys(wrong, name)
+    return found
+
+
+def _invalid(column: Any) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+_UnfoldingCOMPUTE: Final[Any] = pc
+_STEP_BYTES: Final = 64 << 20
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the type of a column as it is handed over: dictionaries unfolded, extensions as their storage."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    return plain_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
+
+
+def unfolded(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield `batch` in as many pieces as it takes, its columns of the types of `schema`.
+
+    Raises:
+        Bomb: one row alone unfolds to more than 1 GiB.
+    """
+    size = sum(_unfolded_bytes(column) for column in batch.columns)
+    if size <= _STEP_BYTES:
+        yield _cast(batch, schema)
+    elif batch.num_rows > 1:
+        half = batch.num_rows // 2
+        yield from unfolded(batch.slice(0, half), schema)
+        yield from unfolded(batch.slice(half), schema)
+    elif size > UNFOLDED_BYTES:
+        raise Bomb(f"one row unfolds to {size} bytes")
+    else:
+        yield _cast(batch, schema)
+
+
+def sizes_unfolded(column: Any) -> Int64s:
+    """Return the bytes of every row of a dictionary-encoded column of strings; 0 where it is null."""
+    sizes = _UnfoldingCOMPUTE.binary_length(column.dictionary).cast(pa.int64()).fill_null(0)
+    return sizes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_plain(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain(column: Any, kind: Any) -> Any:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return column if column.type == kind else column.cast(kind)
+
+
+def _unfolded_bytes(column: Any) -> int:
+    kind = column.type
+    if isinstance(column, pa.ExtensionArray):
+        return _unfolded_bytes(column.storage)
+    if pa.types.is_struct(kind):
+        return sum(_unfolded_bytes(column.field(at)) for at in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        entries = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
+        return _unfolded_bytes(column.view(pa.list_(entries)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _unfolded_bytes(column.flatten())
+    if not pa.types.is_dictionary(kind):
+        return 0
+    if not _is_binary(kind.value_type):
+        return 8 * len(column)
+    return int(np.sum(sizes_unfolded(column)))
+
+
+def _is_binary(kind: Any) -> bool:
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+    )
+
+
+WINDOW_BYTES: Final = 4 << 20
+_KEPT: Final = 48 << 20  # bytes of windows that are kept
+_AHEAD: Final = 4  # windows of a column between what is looked at and what is decoded
+_SMALL: Final = 256 << 10
+_GAP: Final = 64 << 10  # not worth a request of its own
+
+
+@final
+class Windows:
+    """Windows onto an input, the latest ones kept; those of a file's columns take turns."""
+
+    def __init__(self, data: InputBytes, columns: int = 1) -> None:
+        """Read `data`, of which so many columns are read side by side."""
+        self._data, self._stretches = data, [(0, 0)]
+        self._size = max(_SMALL, min(WINDOW_BYTES, _KEPT // (_AHEAD * max(columns, 1))))
+        self._windows: OrderedDict[int, bytes] = OrderedDict()
+
+    def expect(self, stretches: Iterable[tuple[int, int]]) -> None:
+        """Note the stretches [start, stop) that will be read through; others are read as asked for."""
+        merged = [(0, 0)]
+        for start, stop in sorted(stretches):
+            if start <= merged[-1][1] + _GAP:
+                merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+            else:
+                merged.append((start, stop))
+        self._stretches = merged
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return `size` bytes from `offset` on, fewer only at the end."""
+        parts: list[bytes] = []
+        while size > 0 and (part := self._held(size, offset) or self._fetched(size, offset)):
+            parts.append(part)
+            size, offset = size - len(part), offset + len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _held(self, size: int, offset: int) -> bytes:
+        for start, window in self._windows.items():
+            if start <= offset < start + len(window):
+                self._windows.move_to_end(start)
+                return window[offset - start : offset - start + size]
+        return b""
+
+    def _fetched(self, size: int, offset: int) -> bytes:
+        _, stop = self._stretches[max(bisect_right(self._stretches, (offset, 1 << 63)) - 1, 0)]
+        wanted = max(size, min(self._size, max(stop - offset, _GAP)))
+        held = min((start for start in self._windows if start > offset), default=self._data.file.size)
+        window = self._data.pread(min(wanted, max(held - offset, 0)), offset)
+        if len(window) <= self._size:
+            self._windows[offset] = window
+            while len(self._windows) > 1 and sum(map(len, self._windows.values())) > _KEPT:
+                self._windows.popitem(last=False)
+        return window[:size]
+
+
+@final
+class WindowFile(io.RawIOBase):
+    """An input as Python's own raw file, over windows that others may look through as well."""
+
+    def __init__(self, windows: Windows, size: int) -> None:
+        super().__init__()
+        self._windows, self._size, self._at = windows, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        with memoryview(buffer) as view, view.cast("B") as target:
+            data = self._windows.pread(len(target), self._at)
+            target[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+@contextmanager
+def reading(file: InputFile, where: str) -> Generator[None]:
+    """Turn what Arrow raises inside, or a ValueError of ours, into DamagedFileError."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        raise damaged(file, f"{where} cannot be read ({error})", where=where) from error

@@ -1,1 +1,0 @@
-"""CSV and TSV: RFC 4180, every cell a text."""

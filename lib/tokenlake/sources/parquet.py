@@ -1,0 +1,608 @@
+"""Parquet: texts and columns, row group by row group, in bounded steps, page checksums verified.
+
+Only what is wanted is decoded; damage in a column that is not read is not looked for.
+
+Parquet footers: what a file says of its row groups.
+
+Which leaves of a Parquet file's schema are read for what is wanted of it.
+
+Row groups in which a predicate surely holds nowhere, told by the statistics of a Parquet footer.
+
+Only statistics that order values exactly as DuckDB does are used: integers, booleans, dates and
+strings. NaN is the greatest number to DuckDB and is left out by statistics, so floats have a lower
+bound alone; of decimals, times and binaries nothing but the nulls is used.
+
+One row group of a Parquet file, decoded in bounded steps.
+
+How many rows of a Parquet row group to decode at a time, so that memory stays within bounds.
+
+What a step can cost is bounded by the pages' headers, never by what the footer declares: a page
+holds at most its size in values, an index may stand for the largest entry of the dictionary.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tokenlake.arrays import concat, no_text
+from tokenlake.reading.page_headers import (
+    DELTA_BYTE_ARRAY,
+    Bomb,
+    Page,
+    check_unfolded,
+    chunk_start,
+    walk_pages,
+)
+from tokenlake.sources.batch import Parsed, Want
+from tokenlake.sources.columnar import (
+    WindowFile,
+    Windows,
+    as_text,
+    check_names,
+    pick,
+    plain_type,
+    reading,
+    row_records,
+    text_path,
+    text_records,
+    unfolded,
+)
+from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
+from tokenlake.sources.opening import opened
+from tokenlake.sources.where import ColumnRange, Predicate
+
+_BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole
+
+
+def row_group_sizes(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> list[int]:
+    """Return the uncompressed bytes of every row group, from the footer."""
+    with opened(file, storage_options) as data:
+        meta = footer(data)
+    return [meta.row_group(index).total_byte_size for index in range(meta.num_row_groups)]
+
+
+def row_group_starts(data: InputBytes) -> list[int]:
+    """Return the number of the first row of every row group, and behind them the number of rows.
+
+    Raises:
+        DamagedFileError: the footer cannot be read, or its counts disagree.
+    """
+    return first_rows(data.file, footer(data))
+
+
+def footer(data: InputBytes) -> pq.FileMetaData:
+    """Return the footer of an open file; DamagedFileError if it cannot be read."""
+    with open_parquet(data, Windows(data)) as parquet:
+        return parquet.metadata
+
+
+def first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
+    """Return the same as `row_group_starts` for a footer that was read."""
+    rows = [meta.row_group(index).num_rows for index in range(meta.num_row_groups)]
+    if sum(rows) != meta.num_rows or min(rows, default=0) < 0:
+        raise damaged(
+            file, f"its footer counts {meta.num_rows} rows, its {len(rows)} row groups together {sum(rows)}"
+        )
+    return list(accumulate(rows, initial=0))
+
+
+def open_parquet(
+    data: InputBytes,
+    windows: Windows,
+    dictionaries: Sequence[str] = (),
+    meta: pq.FileMetaData | None = None,
+) -> pq.ParquetFile:
+    """Open a Parquet file for reading in steps, page checksums verified.
+
+    Args:
+        windows: what a remote file is read through; a local one is read by its path.
+        dictionaries: paths of the columns of strings that are read as dictionaries.
+        meta: the footer if it is known.
+
+    Raises:
+        DamagedFileError: its footer cannot be read.
+    """
+    source: Any = data.for_arrow() if data.file.is_local else WindowFile(windows, data.file.size)
+    with reading(data.file, "its footer"):
+        return pq.ParquetFile(
+            source,
+            metadata=meta,
+            read_dictionary=list(dictionaries),
+            page_checksum_verification=True,
+            buffer_size=_BUFFER_BYTES,
+            pre_buffer=False,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaves:
+    """What is read of a file.
+
+    Attributes:
+        text: where the text is, () where none is wanted.
+        names: the columns that are wanted as rows.
+        indices: the leaves that are decoded, by their number in the file's schema.
+        dictionaries: paths of leaves that are read as dictionaries, so that they can be measured first.
+        schema: of all that is read, as it is handed over.
+    """
+
+    text: tuple[str, ...]
+    names: tuple[str, ...]
+    indices: tuple[int, ...]
+    dictionaries: tuple[str, ...]
+    schema: pa.Schema
+
+    def stretches(self, meta: pq.FileMetaData, groups: range) -> Iterator[tuple[int, int]]:
+        """Yield [start, stop) of every column chunk that is read in `groups`."""
+        for group in groups:
+            for index in self.indices:
+                column = meta.row_group(group).column(index)
+                start = chunk_start(column)
+                yield start, start + column.total_compressed_size
+
+
+def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leaves:
+    """Return what to read of a file.
+
+    Raises:
+        DamagedFileError: a wanted column is missing or there twice, or the text is not one of strings.
+    """
+    with reading(part.file, "its schema"):
+        schema: pa.Schema = parquet.schema_arrow
+    names: tuple[str, ...] = want.names(schema.names)
+    check_names(part.file, schema.names, names)
+    text = text_path(part.file, schema, want.text) if want.text is not None else ()
+    paths: list[list[str]] = _reader(parquet).column_paths
+    indices = [at for at, path in enumerate(paths) if path[0] in names or path == list(text)]
+    foldable = [at for at in indices if names and paths[at] != list(text)]
+    return Leaves(
+        text=text,
+        names=names,
+        indices=tuple(indices),
+        dictionaries=_dictionaries(parquet, foldable, part),
+        schema=_read_schema(schema, names, text),
+    )
+
+
+def _reader(parquet: pq.ParquetFile) -> Any:
+    return parquet.reader
+
+
+def _dictionaries(parquet: pq.ParquetFile, indices: list[int], part: FileRange) -> tuple[str, ...]:
+    """Return the leaves of strings that have a dictionary in a row group of `part`."""
+    meta, schema = parquet.metadata, parquet.schema_arrow
+    found: list[str] = []
+    for index in indices:
+        leaf = meta.schema.column(index)
+        viewed = "view" in str(schema.field(leaf.path.split(".")[0]).type)
+        if leaf.physical_type == "BYTE_ARRAY" and not viewed and _folded(meta, index, part):
+            found.append(leaf.path)
+    return tuple(found)
+
+
+def _folded(meta: pq.FileMetaData, index: int, part: FileRange) -> bool:
+    return any(
+        {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(meta.row_group(group).column(index).encodings)
+        for group in range(part.start, part.stop)
+    )
+
+
+def _read_schema(schema: pa.Schema, names: tuple[str, ...], text: tuple[str, ...]) -> pa.Schema:
+    """Return the schema of the top-level columns that are read, of the text's struct its one leaf alone."""
+    fields: list[Any] = []
+    for field in schema:
+        if field.name in names:
+            fields.append(pa.field(field.name, plain_type(field.type), field.nullable))
+        elif text and field.name == text[0]:
+            fields.append(pa.field(field.name, plain_type(_narrow(field.type, text[1:]))))
+    return pa.schema(fields)
+
+
+def _narrow(kind: Any, path: tuple[str, ...]) -> Any:
+    if not path:
+        return kind
+    field = kind.field(path[0])
+    return pa.struct([pa.field(field.name, _narrow(field.type, path[1:]), field.nullable)])
+
+
+def excluded(predicate: Predicate, meta: pq.FileMetaData, group: int, schema: pa.Schema) -> bool:
+    """Say whether `predicate` surely holds for no row of the row group numbered `group`."""
+    row_group = meta.row_group(group)
+    ranges: dict[str, ColumnRange] = {}
+    for index in range(row_group.num_columns):
+        column = row_group.column(index)
+        name = column.path_in_schema
+        if name in predicate.columns and meta.schema.column(index).path == name and name in schema.names:
+            kind: Any = schema.field(name).type
+            if not pa.types.is_nested(kind):
+                ranges[name] = _range(column.statistics, kind, row_group.num_rows)
+    return bool(ranges) and predicate.excludes(ranges)
+
+
+def _range(statistics: Any, kind: Any, rows: int) -> ColumnRange:
+    if statistics is None:
+        return ColumnRange(low=None, high=None, nulls=None, rows=rows)
+    nulls = statistics.null_count if statistics.has_null_count else None
+    low, high = _bounds(statistics, kind.value_type if pa.types.is_dictionary(kind) else kind)
+    return ColumnRange(low=low, high=high, nulls=nulls, rows=rows)
+
+
+def _bounds(statistics: Any, kind: Any) -> tuple[Any, Any]:
+    if not statistics.has_min_max:
+        return None, None
+    try:
+        low, high = statistics.min, statistics.max
+    except (UnicodeDecodeError, pa.ArrowException):  # cut inside a character
+        return None, None
+    if pa.types.is_floating(kind):
+        return (low, None) if isinstance(low, float) and low == low else (None, None)
+    expected = _python_type(kind)
+    if expected is None or type(low) is not expected or type(high) is not expected or low > high:
+        return None, None
+    return low, high
+
+
+def _python_type(kind: Any) -> type | None:
+    if pa.types.is_integer(kind):
+        return int
+    if pa.types.is_boolean(kind):
+        return bool
+    if pa.types.is_date32(kind):
+        return datetime.date
+    return str if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+
+
+STEP_BYTES: Final = 8 << 20  # aimed at
+STEP_ROWS: Final = 1 << 16
+_RARELY: Final = 16  # hardly ever is every row the largest it can be; a step then takes so many times more
+MAX_PAGE_BYTES: Final = 512 << 20  # beyond the largest record there may be
+_ROW_BYTES: Final = 8  # an offset and a bit of validity, or a number
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Consecutive rows of one page, and what they may take together."""
+
+    rows: int
+    size: int
+
+
+@final
+class Steps:
+    """The rows of one column chunk whose values are not repeated, as pages that are looked at ahead of decoding."""
+
+    def __init__(self, pages: Iterator[Page], largest_entry: Callable[[int], int], max_page: int) -> None:
+        """Take the pages of a chunk.
+
+        Args:
+            pages: the chunk's.
+            largest_entry: dictionary's size -> size of its largest entry, or a bound of it.
+            max_page: a larger page is a bomb.
+        """
+        self._pages, self._largest_entry, self._max_page = pages, largest_entry, max_page
+        self._ahead: deque[_Stretch] = deque()
+        self._entry, self._values = 0, 0
+        self.stored = 0  # decompressed bytes of the pages seen so far
+
+    def fitting(self) -> int:
+        """Return how many of the next rows may be decoded at once, at least 1."""
+        rows, room, index = 0, STEP_BYTES, 0
+        while rows < STEP_ROWS and (index < len(self._ahead) or self._look()):
+            stretch = self._ahead[index]
+            index += 1
+            if stretch.size > room:
+                rows += stretch.rows * room // stretch.size
+                break
+            rows, room = rows + stretch.rows, room - stretch.size
+        return max(1, min(rows, STEP_ROWS))
+
+    def advance(self, rows: int) -> None:
+        """Note that the next `rows` rows were decoded."""
+        while rows and (self._ahead or self._look()):
+            first = self._ahead[0]
+            some = min(rows, first.rows)
+            first.size -= first.size * some // first.rows
+            first.rows, rows = first.rows - some, rows - some
+            if not first.rows:
+                self._ahead.popleft()
+
+    def _look(self) -> bool:
+        for page in self._pages:
+            check_page(page, self._max_page)
+            self.stored += page.size
+            if page.dictionary:
+                self._entry = self._largest_entry(page.size)
+            elif page.values:
+                self._values += page.values
+                check_unfolded(self._values * _ROW_BYTES, self.stored)
+                self._ahead.append(self._stretch(page))
+                return True
+        return False
+
+    def _stretch(self, page: Page) -> _Stretch:
+        plain = page.values * _ROW_BYTES
+        if page.indices:
+            return _Stretch(page.values, plain + page.values * self._entry // _RARELY)
+        if page.encoding == DELTA_BYTE_ARRAY:  # every row may repeat a long prefix
+            return _Stretch(page.values, plain + page.values * page.size // _RARELY)
+        return _Stretch(page.values, plain + page.size)
+
+
+@final
+class RepeatedSteps:
+    """The same for a chunk of lists: where rows begin in its pages is not known, so that averages must do.
+
+    A chunk that could take much more than is stored is refused beforehand, so that a single row cannot.
+    """
+
+    def __init__(self, pages: Iterator[Page], entry: int, max_page: int, rows: int) -> None:
+        """Take the pages of a chunk of `rows` rows; `entry` bounds what a value read from a dictionary takes."""
+        self.stored, taken = 0, 0
+        for page in pages:
+            check_page(page, max_page)
+            self.stored += page.size
+            if not page.dictionary:
+                taken += page.values * (_ROW_BYTES + (entry if page.indices else 0))
+                check_unfolded(taken, self.stored)
+        self._rows = max(1, min(STEP_ROWS, rows * STEP_BYTES // max(taken + self.stored, 1)))
+
+    def fitting(self) -> int:
+        """Return how many of the next rows may be decoded at once."""
+        return self._rows
+
+    def advance(self, rows: int) -> None:
+        """All stretches are alike."""
+
+
+def check_page(page: Page, limit: int) -> None:
+    """Raise Bomb if `page` is larger than `limit`."""
+    if page.size > limit:
+        raise Bomb(
+            f"a page unfolds to {page.size} bytes, more than {limit}; write the file with smaller pages"
+        )
+
+
+_COMPUTE: Final[Any] = pc
+_INDEX_BYTES: Final = 4
+_NUMBER_BYTES: Final = 16
+_FEW_ROWS: Final = 4096  # not worth a look into the dictionary
+
+
+@final
+class RowGroup:
+    """The wanted leaves of one row group."""
+
+    def __init__(
+        self,
+        data: InputBytes,
+        windows: Windows,
+        parquet: pq.ParquetFile,
+        group: int,
+        leaves: Leaves,
+        max_record_bytes: int,
+    ) -> None:
+        self._data, self._windows, self._parquet, self._group = data, windows, parquet, group
+        self.leaves = leaves
+        self._meta = parquet.metadata.row_group(group)
+        self._max_page = MAX_PAGE_BYTES + max_record_bytes
+        self._plans: list[Steps | RepeatedSteps] = []
+        self._bytes, self._unfolded = 0, 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows the footer counts."""
+        return self._meta.num_rows
+
+    def bytes_until(self, row: int) -> int:
+        """Return the bytes that count as read up to `row`, less those returned before."""
+        after = self._meta.total_byte_size * row // max(self.rows, 1)
+        self._bytes, before = after, self._bytes
+        return after - before
+
+    def steps(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches, the top-level columns in the file's order.
+
+        Raises:
+            DamagedFileError: a page is corrupt, rows are missing, or little unfolds to far too much.
+        """
+        row = 0
+        with reading(self._data.file, self._where()):
+            self._plans = [self._plan(index) for index in self.leaves.indices]
+            for batch in self._decoded(self._plans):
+                row += batch.num_rows
+                box = [batch]
+                del batch  # a step can hold a text of 200 MB: only its consumer keeps it alive
+                yield box.pop()
+        if row != self.rows:
+            raise damaged(
+                self._data.file, f"row group {self._group} holds {row} rows, its footer counts {self.rows}"
+            )
+
+    def count_text(self, size: int) -> None:
+        """Note that the text column unfolded to another `size` bytes.
+
+        Raises:
+            DamagedFileError: that is much more than the pages can account for.
+        """
+        self._unfolded += size
+        with reading(self._data.file, self._where()):
+            check_unfolded(self._unfolded, sum(plan.stored for plan in self._plans))
+
+    def _where(self) -> str:
+        paths = [self._meta.column(index).path_in_schema for index in self.leaves.indices]
+        names = f"column {paths[0]!r}" if len(paths) == 1 else f"columns {', '.join(paths)}"
+        return f"row group {self._group}, {names}"
+
+    def _decoded(self, plans: list[Steps | RepeatedSteps]) -> Iterator[pa.RecordBatch]:
+        reader: Any = self._parquet.reader  # its step can be set anew before each batch, unlike ParquetFile's
+        batches: Any = None
+        row, owed = 0, 0
+        while row < self.rows:
+            if not owed:
+                owed = min(self.rows - row, *(plan.fitting() for plan in plans))
+                if batches is None:
+                    batches = reader.iter_batches(
+                        owed,
+                        row_groups=[self._group],
+                        column_indices=list(self.leaves.indices),
+                        use_threads=False,
+                    )
+                reader.set_batch_size(owed)
+            batch = next(batches, None)
+            if batch is None:
+                return
+            row, owed = row + batch.num_rows, max(owed - batch.num_rows, 0)
+            for plan in plans:
+                plan.advance(batch.num_rows)
+            box = [batch]
+            del batch
+            yield box.pop()
+
+    def _plan(self, index: int) -> Steps | RepeatedSteps:
+        column, leaf = self._meta.column(index), self._parquet.metadata.schema.column(index)
+        pages = self._pages(column)
+        if leaf.max_repetition_level:
+            entry = _INDEX_BYTES if leaf.physical_type == "BYTE_ARRAY" else _NUMBER_BYTES
+            return RepeatedSteps(pages, entry, self._max_page, self.rows)
+        if column.num_values != self.rows:
+            raise ValueError(f"it holds {column.num_values} values, its row group {self.rows} rows")
+
+        def largest_entry(size: int) -> int:
+            if leaf.physical_type != "BYTE_ARRAY" or leaf.path in self.leaves.dictionaries:
+                return max(leaf.length or 0, _NUMBER_BYTES)
+            return size if self.rows <= _FEW_ROWS else self._largest_entry(index, leaf.path)
+
+        return Steps(pages, largest_entry, self._max_page)
+
+    def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
+        pread = self._data.pread if self._data.file.is_local else self._windows.pread
+        return walk_pages(pread, column)
+
+    def _largest_entry(self, index: int, path: str) -> int:
+        """Return the size of the largest entry of a leaf's dictionary."""
+        meta = self._parquet.metadata
+        with open_parquet(self._data, self._windows, (path,), meta) as parquet:
+            reader: Any = parquet.reader
+            batches = reader.iter_batches(
+                1, row_groups=[self._group], column_indices=[index], use_threads=False
+            )
+            column = next(batches).column(0)
+            while pa.types.is_struct(column.type):
+                column = column.field(0)
+            sizes: Any = _COMPUTE.binary_length(column.dictionary)
+            return _COMPUTE.max(sizes).as_py() or 0
+
+
+_JOIN_BYTES: Final = 4 << 20  # small steps are joined up to this size
+_COUNTED_ROWS: Final = 1 << 20
+
+
+def read_parquet(
+    part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
+) -> Iterator[Parsed]:
+    """Read the row groups of `part`; extension columns come as their storage, dictionaries unfolded.
+
+    Raises:
+        DamagedFileError: the file is empty, cut or corrupt, its row counts disagree, what is wanted of
+            it is missing, the text is not one of strings, or little would unfold to far too much.
+    """
+    windows = Windows(data)
+    with open_parquet(data, windows) as parquet:
+        meta, schema = parquet.metadata, parquet.schema_arrow
+        starts = first_rows(part.file, meta)
+        leaves = wanted_leaves(part, parquet, want)
+    windows = Windows(data, len(leaves.indices))
+    groups = range(part.start, part.stop)
+    with open_parquet(data, windows, leaves.dictionaries, meta) as parquet:
+        windows.expect(leaves.stretches(meta, groups))
+        for group in groups:
+            if predicate and excluded(predicate, meta, group, schema):
+                yield _pruned(meta.row_group(group))
+                continue
+            opened_group = RowGroup(data, windows, parquet, group, leaves, want.max_record_bytes)
+            yield from _records(opened_group, starts[group], want)
+
+
+def _pruned(meta: pq.RowGroupMetaData) -> Parsed:
+    nothing = np.zeros(0, np.int64)
+    return Parsed(
+        text=no_text(),
+        positions=nothing,
+        bad=(),
+        bytes_read=meta.total_byte_size,
+        skipped={"pruned": meta.num_rows},
+    )
+
+
+def _records(group: RowGroup, first: int, want: Want) -> Iterator[Parsed]:
+    if not group.leaves.indices:
+        return _counted(group, first)
+    if group.leaves.names or want.columns is None:
+        return _rows(group, first, want.max_record_bytes)
+    return _texts(group, first, want.max_record_bytes)
+
+
+def _counted(group: RowGroup, first: int) -> Iterator[Parsed]:
+    """Yield the numbers of rows of which nothing is wanted."""
+    done = 0
+    while done < group.rows:
+        size = min(_COUNTED_ROWS, group.rows - done)
+        positions = np.arange(first + done, first + done + size, dtype=np.int64)
+        done += size
+        yield Parsed(text=None, positions=positions, bad=(), bytes_read=group.bytes_until(done))
+
+
+def _texts(group: RowGroup, first: int, max_record_bytes: int) -> Iterator[Parsed]:
+    done = 0
+    for text in _joined(_picked(group)):
+        size = len(text)
+        box = [text_records(text, first + done, group.bytes_until(done + size), max_record_bytes)]
+        del text
+        yield box.pop()
+        done += size
+
+
+def _picked(group: RowGroup) -> Iterator[pa.LargeStringArray]:
+    for batch in group.steps():
+        box = [as_text(pick(batch, group.leaves.text))]
+        del batch
+        group.count_text(box[0].nbytes)
+        yield box.pop()
+
+
+def _rows(group: RowGroup, first: int, max_record_bytes: int) -> Iterator[Parsed]:
+    leaves, done = group.leaves, 0
+    for batch in group.steps():
+        for piece in unfolded(batch, leaves.schema):
+            text = as_text(pick(piece, leaves.text)) if leaves.text else None
+            group.count_text(text.nbytes if text is not None else 0)
+            rows = piece.select(list(leaves.names))
+            done += piece.num_rows
+            yield row_records(
+                rows, text, first + done - piece.num_rows, group.bytes_until(done), max_record_bytes
+            )
+
+
+def _joined(arrays: Iterator[pa.LargeStringArray]) -> Iterator[pa.LargeStringArray]:
+    """Join small arrays, so that what follows works on blocks."""
+    held: list[pa.LargeStringArray] = []
+    size = 0
+    for array in arrays:
+        held.append(array)
+        size += array.nbytes
+        del array
+        if size >= _JOIN_BYTES:
+            box, held, size = [concat(held)], [], 0
+            yield box.pop()
+    if held:
+        yield concat(held)

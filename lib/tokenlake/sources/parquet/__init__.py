@@ -1,1 +1,0 @@
-"""Parquet: row groups in bounded steps."""

@@ -1,0 +1,272 @@
+"""Rows on their way from an input to text: as columns, or as Python objects, each made of the other when asked for.
+
+JSON objects as Arrow columns, by rules that depend on the values alone.
+
+| the values of a column (nulls and missing keys aside) | its type |
+|---|---|
+| none | null |
+| booleans | bool |
+| integers of 64 bits with sign | int64 |
+| floating-point numbers, or these and integers that are exact as a double | double |
+| strings, dates among them | large_string |
+| arrays or objects whose own values follow these rules | large_list, struct |
+| anything else | large_string, every value as JSON text |
+
+Anything else is: values of several kinds, larger integers, objects without keys or with very many
+different ones, and what nests more than 16 levels deep.
+
+Why a record cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, compress
+from typing import Any, Final, Self, cast, final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+Record = dict[str, Any]
+
+MAX_CELLS: Final = 4 << 20
+"""Records times columns of one batch; objects that share no keys would else make an enormous one."""
+
+MAX_DEPTH: Final = 16
+"""Of nested types."""
+
+_EXACT: Final = 1 << 53  # integers up to here are exact as a double
+_BITS: Final = 1 << 63
+_ARROW: Final[Any] = pa
+_SCALARS: Final[dict[frozenset[type[Any]], pa.DataType]] = {
+    frozenset[type[Any]](): pa.null(),
+    frozenset[type[Any]]({bool}): pa.bool_(),
+    frozenset[type[Any]]({int}): pa.int64(),
+    frozenset[type[Any]]({float}): pa.float64(),
+    frozenset[type[Any]]({int, float}): pa.float64(),
+    frozenset[type[Any]]({str}): pa.large_string(),
+}
+_NESTED: Final = (frozenset[type[Any]]({list}), frozenset[type[Any]]({dict}))
+_NULL: Final[type[Any]] = type(None)
+
+
+def names_in(records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the keys of all records, in the order in which they first come."""
+    return tuple(dict.fromkeys(chain.from_iterable(records)))
+
+
+def columns_of(records: Sequence[Record], names: tuple[str, ...]) -> pa.RecordBatch:
+    """Return the fields `names` of `records`; what a record lacks is null."""
+    arrays = [column_of([record.get(name) for record in records]) for name in names]
+    schema = _ARROW.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
+    if not arrays:  # a batch without columns has no length of its own
+        return _ARROW.RecordBatch.from_struct_array(_ARROW.array([{}] * len(records), pa.struct([])))
+    return _ARROW.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def column_of(values: Sequence[Any]) -> Any:
+    """Return JSON values as an Arrow array, by the rules of this module."""
+    kinds = frozenset[type[Any]](map(type, values)) - {_NULL}
+    kind = _SCALARS.get(kinds)
+    if kind is None:
+        kind = _nested_type(values) if kinds in _NESTED else None
+    elif int in kinds and not _fits(values, exact=float in kinds):
+        kind = None
+    if kind is None:
+        return _ARROW.array([_as_json(value) for value in values], pa.large_string())
+    return _ARROW.array(values, kind)
+
+
+def _fits(values: Iterable[Any], *, exact: bool) -> bool:
+    low, high = (-_EXACT, _EXACT) if exact else (-_BITS, _BITS - 1)
+    return all(low <= value <= high for value in values if type(value) is int)
+
+
+def _as_json(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
+@dataclass(slots=True)
+class _Shape:
+    """What was seen at one place of nested values."""
+
+    kinds: set[type[Any]] = field(default_factory=set[type[Any]])
+    inexact: bool = False  # an integer that a double cannot hold
+    large: bool = False  # one that int64 cannot hold
+    items: _Shape | None = None
+    fields: dict[str, _Shape] = field(default_factory=dict[str, "_Shape"])
+
+    def note(self, value: Any, depth: int) -> int:
+        """Add a value that lies `depth` levels deep; return how many new places it has, a lot if too deep."""
+        kind: type[Any] = type(value)
+        if value is None:
+            return 0
+        self.kinds.add(kind)
+        if kind is int:
+            self.inexact |= abs(value) > _EXACT
+            self.large |= not -_BITS <= value < _BITS
+        elif kind is list or kind is dict:
+            return MAX_CELLS if depth == MAX_DEPTH else self._note_inside(value, depth + 1)
+        return 0
+
+    def _note_inside(self, value: list[Any] | Record, depth: int) -> int:
+        if isinstance(value, list):
+            self.items = items = self.items or _Shape()
+            return sum(items.note(item, depth) for item in value)
+        new = 0
+        for key, item in value.items():
+            shape = self.fields.get(key)
+            if shape is None:
+                shape = self.fields[key] = _Shape()
+                new += 1
+            new += shape.note(item, depth)
+        return new
+
+    def type(self) -> pa.DataType | None:
+        """Return the Arrow type of what was seen, None where no type holds it all."""
+        if self.kinds == {list} and self.items:
+            inner = self.items.type()
+            return None if inner is None else _ARROW.large_list(inner)
+        if self.kinds == {dict} and self.fields:
+            types = {name: shape.type() for name, shape in self.fields.items()}
+            return None if None in types.values() else _ARROW.struct(list(types.items()))
+        unfit = self.large or (self.inexact and float in self.kinds)
+        return None if unfit else _SCALARS.get(frozenset(self.kinds))
+
+
+def _nested_type(values: Sequence[Any]) -> pa.DataType | None:
+    shape, places = _Shape(), 0
+    for value in values:
+        places += shape.note(value, 0)
+        if places * len(values) > MAX_CELLS:
+            return None
+    return shape.type()
+
+
+def is_too_wide(records: Sequence[Record], names: tuple[str, ...] | None) -> bool:
+    """Say whether one batch of these records (None: of all their fields) would be mostly nulls, and enormous."""
+    width = len(names_in(records) if names is None else names)
+    return len(records) * width > MAX_CELLS
+
+
+def count_members(record: Record) -> int:
+    """Return how many members a record has, those of all objects inside it included."""
+    total, rest = 0, cast("list[Any]", [record])
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            members = cast("Record", value)
+            total += len(members)
+            value = members.values()
+        rest += [item for item in value if type(item) is dict or type(item) is list]
+    return total
+
+
+Row = dict[str, Any]
+
+
+@final
+class Rows:
+    """n rows, never changed in place.
+
+    Columnar inputs come as columns and JSON as objects; a step takes the form it works in, and what nobody asks
+    for is never made. The two forms of JSON rows differ in one thing: a missing key is missing in an object, and
+    null in the columns.
+    """
+
+    def __init__(
+        self,
+        columns: pa.RecordBatch | None = None,
+        objects: list[Row] | None = None,
+        names: tuple[str, ...] | None = None,
+    ) -> None:
+        """Give either form, or both of the same rows.
+
+        Args:
+            names: the fields that columns are made of where only objects are given, None for all; objects may have
+                further ones.
+        """
+        if columns is None and objects is None:
+            raise TypeError("rows need columns or objects")
+        self._columns, self._objects, self._names = columns, objects, names
+
+    def __len__(self) -> int:
+        return len(self._objects) if self._objects is not None else len(self.columns)
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """The rows as columns; made of objects by the rules of :mod:`tokenlake.sources.rows`."""
+        if self._columns is None:
+            assert self._objects is not None
+            names = names_in(self._objects) if self._names is None else self._names
+            self._columns = columns_of(self._objects, names)
+        return self._columns
+
+    @property
+    def objects(self) -> list[Row]:
+        """The rows as dicts (do not modify)."""
+        if self._objects is None:
+            assert self._columns is not None
+            self._objects = self._columns.to_pylist()
+        return self._objects
+
+    @property
+    def is_columnar(self) -> bool:
+        """Whether columns are there already, so that a step that can use either form should use them."""
+        return self._columns is not None
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether objects are there already."""
+        return self._objects is not None
+
+    def select(self, mask: npt.NDArray[np.bool_]) -> Self:
+        """Return the rows where `mask` (bool[n]) is true."""
+        if mask.all():
+            return self
+        columns = None if self._columns is None else self._columns.filter(pa.array(mask))
+        objects = None if self._objects is None else list(compress(self._objects, mask.tolist()))
+        return type(self)(columns, objects, self._names)
+
+    def values(self, path: str) -> Sequence[Any]:
+        """Return the field `path` of every row as Python values, None where it is missing.
+
+        A field that bears the whole dotted path as its name comes first: ``a.b`` is the field "a.b", else field "b"
+        of "a".
+        """
+        if self._objects is None and self._columns is not None:
+            name = path if path in self._columns.schema.names else path.split(".", 1)[0]
+            if name not in self._columns.schema.names:
+                return [None] * len(self)
+            values: list[Any] = self._columns.column(name).to_pylist()
+            return values if name == path else [_inside(value, path[len(name) + 1 :]) for value in values]
+        if "." not in path:
+            return [row.get(path) for row in self.objects]
+        return [_inside(row, path) for row in self.objects]
+
+
+def _inside(value: Any, path: str) -> Any:
+    while isinstance(value, dict):
+        if path in value:
+            return value[path]
+        name, dot, path = path.partition(".")
+        if not dot:
+            return None
+        value = value.get(name)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a record cannot be used: a stable code and a sentence."""
+
+    reason: str
+    detail: str
+
+
+def too_long(size: int, max_record_bytes: int) -> Fault:
+    """Return the fault of a line that is larger than the limit."""
+    return Fault("line_too_long", f"the line has {size} bytes, max_record_bytes is {max_record_bytes}")

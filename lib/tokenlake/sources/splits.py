@@ -1,0 +1,209 @@
+"""Cutting a big file into ranges that can be read independently; a function of the file alone.
+
+Cutting many files at once: what must be opened for it is opened by several threads.
+
+`num_rows`: the first so many records of a source, good or bad, in the order of the listing.
+
+The planner finds out where the limit falls, so that units stay functions of their own ranges: it counts the
+records of one range after the other, as far as the limit and no further, and cuts the range in which it falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from tokenlake.sources.arrow import batch_sizes
+from tokenlake.sources.inputs import FileRange, InputFile, Meter, OnProgress, Progress
+from tokenlake.sources.lines import BLOCK_BYTES, Block, LineIndex, LongLine, index_lines, read_blocks
+from tokenlake.sources.opening import opened
+from tokenlake.sources.parquet import footer
+from tokenlake.sources.records import read_range
+from tokenlake.threads import in_order
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedSource
+
+
+def splittable(file: InputFile) -> bool:
+    """Say whether parts of `file` can be read without the parts before them."""
+    if file.format in ("parquet", "arrow"):  # an Arrow stream cannot, but only its first bytes tell
+        return file.compression is None
+    lines = file.format == "jsonl" or file.text_mode == "lines"
+    return lines and file.compression is None
+
+
+def split_file(
+    file: InputFile, unit_size: int, storage_options: Mapping[str, Any] | None = None
+) -> list[FileRange]:
+    """Cut `file` into ranges of about `unit_size` bytes; every file has at least one, even an empty one.
+
+    Raises:
+        DamagedFileError: a Parquet or Arrow file whose footer cannot be read.
+    """
+    if file.format == "parquet":
+        with opened(file, storage_options) as data:
+            meta = footer(data)
+        groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
+        return _split_groups(file, [(group.total_byte_size, group.num_rows) for group in groups], unit_size)
+    if file.format == "arrow":
+        sizes = batch_sizes(file, storage_options)
+        whole = [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
+        return whole if sizes is None else _split_groups(file, [(size, None) for size in sizes], unit_size)
+    if not splittable(file):
+        return [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
+    count = max(1, (file.size + unit_size // 2) // unit_size)
+    edges = [*range(0, count * unit_size, unit_size), file.size] if count > 1 else [0, file.size]
+    return [FileRange(file=file, start=a, stop=b, weight=b - a) for a, b in pairwise(edges)]
+
+
+def _split_groups(file: InputFile, groups: list[tuple[int, int | None]], unit_size: int) -> list[FileRange]:
+    """Join row groups or record batches, each of (bytes, rows if known), up to the size of a unit."""
+    ranges: list[FileRange] = []
+    start, weight, records = 0, 0, 0
+    for index, (size, rows) in enumerate(groups):
+        weight += size
+        records = None if rows is None or records is None else records + rows
+        if weight >= unit_size or index == len(groups) - 1:
+            part = FileRange(file=file, start=start, stop=index + 1, weight=weight, records=records)
+            ranges.append(part)
+            start, weight, records = index + 1, 0, 0
+    return ranges or [FileRange(file=file, start=0, stop=0, weight=0, records=0)]
+
+
+_TAKE: Final = 64  # files that one thread takes at a time
+_WITH_FOOTER: Final = frozenset({"parquet", "arrow"})
+
+
+def split_files(
+    files: Sequence[InputFile],
+    unit_size: int,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    threads: int = 2,
+    on_progress: OnProgress | None = None,
+) -> list[list[FileRange]]:
+    """Return the ranges of each file; every footer is read once, by several threads.
+
+    Raises:
+        DamagedFileError: a footer cannot be read.
+        InputChangedError: a file is not what was listed.
+    """
+    ranges: list[list[FileRange]] = [[]] * len(files)
+    footers = [index for index, file in enumerate(files) if file.format in _WITH_FOOTER]
+    meter = Meter("splitting", len(footers), sum(files[index].size for index in footers), on_progress)
+
+    def take(indices: Sequence[int]) -> list[list[FileRange]]:
+        found = [split_file(files[index], unit_size, storage_options) for index in indices]
+        meter.add(len(indices), sum(files[index].size for index in indices))
+        return found
+
+    taken = [footers[start : start + _TAKE] for start in range(0, len(footers), _TAKE)]
+    for indices, found in zip(taken, in_order(take, taken, threads), strict=True):
+        for index, parts in zip(indices, found, strict=True):
+            ranges[index] = parts
+    for index, file in enumerate(files):
+        ranges[index] = ranges[index] or split_file(file, unit_size, storage_options)
+    return ranges
+
+
+_BLANK = np.frombuffer(b" \t\r", np.uint8)
+
+
+@final
+class RecordLimit:
+    """Takes files in the order of the listing until they hold `num_rows` records.
+
+    Attributes:
+        ranges: of each file taken; the last range may have a limit of its own.
+        left: records that may still come.
+    """
+
+    def __init__(
+        self, source: ResolvedSource, num_rows: int, unit_size: int, on_progress: OnProgress | None = None
+    ) -> None:
+        self._source, self._unit_size, self._report = source, unit_size, on_progress
+        self._bytes = 0
+        self.ranges: list[list[FileRange]] = []
+        self.left = num_rows
+
+    def take(self, file: InputFile) -> bool:
+        """Take the next file; return whether the limit is reached.
+
+        Raises:
+            DamagedFileError: the file cannot be read.
+        """
+        parts = split_file(file, self._unit_size, self._source.storage_options)
+        kept = [self._limited(part) for part in parts if self.left]
+        self.ranges.append(kept)
+        self._bytes += sum(part.weight for part in kept)
+        if self._report:
+            self._report(Progress("counting", len(self.ranges), 0, self._bytes, 0))
+        return not self.left
+
+    def _limited(self, part: FileRange) -> FileRange:
+        count, weight = count_records(part, self._source, self.left)
+        reached = count >= self.left
+        self.left -= min(count, self.left)
+        # A range that the limit leaves whole keeps its identity: it is the same unit with a higher limit.
+        if not reached or count == part.records:
+            return part
+        return replace(part, rows=count, weight=weight)
+
+
+def count_records(part: FileRange, source: ResolvedSource, most: int) -> tuple[int, int]:
+    """Return how many records a range holds, good or bad, but at most `most`; and the weight of so many."""
+    if part.records is not None:
+        count = min(part.records, most)
+        return count, part.weight * count // max(part.records, 1)
+    count = weight = 0
+    for found, read in _counted(part, source):
+        if count + found >= most:
+            return most, min(weight + -(-read * (most - count) // max(found, 1)), part.weight)
+        count, weight = count + found, weight + read
+    return count, part.weight
+
+
+def _counted(part: FileRange, source: ResolvedSource) -> Iterator[tuple[int, int]]:
+    """Yield (records, input bytes) block by block."""
+    file = part.file
+    if file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines"):
+        yield from _counted_lines(part, source)
+    elif file.format == "text":
+        yield 1, part.weight
+    else:
+        every = replace(source, where=None, on_bad_record="quarantine")
+        for batch in read_range(part, every):
+            yield batch.rows_read, batch.bytes_read
+
+
+def _counted_lines(part: FileRange, source: ResolvedSource) -> Iterator[tuple[int, int]]:
+    """Count lines without parsing them: one that holds anything is a record, whatever it holds."""
+    blank_is_none = part.file.format == "jsonl"
+    with opened(part.file, source.storage_options) as data:
+        for block in read_blocks(part, data, source.max_record_bytes):
+            if isinstance(block, Block):
+                lines = index_lines(block)
+                count = len(lines.starts) - (_spaces(block, lines) if blank_is_none else 0)
+                yield count, block.bytes_read
+            else:
+                yield int(not (blank_is_none and _is_blank(block))), block.bytes_read
+
+
+def _spaces(block: Block, lines: LineIndex) -> int:
+    """How many lines hold nothing but blanks, which JSON Lines takes for empty ones."""
+    if not len(lines.starts):
+        return 0
+    data = np.frombuffer(block.data, np.uint8, block.size)
+    maybe = np.flatnonzero(np.isin(data[lines.starts], _BLANK))
+    spans = ((int(lines.starts[index]), int(lines.stops[index])) for index in maybe)
+    return sum(not block.data[start:stop].strip(b" \t\r") for start, stop in spans)
+
+
+def _is_blank(line: LongLine) -> bool:
+    # Of more blanks than a block holds the reader makes a bad record, not a blank line.
+    return line.data is not None and line.size <= BLOCK_BYTES + 2 and not line.data.strip(b" \t\r\n")

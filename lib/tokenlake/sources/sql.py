@@ -1,0 +1,337 @@
+"""One SQL expression over the fields of a record: parsed by DuckDB, and searched for what a predicate may not do.
+
+The value must depend on the record alone, so that every run, range and worker comes to the same one.
+
+DuckDB as a calculator: it sees one record batch at a time and nothing else of this machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, final
+
+import pyarrow as pa
+
+from tokenlake.errors import ConfigError, MissingExtraError
+
+_SETTINGS: Final = {
+    "threads": "1",
+    # of one batch of records; nothing is spilled to a disk
+    "memory_limit": "2GB",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    # a name must never find a Python variable of ours
+    "python_enable_replacements": "false",
+}
+_ROWS: Final = "tokenlake rows"  # no identifier that anybody writes
+_UNDERLINED: Final = re.compile(r"(LINE \d+: )(.*)\n( *)(\^+)")
+_FUNCTIONS: Final = "SELECT lower(function_name), function_type, stability FROM duckdb_functions()"
+
+
+@final
+class Engine:
+    """One in-memory database of one thread with a locked configuration; usable from several threads."""
+
+    def __init__(self) -> None:
+        try:
+            import duckdb
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("`where` needs duckdb: pip install 'tokenlake[etl]'") from error
+        self._lock = threading.Lock()
+        self._error: Any = duckdb.Error
+        self._connection: Any = duckdb.connect(":memory:", config=dict(_SETTINGS))
+        self._connection.execute("SET TimeZone = 'UTC'")
+        draw_nothing(self._connection)
+        self._connection.execute("SET lock_configuration = true")
+
+    def close(self) -> None:
+        """Let go of DuckDB."""
+        with self._lock:
+            self._connection.close()
+            del self._connection, self._error
+
+    def parse(self, statement: str) -> dict[str, Any]:
+        """Return DuckDB's own syntax tree of a SELECT; ConfigError with its sentence if it has none."""
+        try:
+            with self._lock:
+                found = self._connection.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
+        except (self._error, UnicodeError) as error:
+            raise ConfigError(str(error)) from error
+        tree = json.loads(found[0][0])
+        if tree["error"]:
+            raise ConfigError(str(tree["error_message"]))
+        return tree
+
+    def functions(self) -> list[tuple[str, str, str | None]]:
+        """Return (name, kind, stability) of every function there is."""
+        with self._lock:
+            return self._connection.execute(_FUNCTIONS).fetchall()
+
+    def evaluate(self, expression: str, rows: pa.RecordBatch) -> pa.ChunkedArray[Any]:
+        """Return the value of an expression for every record, in order.
+
+        Raises:
+            ConfigError: DuckDB cannot compute it; the message is its sentence and the place it names.
+        """
+        query = f'SELECT (\n{expression}\n) FROM "{_ROWS}"'
+        with self._lock:
+            try:
+                self._connection.register(_ROWS, rows)
+                return self._connection.sql(query).to_arrow_table().column(0)
+            except self._error as error:
+                raise ConfigError(_sentence(str(error))) from error
+            finally:
+                self._connection.unregister(_ROWS)
+
+
+def draw_nothing(connection: Any) -> None:
+    """Turn off DuckDB's progress bar, which goes into the standard output of programs that have no file (`python -c`).
+
+    Only where it is on: in Jupyter without ipywidgets it is off, and every setting of it is refused.
+    """
+    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()[0]:
+        connection.execute("SET enable_progress_bar = false")
+
+
+@lru_cache(maxsize=1)
+def engine() -> Engine:
+    """Return this process's engine; making it imports DuckDB, which costs a tenth of a second."""
+    made = Engine()
+    atexit.register(_close)
+    return made
+
+
+def _close() -> None:
+    engine().close()
+    engine.cache_clear()
+
+
+def _sentence(message: str) -> str:
+    """``Conversion Error: Could not ... (at `x > 'abc'`)``: no line numbers of a query nobody wrote."""
+    what = message.split("\n", 1)[0].strip()
+    found = _UNDERLINED.search(message)
+    if not found:
+        return what
+    prefix, line, blanks, carets = found.groups()
+    start = len(blanks) - len(prefix)
+    place = line[max(start, 0) : start + len(carets)].strip()
+    return f"{what} (at `{place}`)" if place else what
+
+
+Node = dict[str, Any]
+Path = tuple[str, ...]
+
+_NOUNS: Final = {
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+    "STAR": "*",
+    "PARAMETER": "a parameter",
+    "POSITIONAL_REFERENCE": "a column by its position",
+    "DEFAULT": "DEFAULT",
+}
+# Macros are SQL of DuckDB's own; these are pure, others look at the clock, the session or the catalog.
+_PURE_MACROS: Final = frozenset(
+    {"date_add", "days_in_month", "fdiv", "fmod", "if", "json", "nullif", "split_part"}
+    | {"map_contains_entry", "map_contains_value", "md5_number_lower", "md5_number_upper"}
+)
+_PURE_FAMILIES: Final = ("list_", "array_")
+_OF_THE_BUILD: Final = frozenset({"version"})  # consistent in one process, another one in the next
+# What SQL takes for a function where no column of that name is; quoted, it is a column.
+_CLOCKS: Final = frozenset(
+    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
+)
+_WHERE: Final = "SELECT 1 WHERE "
+_HOW: Final = (
+    "`where` is one SQL expression over the fields of one record, "
+    "such as \"lang = 'py' and length(text) > 200\""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression.
+
+    Attributes:
+        sql: as it was written.
+        tree: DuckDB's syntax tree.
+        columns: top-level fields it looks at, sorted.
+        paths: fields of fields it looks at, from the top: ``meta.lang`` is ("meta", "lang").
+    """
+
+    sql: str
+    tree: Node
+    columns: tuple[str, ...]
+    paths: tuple[Path, ...]
+
+
+@lru_cache(maxsize=256)
+def parse(sql: str) -> Expression:
+    """Parse and check an expression, once per process.
+
+    Raises:
+        ConfigError: it is not one expression, not a pure function of a record, or names no field.
+    """
+    try:
+        tree = _where_clause(sql)
+        paths = sorted(set(_paths(tree, frozenset(), sql)))
+    except RecursionError as error:
+        raise _refused(sql, "it is nested too deeply") from error
+    columns = sorted({path[0] for path in paths})
+    if not columns:
+        raise _refused(sql, "it looks at no field, so it would keep all records or none")
+    _require_distinct(sql, columns)
+    return Expression(sql, tree, tuple(columns), tuple(paths))
+
+
+def _where_clause(sql: str) -> Node:
+    """Return the tree of `sql`, which must be one whole expression both bare and in parentheses.
+
+    In parentheses no clause can follow it (``true ORDER BY x``); bare it cannot close them (``true) UNION (...``).
+    """
+    trees = [_select(sql, f"{_WHERE}(\n{sql}\n)"), _select(sql, f"{_WHERE}\n{sql}\n")]
+    inside, bare = (tree.get("where_clause") for tree in trees)
+    if not inside or _shape(inside) != _shape(bare):
+        raise _refused(sql, "it is more than one expression")
+    return inside
+
+
+def _select(sql: str, statement: str) -> Node:
+    try:
+        statements = engine().parse(statement)["statements"]
+    except ConfigError as error:
+        raise _refused(sql, str(error)) from error
+    if len(statements) != 1:
+        raise _refused(sql, "it is more than one expression")
+    return statements[0]["node"]
+
+
+def _shape(tree: Any) -> Any:
+    """A tree without the places in the text."""
+    if isinstance(tree, dict):
+        node: Node = tree
+        return {key: _shape(value) for key, value in node.items() if not key.startswith("query_location")}
+    if isinstance(tree, list):
+        items: list[Any] = tree
+        return [_shape(item) for item in items]
+    return tree
+
+
+def _paths(node: Node, bound: frozenset[str], sql: str) -> Iterator[Path]:
+    """Yield the fields that a checked tree looks at; `bound` are the parameters of lambdas around it."""
+    path = field_path(node)
+    if path is not None:
+        if path[0].lower() in bound:
+            return
+        _refuse_clock(node, path, sql)
+        yield path
+        return
+    if node["class"] == "LAMBDA":
+        bound |= _parameters(node, sql)
+        yield from _paths(node["expr"], bound, sql)
+        return
+    for child in _children(node, sql):
+        yield from _paths(child, bound, sql)
+
+
+def field_path(node: Node) -> Path | None:
+    """Return the names of ``a``, ``a.b`` or ``a['b'].c``, None for anything else."""
+    if node["class"] == "COLUMN_REF":
+        return tuple(node["column_names"])
+    if node["type"] in ("STRUCT_EXTRACT", "ARRAY_EXTRACT") and len(node["children"]) == 2:
+        inner, key = node["children"]
+        path = field_path(inner)
+        if path and key["class"] == "CONSTANT" and key["literal"]["kind"] == "STRING":
+            return (*path, key["literal"]["text"])
+    return None
+
+
+def _children(node: Node, sql: str) -> Iterable[Node]:
+    """Return the operands of a node, if a predicate may hold such a node."""
+    match node["class"]:
+        case "CONSTANT":
+            return ()
+        case "CONJUNCTION":
+            return node["children"]
+        case "OPERATOR" if node["type"] != "GROUPING_FUNCTION":
+            return node["children"]
+        case "COMPARISON":
+            return node["left"], node["right"]
+        case "BETWEEN":
+            return node["input"], node["lower"], node["upper"]
+        case "CAST" | "COLLATE":
+            return (node["child"],)
+        case "CASE":
+            checks = [
+                part for check in node["case_checks"] for part in (check["when_expr"], check["then_expr"])
+            ]
+            return (*checks, node["else_expr"]) if node["else_expr"] else checks
+        case "FUNCTION":
+            _require_pure(node, sql)
+            return [argument["expression"] for argument in node["arguments"]]
+        case kind:
+            raise _refused(sql, f"{_NOUNS.get(kind, kind.lower())} is not allowed")
+
+
+def _parameters(node: Node, sql: str) -> frozenset[str]:
+    if node["syntax_type"] != "LAMBDA_KEYWORD":
+        # `a -> 'b'` may be JSON and `x -> x + 1` a lambda: DuckDB only knows when it sees the types
+        raise _refused(sql, "`->` is not allowed; write `lambda x: ...`, or json_extract(a, 'b')")
+    left = node["lhs"]
+    names = [left] if left["class"] == "COLUMN_REF" else [each["expression"] for each in left["arguments"]]
+    return frozenset(name["column_names"][0].lower() for name in names)
+
+
+def _require_pure(node: Node, sql: str) -> None:
+    name = node["function_name"].lower()
+    if node["schema"] or node["catalog"]:
+        shown = ".".join(part for part in (node["catalog"], node["schema"], name) if part)
+        raise _refused(sql, f"{shown}(...) is not allowed; write {name}(...) with the field as its argument")
+    kinds = _kinds().get(name)
+    if kinds is None:
+        raise _refused(sql, f"{name}(...) is not a function of one record that DuckDB knows")
+    if kinds & {("aggregate", ""), ("window", "")} and ("scalar", "CONSISTENT") not in kinds:
+        raise _refused(sql, f"{name}(...) is an aggregate over many records, which is not allowed")
+    pure = name in _PURE_MACROS or name.startswith(_PURE_FAMILIES)
+    if not pure and (kinds != {("scalar", "CONSISTENT")} or name in _OF_THE_BUILD):
+        raise _refused(sql, f"{name}(...) does not depend on the record alone, so runs would differ")
+
+
+@lru_cache(maxsize=1)
+def _kinds() -> dict[str, set[tuple[str, str]]]:
+    """Function name to what kinds there are of it: (kind, stability of a scalar one)."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for name, kind, stability in engine().functions():
+        if kind in ("scalar", "macro", "aggregate", "window"):
+            found.setdefault(name, set()).add((kind, (stability or "") if kind == "scalar" else ""))
+    return found
+
+
+def _refuse_clock(node: Node, path: Path, sql: str) -> None:
+    name = path[0]
+    if node["class"] != "COLUMN_REF" or name.lower() not in _CLOCKS:
+        return
+    at = node["query_location"] - len(f"{_WHERE}(\n")
+    if sql.encode()[at : at + 1] != b'"':
+        raise _refused(
+            sql, f'{name} is the clock, so runs would differ; quote it ("{name}") if it is a field'
+        )
+
+
+def _require_distinct(sql: str, columns: list[str]) -> None:
+    folded: dict[str, str] = {}
+    for name in columns:
+        other = folded.setdefault(name.lower(), name)
+        if other != name:
+            raise _refused(sql, f"SQL cannot tell the fields {other!r} and {name!r} apart")
+
+
+def _refused(sql: str, why: str) -> ConfigError:
+    return ConfigError(f"where: {sql!r} cannot be used: {why}. {_HOW}.", where=sql)

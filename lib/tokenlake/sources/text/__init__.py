@@ -1,1 +1,0 @@
-"""Plain text: a file or a line is a document."""

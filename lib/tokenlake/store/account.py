@@ -1,0 +1,173 @@
+"""The account: where every row and every token went.
+
+Each unit keeps one, they are summed per source and for the version, and they must close at commit::
+
+    rows_read = kept + sum(filtered) + sum(quarantined)
+    documents = kept + expanded
+    tokens    = content_packed + sum(dropped)
+    slots     = sequences * L = content_packed + bos + eos + pad          (packed datasets)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Self, final
+
+from tokenlake.errors import AccountError
+from tokenlake.store.sealed import Fields
+
+
+def _counts() -> dict[str, int]:
+    return {}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Counts of one unit, one source or one version. Dictionaries are by reason; all counts are >= 0.
+
+    Attributes:
+        rows_read: rows of the input that were looked at.
+        rows_skipped: rows never looked at (``num_rows``, pruned row groups); outside the equations.
+        filtered: rows left out on purpose (``empty``, ``excluded``, ``too_long``, ``nothing_to_learn``).
+        quarantined: bad records set aside.
+        normalized: what was mended on reading (``bom``, ``crlf``, ``blank_line``), and documents that were cut to
+            `max_length` (``long_documents_truncate``, ``long_documents_split``); outside the equations.
+        kept: rows that became documents.
+        expanded: documents beyond one per row; without packing the further pieces of split documents too.
+        documents: documents that were encoded.
+        tokens: content tokens drawn, those later dropped included.
+        content_packed: content tokens written.
+        dropped: content tokens not written (``truncated``, ``too_long``, ``nothing_to_learn``).
+        bos, eos, pad: slots that hold such a token; ``eos`` counts every EOS that is not content.
+        eos_existing: documents to which no EOS was appended, because one was there.
+        sequences: packed rows.
+        slots: ids in packed rows.
+        special_tokens_in_text: occurrences of special-token strings in documents' own text.
+        text_bytes: UTF-8 bytes of the documents.
+    """
+
+    rows_read: int = 0
+    rows_skipped: dict[str, int] = field(default_factory=_counts)
+    filtered: dict[str, int] = field(default_factory=_counts)
+    quarantined: dict[str, int] = field(default_factory=_counts)
+    normalized: dict[str, int] = field(default_factory=_counts)
+    kept: int = 0
+    expanded: int = 0
+    documents: int = 0
+    tokens: int = 0
+    content_packed: int = 0
+    dropped: dict[str, int] = field(default_factory=_counts)
+    bos: int = 0
+    eos: int = 0
+    eos_existing: int = 0
+    pad: int = 0
+    sequences: int = 0
+    slots: int = 0
+    special_tokens_in_text: int = 0
+    text_bytes: int = 0
+
+    @classmethod
+    def zero(cls) -> Self:
+        """Return the account of nothing: ``zero() + a == a``."""
+        return cls()
+
+    @classmethod
+    def total(cls, accounts: Iterable[Self]) -> Self:
+        """Return the sum of any number of accounts."""
+        found = [dict(account._items()) for account in (cls(), *accounts)]
+        return cls(**{name: _sum([each[name] for each in found]) for name in found[0]})
+
+    def __add__(self, other: Self) -> Self:
+        """Sum field by field and reason by reason; associative and commutative."""
+        return self.total((self, other))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict with every field."""
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in self._items()}
+
+    @classmethod
+    def from_json(cls, value: object, where: str = "account") -> Self:
+        """Read :meth:`to_json`'s form; an IntegrityError names ``where`` and the key."""
+        return cls.read(Fields(value, where))
+
+    @classmethod
+    def read(cls, source: Fields) -> Self:
+        """Read the account from an object of a larger document."""
+        found = {f.name: (source.count if f.type == "int" else source.counts)(f.name) for f in fields(cls)}
+        source.end()
+        return cls(**found)  # pyright: ignore[reportArgumentType]
+
+    def check(self, seq_length: int | None = None, *, where: str = "account") -> None:
+        """Check that the account closes.
+
+        Args:
+            seq_length: L of a packed dataset; None leaves the equations on slots out.
+            where: what the account is of, for messages.
+
+        Raises:
+            AccountError: names the equation, both sides and the figures.
+        """
+        self._check_counts(where)
+        for equation, left, right in self._equations(seq_length):
+            if left != sum(right):
+                terms = " + ".join(str(term) for term in right)
+                raise AccountError(
+                    f"{where}: the account does not close: expected {equation}, got {left} on the left and "
+                    f"{terms} = {sum(right)} on the right. Something was lost or counted twice; "
+                    "rebuild what it covers, and report it if it stays.",
+                    equation=equation,
+                    left=left,
+                    right=sum(right),
+                    where=where,
+                )
+
+    def _check_counts(self, where: str) -> None:
+        for name, value in self._flat():
+            if value < 0:
+                raise AccountError(f"{where}: {name} is {value}; expected a count >= 0", where=where)
+        if self.eos_existing > self.documents:
+            raise AccountError(
+                f"{where}: eos_existing is {self.eos_existing}; expected <= {self.documents} documents",
+                where=where,
+            )
+
+    def _items(self) -> list[tuple[str, int | dict[str, int]]]:
+        return [(name, getattr(self, name)) for name in _NAMES]
+
+    def _flat(self) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        for name, value in self._items():
+            if isinstance(value, dict):
+                found += [(f"{name}[{reason!r}]", count) for reason, count in value.items()]
+            else:
+                found.append((name, value))
+        return found
+
+    def _equations(self, seq_length: int | None) -> list[tuple[str, int, tuple[int, ...]]]:
+        filtered, quarantined = sum(self.filtered.values()), sum(self.quarantined.values())
+        found: list[tuple[str, int, tuple[int, ...]]] = [
+            ("rows_read = kept + filtered + quarantined", self.rows_read, (self.kept, filtered, quarantined)),
+            ("documents = kept + expanded", self.documents, (self.kept, self.expanded)),
+            (
+                "tokens = content_packed + dropped",
+                self.tokens,
+                (self.content_packed, sum(self.dropped.values())),
+            ),
+        ]
+        if seq_length is not None:
+            parts = (self.content_packed, self.bos, self.eos, self.pad)
+            found.append((f"slots = sequences * {seq_length}", self.slots, (self.sequences * seq_length,)))
+            found.append(("slots = content_packed + bos + eos + pad", self.slots, parts))
+        return found
+
+
+_NAMES: Final = tuple(each.name for each in fields(Account))
+
+
+def _sum(values: list[Any]) -> Any:
+    if isinstance(values[0], int):
+        return sum(values)
+    reasons = sorted({reason for value in values for reason in value})
+    return {reason: sum(value.get(reason, 0) for value in values) for reason in reasons}

@@ -1,0 +1,191 @@
+"""From a URL to a store: to local folders and buckets for writing, and to whatever fsspec reads for reading.
+
+Where a store is and how it is reached, as configurations, jobs and processes hand it on.
+
+Options of a store's file system where none are given: of the machine, not of a configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, cast, final
+from urllib.parse import unquote, urlsplit
+
+from tokenlake.config.sizes import parse_size
+from tokenlake.errors import ConfigError, NotAvailableError, StoreError
+from tokenlake.store.base import ReadStore, Store
+from tokenlake.store.local import LocalStore
+from tokenlake.store.shard_cache import DEFAULT_BYTES, ShardCache
+
+
+def _no_options() -> dict[str, Any]:
+    return {}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """A store that :func:`tokenlake.store.address.open_store` and ``open_read_store`` open.
+
+    Attributes:
+        url: a path or a URL, without credentials.
+        options: of its file system; references (``{"env": NAME}``) stay references, and never show in a repr.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=_no_options, repr=False)
+
+    @classmethod
+    def of(cls, where: str | os.PathLike[str] | StoreAddress) -> StoreAddress:
+        """Return an address as it is, a path or URL as one without options."""
+        return where if isinstance(where, StoreAddress) else cls(os.fspath(where))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON-able form, for the job of a worker."""
+        return {"url": self.url, "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild what :meth:`to_json` gave."""
+        return cls(data["url"], dict(data["options"]))
+
+    def __str__(self) -> str:
+        return self.url
+
+
+OPTIONS_VARIABLE: Final = "TOKENLAKE_STORE_OPTIONS"
+"""Environment variable: a JSON object of storage_options for ``s3://`` and ``gs://`` stores that come without any."""
+
+_SCHEMES: Final = ("s3://", "s3a://", "gs://", "gcs://")
+
+
+def options_here(
+    url: str, given: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ
+) -> Mapping[str, Any]:
+    """Return the options that were given, else the environment's for an object store.
+
+    Raises:
+        ConfigError: the variable holds no JSON object; its value, which may hold secrets, is not shown.
+    """
+    if given or not url.lower().startswith(_SCHEMES):
+        return given or {}
+    text = environ.get(OPTIONS_VARIABLE)
+    if not text:
+        return {}
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"{OPTIONS_VARIABLE} is no JSON object (its value is not shown); expected one such as "
+            '{"endpoint_url": "https://...", "key": {"env": "NAME"}, "secret": {"env": "OTHER"}}'
+        )
+    return cast("dict[str, Any]", found)
+
+
+_BUCKETS: Final = ("s3", "s3a", "gs", "gcs")
+
+
+def open_store(
+    where: str | os.PathLike[str] | StoreAddress, *, storage_options: Mapping[str, Any] | None = None
+) -> Store:
+    """Open the store at a path (``artifacts``, ``~/lake``), a ``file://`` URL, or in a bucket (``s3://``, ``gs://``).
+    Nothing is made or asked for yet.
+
+    Args:
+        storage_options: instead of those of a :class:`StoreAddress`, as :func:`open_read_store` takes them. None are
+            taken for local stores.
+
+    Raises:
+        NotAvailableError: any other scheme; :func:`open_read_store` reads those.
+        ConfigError: options for a local store; the URL holds credentials, or an option is unknown.
+        MissingExtraError: the package for the bucket is missing; the message has the line that installs it.
+        StoreError: an empty address, a ``file://`` URL of another host, or a file where a folder belongs.
+    """
+    place = StoreAddress.of(where)
+    address, given = place.url, place.options if storage_options is None else storage_options
+    options = options_here(address, given)
+    if (local := _local_store(address)) is not None:
+        _refuse_options(local, options)
+        return local
+    scheme = address.partition("://")[0].lower()
+    if scheme in _BUCKETS:
+        # fsspec and asyncio take a while to import, and local stores need neither.
+        from tokenlake.store.remote.objectstore import ObjectStore
+
+        return ObjectStore(address, options)
+    # Only the scheme is repeated: the rest of a URL may hold credentials.
+    raise NotAvailableError(
+        f"stores on {scheme}:// are not available in this release, except for reading; expected a local path, a "
+        "file:// URL, s3:// or gs://",
+        option="save.output_dir",
+        scheme=scheme,
+    )
+
+
+def open_read_store(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+) -> ReadStore:
+    """Open a store for reading: a path, or a URL with ``file``, ``s3``, ``gs``, ``http``, ``https`` or another of
+    fsspec's schemes. Nothing is asked for yet.
+
+    ::
+
+        store = open_read_store("s3://bucket/artifacts", storage_options={"key": {"env": "LAKE_KEY"}, ...},
+                                cache="/scratch/shards", cache_bytes="200GB")
+
+    Args:
+        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable. None are
+            taken for local stores.
+        cache: a folder of this machine for copies of whole shards, shared by all processes that name it. Local
+            stores need none and make none.
+        cache_bytes: what the copies may take together, such as ``"100GB"``; 64 GiB by default.
+
+    Raises:
+        ConfigError: the URL holds credentials, a scheme or an option is unknown, or an option has no use.
+        MissingExtraError: the package that reads the scheme is missing; the message has the line that installs it.
+        StoreError: an empty address, or a folder that cannot be used.
+    """
+    address = os.fspath(url)
+    if cache is None and cache_bytes is not None:
+        raise ConfigError(f"cache_bytes={cache_bytes!r} without a cache; give its folder too: cache=FOLDER")
+    if (local := _local_store(address)) is not None:
+        _refuse_options(local, storage_options or {})
+        return local
+    # fsspec and asyncio take a while to import, and local stores need neither.
+    from tokenlake.store.remote.store import RemoteStore
+
+    limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
+    return RemoteStore(
+        address, options_here(address, storage_options), None if cache is None else ShardCache(cache, limit)
+    )
+
+
+def _refuse_options(local: LocalStore, options: Mapping[str, Any]) -> None:
+    if options:
+        names = ", ".join(sorted(options))
+        raise ConfigError(f"storage_options ({names}) for {local.url}, which is local; leave them out")
+
+
+def _local_store(address: str) -> LocalStore | None:
+    if not address:
+        raise StoreError("the store's address is empty; expected a path such as ./artifacts")
+    scheme, separator, _ = address.partition("://")
+    if not separator:
+        return LocalStore(address)
+    return LocalStore(_file_path(address)) if scheme.lower() == "file" else None
+
+
+def _file_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path or parts.query or parts.fragment:
+        raise StoreError(f"the store URL {url!r} is refused; expected file:///absolute/path")
+    return unquote(parts.path)

@@ -1,0 +1,347 @@
+"""What a store is: named bytes, created once, verified when written, never half visible."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar, final
+
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError
+from tokenlake.threads import in_order
+
+Outcome: TypeAlias = Literal["created", "equal", "replaced"]
+
+_PIECE: Final = 1 << 20
+_Made = TypeVar("_Made")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One listed object.
+
+    Attributes:
+        key: of the object.
+        size: in bytes.
+        modified: seconds since the epoch, by the clock of the storage; None where it does not say.
+        token: of its version, of a storage that changes no object in place: its ETag or generation; "" elsewhere.
+    """
+
+    key: str
+    size: int
+    modified: float | None = None
+    token: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """An object that is to be had under a second key; see :meth:`Store.link`."""
+
+    source: str
+    target: str
+    size: int
+    sha256: str
+    seen: ObjectInfo | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What an object's bytes are, all of them having been read: their number, and their sha256 (hex)."""
+
+    bytes: int
+    sha256: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something unpublished that lies in a store: a temporary file, an upload in parts. No listing shows it.
+
+    Attributes:
+        name: what it is called, for people, and what :meth:`Store.remove_leftover` finds it by.
+        bytes: that it takes, as far as is known.
+        modified: seconds since the epoch, by the clock of the storage.
+        dead: the process that made it ran on this machine and is gone.
+    """
+
+    name: str
+    bytes: int
+    modified: float
+    dead: bool
+
+
+class ReadStore(ABC):
+    """Objects under one root, to be read. Keys are relative POSIX paths (see :mod:`tokenlake.store.layout`).
+
+    All methods raise StoreError for an unsafe key or a storage that fails, and may be called from several
+    threads and processes at once.
+    """
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where the store is, as :func:`tokenlake.store.address.open_read_store` takes it; without credentials."""
+
+    @property
+    def can_list(self) -> bool:
+        """Whether :meth:`list` and :meth:`list_dirs` work; web servers do not list what they have."""
+        return True
+
+    @abstractmethod
+    def read(self, key: str) -> bytes:
+        """Return an object's bytes; NotFoundError if there is none."""
+
+    @abstractmethod
+    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
+        """Open an object for reading, seekable; NotFoundError if there is none.
+
+        A remote object of a known size costs no request until it is read, and is missed then. What a remote store
+        opens has ``read_at(offset, size) -> bytes`` as well, for any number of threads at once, or is a file of this
+        machine with a descriptor.
+
+        Args:
+            size: bytes, and
+            sha256: hex, of the object as a manifest states them; they save a remote store requests, and with
+                both it can keep a copy. Local files are opened as they are.
+        """
+
+    def discard(self, key: str) -> bool:
+        """Drop a copy of an object that this store keeps of its own; say whether there was one.
+
+        For a reader that found damage: where there was a copy, opening the object again fetches it again.
+        """
+        return False
+
+    def digest(self, key: str) -> Digest:
+        """Read an object, whole and once, and return its size and hash; NotFoundError if there is none."""
+        with self.open(key) as stream:
+            return _pour(stream, None)
+
+    def download(self, key: str, path: Path) -> Digest:
+        """Write an object to a new file of this machine, and return the size and hash of what was written.
+
+        Raises:
+            NotFoundError: there is no such object.
+            StoreError: it cannot be read, or the file cannot be written; there may be a part of it.
+        """
+        with self.open(key) as stream:
+            try:
+                target = path.open("xb")
+            except OSError as error:
+                raise StoreError(
+                    f"cannot write a copy of {key}: {error.strerror} ({path})", key=key
+                ) from error
+            with target:
+                return _pour(stream, target)
+
+    @abstractmethod
+    def size(self, key: str) -> int | None:
+        """Return an object's size in bytes, or None if there is none."""
+
+    def exists(self, key: str) -> bool:
+        """Say whether there is such an object."""
+        return self.size(key) is not None
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield all objects below the folder ``prefix`` ("" = all), sorted by key, no temporary files."""
+
+    @abstractmethod
+    def list_dirs(self, prefix: str) -> builtins.list[str]:
+        """Return the sorted names of the folders right below the folder ``prefix``."""
+
+
+class Store(ReadStore):
+    """Objects under one root, to be read and written.
+
+    Publishing is create-only: of two writers of one key exactly one creates it, and the other learns whether
+    the object is what it wanted to write.
+
+    Attributes:
+        at_once: how many objects are worth having under way at a time.
+    """
+
+    at_once: int = 1
+
+    def local_path(self, key: str) -> Path:
+        """Return the object's path on this machine (local stores only; the object need not exist)."""
+        raise StoreError(f"{self.url} is not on this machine: {key} has no path", key=key)
+
+    @abstractmethod
+    def preflight(self) -> None:
+        """See that the storage keeps what publishing rests on, by a trial; StoreError says what it does not.
+
+        A second create of one key must be refused, and a swap of what is not there any more. Stores whose storage
+        may lack this call it by themselves, once, before they write.
+        """
+
+    @abstractmethod
+    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
+        """Create an object of ``data``.
+
+        Args:
+            replace_orphan: as in :meth:`publish`.
+
+        Returns:
+            ``"created"``; ``"equal"`` if an object of the same bytes is there.
+
+        Raises:
+            VersionConflictError: an object of other bytes is there; names both hashes.
+        """
+
+    @abstractmethod
+    def temp(self, prefix: str) -> Path:
+        """Create an empty temporary file to write an object of ``prefix`` into, for :meth:`publish`."""
+
+    @abstractmethod
+    def publish(
+        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
+    ) -> Outcome:
+        """Make a written temporary file the object ``key``, create-only; the temporary name is gone after.
+
+        Args:
+            temp: a file of :meth:`temp`, written and closed.
+            key: what it becomes.
+            sha256: hex, as computed while writing; the file is read back and compared.
+            replace_orphan: an unequal object that is there is replaced instead of being a conflict. Pass it
+                only for objects of an uncommitted version without a ledger record; a callable is asked again
+                at the last moment, with other replacing writers of this machine locked out.
+
+        Raises:
+            VersionConflictError: an unequal object is there; names both hashes.
+            StoreError: what was read back is not what was written.
+        """
+
+    @abstractmethod
+    def link(
+        self,
+        src_key: str,
+        dst_key: str,
+        sha256: str,
+        *,
+        seen: ObjectInfo | None = None,
+        replace_orphan: bool | Callable[[], bool] = False,
+    ) -> Outcome:
+        """Reuse an object under a second key (hard link, else a copy), after checking its hash.
+
+        Args:
+            seen: what a listing says of the source, where the caller knows that this version of it has the hash: where
+                the storage names versions it is not read, and only this version is copied.
+
+        Raises:
+            NotFoundError: no such source.
+            IntegrityError: the source's bytes do not have ``sha256``, or are not the version that was seen.
+            VersionConflictError: as in :meth:`publish`.
+        """
+
+    def link_all(
+        self, links: Sequence[Link], replace_orphan: Callable[[Link], bool]
+    ) -> builtins.list[NotFoundError | IntegrityError | None]:
+        """Reuse many objects, several at a time; all are durable when it returns.
+
+        Args:
+            replace_orphan: as in :meth:`publish`, for each.
+
+        Returns:
+            For each what is wrong with its source; None where it was linked.
+        """
+
+        def one(link: Link) -> None:
+            self.link(
+                link.source,
+                link.target,
+                link.sha256,
+                seen=link.seen,
+                replace_orphan=lambda: replace_orphan(link),
+            )
+
+        return list(in_order(lambda link: caught(lambda: one(link)), links, self.at_once))
+
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        """Create many objects as :meth:`put_new` does, several at a time; all are durable when it returns."""
+        for _ in in_order(lambda item: self.put_new(*item), list(objects.items()), self.at_once):
+            pass
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove an object; NotFoundError if there is none."""
+
+    @abstractmethod
+    def sweep_temp(self, prefix: str) -> int:
+        """Remove temporary files of ``prefix`` left by dead processes of this machine; return how many."""
+
+    @abstractmethod
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
+        """Replace a small object, but only if it still is what the caller saw (compare-and-swap).
+
+        Readers see the old bytes or the new ones. Of several writers that expect the same, one succeeds.
+
+        Args:
+            expected: the bytes that are to be replaced; None: there must be no such object.
+
+        Returns:
+            ``"created"`` or ``"replaced"``; ``"equal"`` if ``data`` is there already, whatever was expected.
+
+        Raises:
+            VersionConflictError: the object is another one, or there is none; shows what is there, also in
+                ``details["got"]`` (text, or None), and changes nothing.
+        """
+
+    @abstractmethod
+    def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
+        """Put a written temporary file in the place of a damaged object; nobody but repair replaces committed bytes.
+
+        A reader that has the old object open keeps it. The temporary name is gone after.
+
+        Args:
+            temp: a file of :meth:`temp`, written and closed.
+            sha256: hex, of what it holds; it is read back and compared.
+            found: hex, of the damaged bytes as the caller saw them; None: there was no object.
+
+        Returns:
+            ``"created"`` or ``"replaced"``; ``"equal"`` if such bytes are there already.
+
+        Raises:
+            VersionConflictError: what is there is neither; nothing was changed.
+            StoreError: what was read back is not what was written.
+        """
+
+    @abstractmethod
+    def leftovers(self, prefix: str) -> builtins.list[Leftover]:
+        """Return what was begun below the folder ``prefix`` ("" = all) and never published, sorted by name.
+
+        Those that a running build is about to publish are among them: age and ``dead`` tell them apart.
+        """
+
+    @abstractmethod
+    def remove_leftover(self, leftover: Leftover) -> bool:
+        """Remove one of :meth:`leftovers`; return False if it is gone already."""
+
+    def remove_folder(self, prefix: str) -> bool:
+        """Remove a folder that holds nothing; return whether there was one. Only file systems have such."""
+        return False
+
+
+def caught(act: Callable[[], _Made]) -> _Made | NotFoundError | IntegrityError:
+    """Return what an act gives, or that what it rests on is not there or damaged."""
+    try:
+        return act()
+    except (NotFoundError, IntegrityError) as error:
+        return error
+
+
+def _pour(source: BinaryIO, target: BinaryIO | None) -> Digest:
+    """Read a stream to its end, write it to a target, and return what it was."""
+    digest, size = hashlib.sha256(), 0
+    while piece := source.read(_PIECE):
+        digest.update(piece)
+        size += len(piece)
+        if target is not None:
+            target.write(piece)
+    return Digest(size, digest.hexdigest())

@@ -1,0 +1,380 @@
+"""From a store to datasets, versions, tags, manifests and ledgers; claiming the next version.
+
+How people name a version: ``NAME``, ``NAME@v3``, ``NAME@3`` or ``NAME@TAG``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
+
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.store.base import Digest, ReadStore, Store
+from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, is_closing_note, is_committed, state_of
+from tokenlake.store.layout import (
+    DATASET_NAME,
+    LEDGER,
+    TAG_NAME,
+    Layout,
+    check_dataset_name,
+    check_tag_name,
+    ledger_unit,
+    version_number,
+)
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.tags import (
+    Tag,
+    TagChange,
+    check_tag,
+    read_tag,
+    read_tags,
+    remove_tag,
+    swap_tag,
+    tagged_manifest,
+)
+from tokenlake.store.verified_read import looked_twice, parsed
+
+_REFERENCE: Final = re.compile(
+    rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A dataset, and a version or a tag of it; neither: its newest committed version."""
+
+    dataset: str
+    version: int | None = None
+    tag: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a reference; StoreError if it is none."""
+        match = _REFERENCE.fullmatch(text)
+        if match is None:
+            raise StoreError(f"{text!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG")
+        version = match["version"]
+        return cls(check_dataset_name(match["name"]), None if version is None else int(version), match["tag"])
+
+
+_SHOWN: Final = 20  # versions that a message names
+_MEND: Final = "Run `tokenlake verify` for the whole picture, and restore the file."
+_CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Reads a store by names, and claims versions in it where it can be written."""
+
+    store: ReadStore
+
+    @property
+    def writable(self) -> Store:
+        """The store, for writing; StoreError where it was opened for reading only."""
+        if not isinstance(self.store, Store):
+            raise StoreError(
+                f"{self.store.url} is open for reading only; expected a local path or a file:// URL to write to"
+            )
+        return self.store
+
+    def datasets(self, *, swept: bool = False) -> list[str]:
+        """Return the sorted names of datasets with at least one version, committed or being built.
+
+        Args:
+            swept: also those of which there are only numbers whose build was given up and removed.
+        """
+        names = (name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name))
+        return [name for name in names if self._is_there(name, swept)]
+
+    def versions(self, dataset: str, *, swept: bool = False) -> list[VersionInfo]:
+        """Return the versions that are committed or being built, ascending; NotFoundError if there are none.
+
+        Args:
+            swept: also numbers whose build was given up and removed; they are taken for ever.
+        """
+        found = [info for info in self._infos(check_dataset_name(dataset)) if swept or not info.swept]
+        if not found:
+            raise self._no_dataset(dataset)
+        return found
+
+    def latest(self, dataset: str) -> int:
+        """Return the number of the newest committed version; NotFoundError if there is none."""
+        for version in reversed(self._numbers(check_dataset_name(dataset))):
+            if is_committed(self.store, Layout(dataset, version)):
+                return version
+        self.versions(dataset)
+        raise NotFoundError(
+            f"dataset {dataset!r} in {self.store.url} has no committed version, only unfinished builds "
+            f"({self._describe(dataset)}). Run its build again: it resumes.",
+            dataset=dataset,
+        )
+
+    def resolve(self, reference: str) -> tuple[str, int]:
+        """Return (dataset, version) of ``"name"`` (newest committed), ``"name@v3"``, ``"name@3"`` or ``"name@prod"``.
+
+        Raises:
+            StoreError: not such a reference.
+            NotFoundError: no such dataset, tag or committed version; names near matches.
+            IntegrityError: a tag is damaged, or its version has another manifest than when it was set.
+        """
+        found = Reference.parse(reference)
+        if found.tag is not None:
+            tag = self.tag(found.dataset, found.tag)
+            check_tag(self.store, tag, self.manifest)
+            return found.dataset, tag.version
+        if found.version is None:
+            return found.dataset, self.latest(found.dataset)
+        self._require_committed(found.dataset, found.version)
+        return found.dataset, found.version
+
+    def manifest_of(self, reference: str) -> Manifest:
+        """Resolve a reference and read its manifest, once; raises as :meth:`resolve` and :meth:`manifest` do."""
+        found = Reference.parse(reference)
+        if found.tag is not None:
+            return tagged_manifest(self.tag(found.dataset, found.tag), self.manifest)
+        return self.manifest(found.dataset, found.version or self.latest(found.dataset))
+
+    def tags(self, dataset: str) -> list[Tag]:
+        """Return the tags of a dataset by name; NotFoundError if there is no such dataset."""
+        if not self._is_there(check_dataset_name(dataset)):
+            raise self._no_dataset(dataset)
+        return read_tags(self.store, dataset)
+
+    def tag(self, dataset: str, tag: str) -> Tag:
+        """Return a tag as it is stored; NotFoundError if there is none."""
+        try:
+            return read_tag(self.store, check_dataset_name(dataset), tag)
+        except NotFoundError:
+            if not self._is_there(dataset):
+                raise self._no_dataset(dataset) from None
+            raise
+
+    def set_tag(self, dataset: str, tag: str, version: int) -> TagChange:
+        """Make ``dataset@tag`` mean a committed version, whatever it meant before; the change says what.
+
+        Raises:
+            StoreError: not a tag's name.
+            NotFoundError: there is no such committed version.
+            VersionConflictError: another process set the tag at the same time; nothing was changed.
+            IntegrityError: the manifest, or the tag that is there, is damaged; :meth:`remove_tag` removes the latter.
+        """
+        check_tag_name(tag)
+        seal = self.manifest(check_dataset_name(dataset), version).sha256
+        return swap_tag(self.writable, Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal))
+
+    def remove_tag(self, dataset: str, tag: str) -> int | None:
+        """Remove a tag, also a damaged one; return the version it meant, None where that cannot be read.
+
+        Raises:
+            NotFoundError: there is no such tag.
+        """
+        return remove_tag(self.writable, check_dataset_name(dataset), check_tag_name(tag))
+
+    def manifest(self, dataset: str, version: int) -> Manifest:
+        """Read the manifest of a committed version.
+
+        Raises:
+            NotFoundError: there is no such committed version.
+            IntegrityError: it is damaged, or that of another dataset or version.
+        """
+        key = Layout(dataset, version).manifest
+        try:
+            data = self.store.read(key)
+        except NotFoundError:
+            self._require_committed(dataset, version)
+            raise
+        if is_closing_note(data, Layout(dataset, version)):
+            self._require_committed(dataset, version)
+        found = parsed(self.store, key, Manifest.from_bytes, data)
+        _same_place(key, (dataset, version), (found.dataset, found.version))
+        return found
+
+    def read_claim(self, dataset: str, version: int) -> Claim | None:
+        """Return the claim of a version, or None; IntegrityError if it is damaged or misplaced."""
+        found = self.stored_claim(dataset, version)
+        return None if found is None else found[0]
+
+    def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
+        """Return a claim and the bytes of its file, for who changes it; else as :meth:`read_claim`."""
+        key = Layout(dataset, version).claim
+        try:
+            found, data = looked_twice(lambda: _claim_of(self.store.read(key), key))
+        except NotFoundError:
+            return None
+        _same_place(key, (dataset, version), (found.dataset, found.version))
+        return found, data
+
+    def claim(self, dataset: str, fingerprint: str, meta: Mapping[str, Any]) -> ClaimResult:
+        """Find or claim the version that builds ``fingerprint``.
+
+        A committed version of an equal fingerprint wins, then a claim of an equal one (resume it), else the
+        next number is claimed, create-only. Whoever loses that race looks again: equal builds end on one
+        version, different ones on different versions. What was swept is never resumed, nor its number used again.
+        """
+        check_dataset_name(dataset)
+        for _ in range(_CLAIM_TRIES):
+            infos = self._infos(dataset)
+            if (found := self._find(dataset, fingerprint, infos)) is not None:
+                return found
+            version = infos[-1].version + 1 if infos else 1
+            ours = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
+            try:
+                outcome = self.writable.put_new(Layout(dataset, version).claim, ours.to_bytes())
+            except VersionConflictError:
+                continue
+            return ClaimResult(version, "new" if outcome == "created" else "resumed")
+        raise VersionConflictError(
+            f"{dataset}: lost {_CLAIM_TRIES} races for a version number in {self.store.url}. "
+            "Other builds claim versions all the time; run again when they are done."
+        )
+
+    def committed(self, dataset: str, fingerprint: str) -> int | None:
+        """Return the committed version that a build of this fingerprint would end on; None if there is none yet."""
+        found = self._find(dataset, fingerprint, self._infos(check_dataset_name(dataset)))
+        return found.version if found is not None and found.status == "committed" else None
+
+    def ledger(
+        self, dataset: str, version: int, *, manifest: Manifest | None = None
+    ) -> dict[int, UnitRecord]:
+        """Return the finished units by index; IntegrityError names a damaged or foreign file.
+
+        Args:
+            manifest: of a committed version, which says what its records are; a version that was copied without its
+                ledger has none.
+        """
+        layout = Layout(dataset, version)
+        found: dict[int, UnitRecord] = {}
+        for info in self.store.list(layout.key(LEDGER)):
+            unit = ledger_unit(layout.path(info.key))
+            if unit is None:
+                raise IntegrityError(
+                    f"{info.key}: not a ledger record's name; remove the file", file=info.key
+                )
+            found[unit] = read_record(self.store, layout, unit, manifest)
+        for path in manifest.other_files if manifest is not None and found else ():
+            if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in found:
+                key = layout.key(path)
+                raise IntegrityError(f"{key} is missing; the manifest lists it. {_MEND}", file=key)
+        return dict(sorted(found.items()))
+
+    def _find(self, dataset: str, fingerprint: str, infos: list[VersionInfo]) -> ClaimResult | None:
+        there = [info for info in infos if not info.swept]
+        for info in sorted(there, key=lambda info: (info.committed, info.version), reverse=True):
+            claim = self.read_claim(dataset, info.version)
+            # A version copied without its claim still says what it is.
+            theirs = self.manifest(dataset, info.version) if info.committed and claim is None else claim
+            if theirs is None or theirs.fingerprint != fingerprint:
+                continue
+            if not info.committed and claim is not None and claim.state == "swept":  # just now
+                continue
+            return ClaimResult(info.version, "committed" if info.committed else "resumed")
+        return None
+
+    def _numbers(self, dataset: str) -> list[int]:
+        """Versions with a folder, ascending; they may hold nothing."""
+        return sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
+
+    def _infos(self, dataset: str) -> list[VersionInfo]:
+        found = (state_of(self.store, Layout(dataset, version)) for version in self._numbers(dataset))
+        return [info for info in found if info is not None]
+
+    def _is_there(self, dataset: str, swept: bool = False) -> bool:
+        found = (state_of(self.store, Layout(dataset, version)) for version in self._numbers(dataset))
+        return any(info is not None and (swept or not info.swept) for info in found)
+
+    def _require_committed(self, dataset: str, version: int) -> None:
+        if is_committed(self.store, Layout(dataset, version)):
+            return
+        infos = self.versions(dataset, swept=True)
+        state = "does not exist"
+        if VersionInfo(version, False) in infos:
+            state = "is not committed; run its build again: it resumes"
+        elif VersionInfo(version, False, swept=True) in infos:
+            state = "was removed, by rm or as an unfinished build by gc; its build makes a new version"
+        raise NotFoundError(
+            f"{dataset}@v{version} in {self.store.url} {state}. There are: {self._describe(dataset)}.",
+            dataset=dataset,
+            version=version,
+        )
+
+    def _describe(self, dataset: str) -> str:
+        infos = [info for info in self._infos(dataset) if not info.swept]
+        more = f"{len(infos) - _SHOWN} older ones, " if len(infos) > _SHOWN else ""
+        return (more + ", ".join(map(str, infos[-_SHOWN:]))) or "none"
+
+    def _no_dataset(self, dataset: str) -> NotFoundError:
+        names = self.datasets()
+        near = difflib.get_close_matches(dataset, names, n=3, cutoff=0.5)
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names[:20]) or 'none'}."
+        )
+        return NotFoundError(
+            f"no dataset {dataset!r} in {self.store.url}; {hint}", dataset=dataset, near=near
+        )
+
+
+def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None = None) -> UnitRecord:
+    """Read one ledger record.
+
+    Args:
+        manifest: of a committed version; where it lists ledger records, the record must be the one that it lists.
+
+    Raises:
+        NotFoundError: there is none.
+        IntegrityError: it is damaged, another unit's, or not of this version.
+    """
+    return looked_twice(lambda: _record_of(store, layout, unit, manifest))
+
+
+def _record_of(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None) -> UnitRecord:
+    key = layout.ledger(unit)
+    data = store.read(key)
+    found = UnitRecord.from_bytes(data, key)
+    if found.unit != unit:
+        raise IntegrityError(
+            f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
+            file=key,
+        )
+    if manifest is not None:
+        _require_listed(manifest, layout.path(key), data, key)
+    return found
+
+
+def _require_listed(manifest: Manifest, path: str, data: bytes, key: str) -> None:
+    entry, got = manifest.other_files.get(path), Digest(len(data), hashlib.sha256(data).hexdigest())
+    if entry is None and not lists_ledger(manifest):
+        return
+    if entry is None or (entry.bytes, entry.sha256) != (got.bytes, got.sha256):
+        expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
+        raise IntegrityError(
+            f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the record "
+            "of another version; restore the right one.",
+            file=key,
+            expected=expected,
+            got=got.sha256,
+        )
+
+
+def _claim_of(data: bytes, key: str) -> tuple[Claim, bytes]:
+    return Claim.from_bytes(data, key), data
+
+
+def lists_ledger(manifest: Manifest) -> bool:
+    """Say whether a manifest lists ledger records; where it does, it lists all of them."""
+    return any(path.startswith(f"{LEDGER}/") for path in manifest.other_files)
+
+
+def _same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:
+    if expected != got:
+        raise IntegrityError(
+            f"{key}: it is of {got[0]}@v{got[1]}; expected {expected[0]}@v{expected[1]}, by its place. "
+            "A version cannot be renamed or moved inside a store: build it under the new name.",
+            file=key,
+        )

@@ -1,0 +1,163 @@
+"""Claims: which fingerprint builds which version, ``claim.json``, and what became of it.
+
+A claim is created once, and changes twice at most, each time by compare-and-swap, so that of two that change it one
+fails and learns of the other::
+
+    building ──commit──> committing ──the manifest──> (a version)
+        └────────gc────────┴─> swept: the number stays taken, and never becomes a version
+
+A build that commits turns its claim from ``building`` into ``committing`` and then creates the manifest. ``gc`` turns
+a ``building`` claim that nobody works on into ``swept`` and then deletes. A claim that already is ``committing`` has
+one step left, which no swap of the claim can stop; there ``gc`` first takes the place of the manifest itself (see
+:mod:`tokenlake.store.claims`).
+
+Closed numbers: a few bytes where a manifest would be, so that none ever can be.
+
+A version appears when its ``manifest.json`` is created, create-only; that one request is all that a committing build
+has left to do, and nothing but an object of that name can stop it. So before ``gc`` deletes the files of a claim that
+is ``committing``, it creates that object itself: a sealed note that the number is closed. Of the two creations one
+fails, whatever the clocks say and however long a process slept. The note stays, as the number stays taken.
+
+A note is no manifest: who looks for versions tells them apart by their size first, for no manifest is as short, and by
+the seal then. A manifest that was cut or damaged is none of both, and an error as ever.
+
+What became of a version's number: committed, being built, or given up and swept.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Self, cast, final
+
+from tokenlake.errors import IntegrityError, NotFoundError
+from tokenlake.store.base import ReadStore
+from tokenlake.store.layout import CLAIM, DATASET_NAME, Layout
+from tokenlake.store.sealed import FORMAT_VERSION, SHA256, seal, unseal
+
+Status = Literal["new", "resumed", "committed"]
+State = Literal["building", "committing", "swept"]
+_WRITTEN: Final = re.compile("committing|swept")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Who builds a version. ``meta`` is free (name, release, start); only the fingerprint decides.
+
+    Attributes:
+        state: ``building`` (not written), ``committing`` or ``swept``.
+    """
+
+    dataset: str
+    version: int
+    fingerprint: str
+    meta: dict[str, Any]
+    state: State = "building"
+
+    def turned(self, state: State) -> Self:
+        """Return the same claim in another state."""
+        return replace(self, state=state)
+
+    def to_bytes(self) -> bytes:
+        """Return the file's bytes: sealed canonical JSON."""
+        return seal(
+            {
+                "format_version": FORMAT_VERSION,
+                "dataset": self.dataset,
+                "version": self.version,
+                "fingerprint": self.fingerprint,
+                "meta": self.meta,
+                **({} if self.state == "building" else {"state": self.state}),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str = CLAIM) -> Self:
+        """Read a claim; any change after it was written is an IntegrityError."""
+        fields = unseal(data, where)
+        found = cls(
+            dataset=fields.text("dataset", DATASET_NAME),
+            version=fields.count("version", low=1),
+            fingerprint=fields.text("fingerprint", SHA256),
+            meta=fields.json_object("meta"),
+            state=cast("State", fields.text("state", _WRITTEN)) if "state" in fields.value else "building",
+        )
+        fields.end()
+        return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClaimResult:
+    """The version to build, and whether it is new, half built by an equal build, or there."""
+
+    version: int
+    status: Status
+
+
+#: Bytes that a note has at most; the shortest manifest has more than twice as many.
+MOST_BYTES: Final = 400
+
+
+def closing_note(layout: Layout) -> bytes:
+    """Return what is stored in the place of the manifest of a closed number."""
+    return seal(
+        {
+            "format_version": FORMAT_VERSION,
+            "dataset": layout.dataset,
+            "version": layout.version,
+            "closed": True,
+        }
+    )
+
+
+def is_closing_note(data: bytes, layout: Layout) -> bool:
+    """Say whether `data`, found in the place of a manifest, closes this very number."""
+    if len(data) > MOST_BYTES:
+        return False
+    try:
+        unseal(data, layout.manifest)
+    except IntegrityError:
+        return False
+    return data == closing_note(layout)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """A number that is taken; committed means that its manifest exists, swept that it never will."""
+
+    version: int
+    committed: bool
+    swept: bool = False
+
+    def __str__(self) -> str:
+        state = "" if self.committed else " (swept)" if self.swept else " (unfinished)"
+        return f"v{self.version}{state}"
+
+
+def state_of(store: ReadStore, layout: Layout) -> VersionInfo | None:
+    """Return what became of a number; None where it is free. A damaged claim is one of a build that goes on."""
+    size = store.size(layout.manifest)
+    if size is not None:
+        closed = _is_closed(store, layout, size)
+        return VersionInfo(layout.version, not closed, closed)
+    try:
+        claim = Claim.from_bytes(store.read(layout.claim), layout.claim)
+    except NotFoundError:
+        return None
+    except IntegrityError:  # who resumes or sweeps it looks closer
+        return VersionInfo(layout.version, False)
+    return VersionInfo(layout.version, False, claim.state == "swept")
+
+
+def is_committed(store: ReadStore, layout: Layout) -> bool:
+    """Say whether a version exists."""
+    size = store.size(layout.manifest)
+    return size is not None and not _is_closed(store, layout, size)
+
+
+def _is_closed(store: ReadStore, layout: Layout, size: int) -> bool:
+    """Say whether what is in the place of a manifest says that there never will be one."""
+    return size <= MOST_BYTES and is_closing_note(store.read(layout.manifest), layout)

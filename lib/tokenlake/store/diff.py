@@ -1,0 +1,243 @@
+"""From two references to their difference.
+
+Comparing two manifests.
+
+Which shard of one version is which of another: by name, by bytes, by tokens.
+
+A file that was added to the inputs may move all units after it by one, so names are not enough: of what is not the same
+under the same name, equal bytes are looked for under any name, then equal tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+from tokenlake.fingerprint import canonical_text
+from tokenlake.loader.dataset import parted
+from tokenlake.store.address import open_read_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.diff_model import KINSHIPS, Change, Count, Difference, FilePair, InputPair, Kinship
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.layout import CARD, CONFIG, LEDGER
+from tokenlake.store.manifest import Manifest
+
+_IDS: Final = "input_ids"
+
+
+def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[FilePair, ...]:
+    """Pair the shards of two versions, each once; in the order of `a`, then those of `b` alone."""
+    left, right = list(a), list(b)
+    found: dict[str, FilePair] = {}
+    for key, kinship in _ROUNDS:
+        taken = _match(left, right, key, kinship)
+        found |= {pair.a.path: pair for pair in taken if pair.a is not None}
+        left = [shard for shard in left if shard.path not in found]
+        gone = {pair.b.path for pair in taken if pair.b is not None}
+        right = [shard for shard in right if shard.path not in gone]
+    order = {shard.path: index for index, shard in enumerate(a)}
+    found |= {shard.path: FilePair("only_a", shard, None) for shard in left}
+    ordered = sorted(found, key=order.__getitem__)
+    return (*(found[path] for path in ordered), *(FilePair("only_b", None, shard) for shard in right))
+
+
+def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
+    """Return how many units are of which kinship; a unit is as its least alike file is."""
+    worst: dict[tuple[str, int], int] = {}
+    for pair in pairs:
+        shard, side = (pair.b, "b") if pair.b is not None else (pair.a, "a")
+        assert shard is not None
+        place = (side, shard.unit)
+        worst[place] = max(worst.get(place, 0), KINSHIPS.index(pair.kinship))
+    # A unit of `a` alone that `b` has with other files is not counted twice.
+    units = {unit for side, unit in worst if side == "b"}
+    counts = Counter(
+        KINSHIPS[rank] for (side, unit), rank in worst.items() if side == "b" or unit not in units
+    )
+    return {kinship: counts[kinship] for kinship in KINSHIPS if counts[kinship]}
+
+
+def _ids(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
+    """Return the hashes of the columns of ids, in the order of their names."""
+    return tuple(sorted(item for item in shard.logical.items() if item[0].endswith(_IDS)))
+
+
+def _match(
+    a: list[ShardEntry], b: list[ShardEntry], key: Callable[[ShardEntry], Hashable], kinship: Kinship
+) -> list[FilePair]:
+    """Pair shards of an equal key, in their order."""
+    waiting: defaultdict[Hashable, list[ShardEntry]] = defaultdict(list)
+    for shard in reversed(b):
+        waiting[key(shard)].append(shard)
+    found: list[FilePair] = []
+    for shard in a:
+        if same := waiting.get(key(shard)):
+            other = same.pop()
+            columns = () if kinship == "same_bytes" else _unlike(shard, other)
+            found.append(FilePair(kinship, shard, other, columns))
+    return found
+
+
+def _unlike(a: ShardEntry, b: ShardEntry) -> tuple[str, ...]:
+    names = sorted(a.logical.keys() | b.logical.keys())
+    return tuple(name for name in names if a.logical.get(name) != b.logical.get(name))
+
+
+_ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
+    (lambda shard: (shard.path, shard.sha256), "same_bytes"),
+    (lambda shard: (shard.path, shard.rows, _ids(shard)), "same_tokens"),
+    (lambda shard: shard.sha256, "same_bytes"),
+    (lambda shard: (shard.split, shard.rows, _ids(shard)), "same_tokens"),
+    (lambda shard: shard.path, "different"),
+)
+
+
+_NOTHING: Final = object()
+#: Files that hold the name, the number or the time of a build: they differ between any two versions.
+_OWN: Final = (CARD, CONFIG, LEDGER)
+
+
+def compare(a: Manifest, b: Manifest) -> Difference:
+    """Compare two versions by what their manifests say; no data is read."""
+    inputs = list(_inputs(a, b))
+    pairs = match_shards(a.files, b.files)
+    return Difference(
+        a=f"{a.dataset}@v{a.version}",
+        b=f"{b.dataset}@v{b.version}",
+        identity=changes(_identity(a), _identity(b)),
+        config=changes(a.config, b.config),
+        tokenizer=changes(a.tokenizer, b.tokenizer),
+        inputs=tuple(inputs),
+        inputs_same=len(b.inputs) - sum(pair.b is not None for pair in inputs),
+        files=pairs,
+        units=unit_kinships(pairs),
+        others=changes(_others(a), _others(b)),
+        totals=_counts(a.totals.to_json(), b.totals.to_json()),
+        account=tuple(count for count in _account(a, b) if count.a or count.b),
+        mixture=changes(_mixture(a), _mixture(b)),
+        parents=changes(_parents(a), _parents(b)),
+        produced_by=changes(a.produced_by, b.produced_by),
+    )
+
+
+def changes(a: object, b: object) -> tuple[Change, ...]:
+    """Return what differs between two JSON values, by dotted keys in the order of their names."""
+    return tuple(_walk("", a, b))
+
+
+def _walk(key: str, a: object, b: object) -> Iterator[Change]:
+    left, right = _children(a), _children(b)
+    # Lists of unequal lengths have no places to compare; a list and an object neither.
+    alike = isinstance(a, Mapping) if isinstance(b, Mapping) else not isinstance(a, Mapping)
+    if (
+        left is not None
+        and right is not None
+        and alike
+        and (isinstance(a, Mapping) or len(left) == len(right))
+    ):
+        for name in sorted(left.keys() | right.keys()):
+            below = f"{key}.{name}" if key and isinstance(a, Mapping) else f"{key}{name}"
+            yield from _walk(below, left.get(name, _NOTHING), right.get(name, _NOTHING))
+    elif a is _NOTHING:
+        yield Change(key, None, b, "b")
+    elif b is _NOTHING:
+        yield Change(key, a, None, "a")
+    elif canonical_text(a) != canonical_text(b):  # as JSON: 1 is not true
+        yield Change(key, a, b)
+
+
+def _children(value: object) -> Mapping[str, object] | None:
+    """Return what is below an object, or below a list of objects; None for any other value."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, object]", value)
+    if isinstance(value, list) and any(isinstance(each, dict) for each in cast("list[Any]", value)):
+        return {f"[{index}]": each for index, each in enumerate(cast("list[Any]", value))}
+    return None
+
+
+def _identity(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "kind": manifest.kind,
+        "seq_length": manifest.seq_length,
+        "build": manifest.fingerprint,
+        "format_version": manifest.format_version,
+    }
+
+
+def _inputs(a: Manifest, b: Manifest) -> Iterator[InputPair]:
+    """Yield the inputs that are not the same, by source and path."""
+    left = {(entry.source, entry.path): entry for entry in a.inputs}
+    right = {(entry.source, entry.path): entry for entry in b.inputs}
+    for key in sorted(left.keys() | right.keys()):
+        before, after = left.get(key), right.get(key)
+        if before is None or after is None or (before.size, before.token) != (after.size, after.token):
+            yield InputPair(before, after)
+
+
+def _others(manifest: Manifest) -> dict[str, Any]:
+    found = manifest.other_files.items()
+    return {path: entry.sha256 for path, entry in found if path.partition("/")[0] not in _OWN}
+
+
+def _account(a: Manifest, b: Manifest) -> tuple[Count, ...]:
+    """Return the figures of both accounts in their order, reasons spelled out: ``filtered.empty``."""
+    found: list[Count] = []
+    left, right = a.account.to_json(), b.account.to_json()
+    for name, value in left.items():
+        if isinstance(value, int):
+            found.append(Count(name, value, right[name]))
+        else:
+            reasons = sorted(value.keys() | right[name].keys())
+            found += [
+                Count(f"{name}.{each}", value.get(each, 0), right[name].get(each, 0)) for each in reasons
+            ]
+    return tuple(found)
+
+
+def _counts(a: Mapping[str, int], b: Mapping[str, int]) -> tuple[Count, ...]:
+    return tuple(Count(name, value, b[name]) for name, value in a.items())
+
+
+def _mixture(manifest: Manifest) -> dict[str, Any]:
+    return {} if manifest.mixture is None else manifest.mixture.to_json()
+
+
+def _parents(manifest: Manifest) -> dict[str, Any]:
+    return {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in manifest.parents}
+
+
+def diff(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    store: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Difference:
+    """Compare two versions; their manifests are read, and nothing else.
+
+    ::
+
+        tl.diff("code@v1", "code@prod", store="artifacts").config
+        tl.diff("artifacts/code@v1", "s3://bucket/artifacts/code@v1").equal
+
+    Args:
+        a, b: as :func:`tokenlake.open` takes them; names alone where there is a `store`.
+        store: where both are.
+        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
+
+    Raises:
+        NotFoundError: there is no such version; near matches are named.
+        IntegrityError: a manifest is damaged.
+    """
+    return compare(_manifest(a, store, storage_options), _manifest(b, store, storage_options))
+
+
+def _manifest(
+    where: str | os.PathLike[str],
+    store: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Manifest:
+    place, name = parted(os.fspath(where)) if store is None else (os.fspath(store), os.fspath(where))
+    return Catalog(open_read_store(place, storage_options=storage_options)).manifest_of(name)

@@ -1,0 +1,233 @@
+"""Where things lie in a dataset's and in a version's folder; the only place that spells these names.
+
+Names and keys: what may be called what, so that no path ever leaves its root.
+
+A key is a POSIX path relative to the store's root (``llama2-2048/v1/manifest.json``). A path is the same,
+relative to a version's folder, as manifests hold it (``data/train-00000-00.parquet``).
+
+How large an object may be that is read whole: far more than any of ours, and far less than what fills a machine.
+
+Sealed documents are parsed before anything of them can be believed, so their size is judged first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, final
+
+from tokenlake.errors import IntegrityError, StoreError
+
+DATASET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+# Never what could be read as a version: ``v3``, ``3``.
+TAG_NAME: Final = re.compile(r"(?!v?[0-9]+\Z)[a-z0-9][a-z0-9._-]{0,63}")
+SPLIT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+# Nearly all keys are of this form, which has no problem; asking so is ten times as fast as looking for one.
+_PLAIN_KEY: Final = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){0,31}"
+)
+# Unpublished files; they sit beside what they will become, and no listing shows them.
+TEMP_MARK: Final = ".tmp-"
+
+
+def key_problem(key: str) -> str | None:
+    """Return why ``key`` is not a safe relative POSIX path, or None."""
+    if _PLAIN_KEY.fullmatch(key):
+        return None
+    if not key:
+        return "it is empty"
+    if "\\" in key or any(ord(letter) < 32 or ord(letter) == 127 for letter in key):
+        return "it has a backslash or a control character"
+    try:
+        parts = key.encode("utf-8").split(b"/")
+    except UnicodeEncodeError:
+        return "it is not valid UTF-8"
+    if len(parts) > 32 or any(len(part) > 255 for part in parts):
+        return "it has more than 32 parts, or a part of more than 255 bytes"
+    if any(part in (b"", b".", b"..") for part in parts):
+        return "it has an empty, '.' or '..' part"
+    if any(part.startswith(TEMP_MARK.encode()) for part in parts):
+        return f"names that start with {TEMP_MARK!r} are kept for unpublished files"
+    return None
+
+
+def check_key(key: str) -> str:
+    """Return ``key`` if it is a safe relative path, else raise StoreError."""
+    problem = key_problem(key)
+    if problem is not None:
+        raise StoreError(
+            f"the key {key!r} is refused: {problem}. Expected a relative path below the store's root.",
+            key=key,
+        )
+    return key
+
+
+def check_dataset_name(name: str) -> str:
+    """Return ``name`` if it is a dataset's name (``[a-z0-9][a-z0-9._-]{0,63}``), else raise StoreError."""
+    if not DATASET_NAME.fullmatch(name):
+        raise StoreError(
+            f"the dataset name {name!r} is refused; expected 1 to 64 of a-z, 0-9, '.', '_', '-', "
+            "starting with a letter or a digit. Set `name` in the config, or rename the config file.",
+            name=name,
+        )
+    return name
+
+
+def check_tag_name(name: str) -> str:
+    """Return ``name`` if it is a tag's name (a dataset's name that is no version's), else raise StoreError."""
+    if not TAG_NAME.fullmatch(name):
+        raise StoreError(
+            f"the tag name {name!r} is refused; expected 1 to 64 of a-z, 0-9, '.', '_', '-', starting with a letter "
+            "or a digit, and nothing that reads as a version, such as v3 or 3",
+            name=name,
+        )
+    return name
+
+
+MANIFEST: Final = "manifest.json"
+CLAIM: Final = "claim.json"
+CONFIG: Final = "config.yaml"
+CARD: Final = "README.md"
+DATA: Final = "data"
+LEDGER: Final = "ledger"
+QUARANTINE: Final = "quarantine"
+TAGS: Final = "tags"
+RUNS: Final = "runs"
+TOKENIZER: Final = "tokenizer"
+MAX_UNIT: Final = 9_999_999
+MAX_PART: Final = 99_999
+
+_LEDGER_NAME: Final = re.compile(r"ledger/(\d{5,7})\.json")
+_VERSION_NAME: Final = re.compile(r"v([1-9]\d{0,8})")
+
+
+def shard_path(split: str, unit: int, part: int) -> str:
+    """Return ``data/train-00017-00.parquet``: split, unit, part; relative to the version."""
+    if not SPLIT_NAME.fullmatch(split):
+        raise StoreError(
+            f"the split name {split!r} is refused; expected letters, digits, '_', '.', '-' (at most 64)"
+        )
+    return f"{DATA}/{split}-{unit:05d}-{part:02d}.parquet"
+
+
+def ledger_path(unit: int) -> str:
+    """Return ``ledger/00017.json``."""
+    return f"{LEDGER}/{unit:05d}.json"
+
+
+def quarantine_path(unit: int) -> str:
+    """Return ``quarantine/00017.parquet``."""
+    return f"{QUARANTINE}/{unit:05d}.parquet"
+
+
+def ledger_unit(path: str) -> int | None:
+    """Return the unit of a ledger record's path; None if it is no such path."""
+    match = _LEDGER_NAME.fullmatch(path)
+    return int(match[1]) if match and ledger_path(int(match[1])) == path else None
+
+
+def version_number(name: str) -> int | None:
+    """Return 3 for ``v3``; None for anything that is not a version's folder."""
+    match = _VERSION_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def tags_prefix(dataset: str) -> str:
+    """Return ``llama2-2048/tags``, the folder of a dataset's tags."""
+    return f"{check_dataset_name(dataset)}/{TAGS}"
+
+
+def tag_key(dataset: str, tag: str) -> str:
+    """Return ``llama2-2048/tags/prod.json``."""
+    return f"{tags_prefix(dataset)}/{check_tag_name(tag)}.json"
+
+
+def tag_of(key: str) -> str | None:
+    """Return the tag of a tag's key; None for what is no such key."""
+    name = key.rpartition("/")[2]
+    tag = name.removesuffix(".json")
+    return tag if tag != name and key.count("/") == 2 and TAG_NAME.fullmatch(tag) else None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The keys of one version: ``Layout("llama2-2048", 1).ledger(17)``."""
+
+    dataset: str
+    version: int
+
+    def __post_init__(self) -> None:
+        check_dataset_name(self.dataset)
+        if version_number(f"v{self.version}") is None:
+            raise StoreError(f"{self.dataset}: version {self.version} is refused; versions are 1, 2, 3, ...")
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.dataset}/v{self.version}"
+
+    @property
+    def manifest(self) -> str:
+        return self.key(MANIFEST)
+
+    @property
+    def claim(self) -> str:
+        return self.key(CLAIM)
+
+    @property
+    def config(self) -> str:
+        return self.key(CONFIG)
+
+    @property
+    def card(self) -> str:
+        return self.key(CARD)
+
+    def key(self, path: str) -> str:
+        """Return the key of a path relative to the version (as manifests hold it)."""
+        return check_key(f"{self.prefix}/{check_key(path)}")
+
+    def path(self, key: str) -> str:
+        """Return the path of a key of this version; the inverse of :meth:`key`."""
+        return key.removeprefix(self.prefix + "/")
+
+    def shard(self, split: str, unit: int, part: int) -> str:
+        return self.key(shard_path(split, unit, part))
+
+    def ledger(self, unit: int) -> str:
+        return self.key(ledger_path(unit))
+
+    def quarantine(self, unit: int) -> str:
+        return self.key(quarantine_path(unit))
+
+    def run(self, run_id: str) -> str:
+        return self.key(f"{RUNS}/{run_id}.json")
+
+    def tokenizer(self, name: str) -> str:
+        """Return the key of a tokenizer file; ``name`` may hold a folder (``code/tokenizer.json``)."""
+        return self.key(f"{TOKENIZER}/{name}")
+
+
+_WHOLE: Final = 1 << 30  # a manifest of a million shards, a tokenizer
+_RECORD: Final = 256 << 20  # of one unit
+_SMALL: Final = 16 << 20  # claims, tags
+
+
+def most_bytes(key: str) -> int:
+    """Return how many bytes an object may have, to be read whole."""
+    *folders, name = key.split("/")
+    if name == CLAIM or folders[-1:] == [TAGS]:
+        return _SMALL
+    return _RECORD if folders[-1:] == [LEDGER] else _WHOLE
+
+
+def check_size(key: str, size: int) -> None:
+    """Raise IntegrityError for an object that is too large to be one of ours, before it is in memory."""
+    most = most_bytes(key)
+    if size > most:
+        raise IntegrityError(
+            f"{key}: it has {size} bytes or more; expected at most {most}. It is none of ours: restore it from a copy, "
+            "or build it again.",
+            file=key,
+            expected=most,
+            got=size,
+        )

@@ -1,0 +1,251 @@
+"""The file-system steps that publishing is made of: what is durable, what is ours, who still lives.
+
+A file that knows its hash when it is closed.
+
+Writers hash while they write, so that publishing needs one more pass over the bytes (the re-read), not two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import io
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from tokenlake.errors import NotFoundError, StoreError
+from tokenlake.store.layout import TEMP_MARK
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_HINTS = {
+    errno.ENOSPC: " Free space on that file system and run again: finished work is kept.",
+    errno.EDQUOT: " The quota is used up; free space and run again: finished work is kept.",
+    errno.EROFS: " The file system is mounted read-only.",
+    errno.EACCES: " Check the owner and the permissions.",
+    errno.EPERM: " Check the permissions, and that the file system has hard links.",
+    errno.ENOTSUP: " The store needs a file system with hard links.",
+    errno.EFBIG: " The file-size limit (`ulimit -f`) is lower than this file, or the file system's largest is: "
+    "raise it, or make `save.max_shard_size` smaller, and run again.",
+    errno.EIO: " The disk failed: look at the system's log; if it was for once, run again: finished work is kept.",
+}
+
+_NOT_THERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+"""What a file system says of a call that it does not have."""
+
+
+@contextlib.contextmanager
+def os_errors(action: str, key: str) -> Generator[None]:
+    """Turn OSError into StoreError (NotFoundError where nothing is there) with the key and a hint."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"cannot {action} {key}: there is no such object ({error.filename})", key=key
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"cannot {action} {key}: {error.strerror} ({error.filename}).{hint_on(error)}", key=key
+        ) from error
+
+
+def hint_on(error: OSError) -> str:
+    """Return a sentence on what can be done, with a space before it; "" where none is known."""
+    return _HINTS.get(error.errno or 0, "")
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; a symlink, folder, pipe or device is a StoreError."""
+    # O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StoreError(f"{path} is not a regular file; the store reads no others")
+    return os.fdopen(descriptor, "rb")
+
+
+def hash_regular(path: Path) -> str:
+    """Return the sha256 (hex) of a regular file, read in pieces."""
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fsync_directory(path: Path) -> None:
+    """Make a folder's entries durable; StoreError where its file system cannot."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise _unfit(path, "fsync of a folder", error) from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(descriptor)
+
+
+def settle(temp: Path) -> None:
+    """Make a written file durable and read-only."""
+    descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o444)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_durable(folder: Path) -> None:
+    """Make a folder, and the folders above it where they are missing, each entry durable before the next."""
+    if not folder.parent.is_dir():
+        make_durable(folder.parent)
+    folder.mkdir(exist_ok=True)
+    fsync_directory(folder.parent)
+
+
+def remove_temp(temp: Path) -> None:
+    """Remove a temporary name; where the disk refuses, what was published stands, and a later sweep removes it."""
+    with contextlib.suppress(OSError):
+        temp.unlink()
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Generator[None]:
+    """Hold the folder's advisory lock: replacing writers of one machine take turns."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        lock(descriptor, fcntl.LOCK_EX, directory)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock(descriptor: int, kind: int, path: Path) -> None:
+    """Lock an open file or folder (``fcntl.LOCK_*``).
+
+    Raises:
+        BlockingIOError: somebody else holds it, and `kind` does not wait.
+        StoreError: its file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, kind)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise _unfit(path, "flock", error) from error
+        raise
+
+
+def _unfit(path: Path, call: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"{path}: its file system has no {call} ({error.strerror}), which writing safely needs. Use a folder on a disk "
+        "of this machine or on NFS mounted with locks (without `nolock`), or a bucket (s3://, gs://)"
+    )
+
+
+def new_temp_name() -> str:
+    """Return ``.tmp-<machine>-<pid>-<random>``."""
+    return f"{TEMP_MARK}{_machine()}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def is_abandoned(name: str) -> bool:
+    """Say whether a temporary file was left by a process of this machine that is dead.
+
+    A process of another machine, or of another container (its pids mean nothing here), counts as alive.
+    """
+    machine, _, rest = name.removeprefix(TEMP_MARK).rpartition("-")[0].rpartition("-")
+    if not name.startswith(TEMP_MARK) or machine != _machine() or not rest.isdecimal():
+        return False
+    try:
+        os.kill(int(rest), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        return False
+    return _is_zombie(int(rest))
+
+
+def _is_zombie(pid: int) -> bool:
+    """Say whether a process is dead and only waits to be reaped; where that cannot be told, it lives."""
+    try:
+        # The name, in brackets, may hold anything; the state is the first word after it.
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except (OSError, IndexError):
+        return False
+
+
+@functools.cache  # asked for each temporary name
+def _machine() -> str:
+    host = "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in socket.gethostname())[
+        :100
+    ]
+    try:
+        return f"{host}.{Path('/proc/self/ns/pid').stat().st_ino:x}"
+    except OSError:  # no /proc, as on macOS
+        return host
+
+
+@final
+class HashingFile(io.RawIOBase):
+    """A write-only file that computes sha256 and size on the way; a sink for pyarrow as it is.
+
+    ::
+
+        temp = store.temp("corpus/v1")
+        with HashingFile(temp) as sink, pq.ParquetWriter(sink, schema, write_page_checksum=True) as writer:
+            writer.write_table(table)
+        store.publish(temp, "corpus/v1/data/train-00000-00.parquet", sink.sha256)
+
+    Unbuffered: meant for writes of pages, not of lines. sha256 releases the GIL.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self._path = os.fspath(path)
+        self._fd = -1
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"cannot open {self._path}: {error.strerror}.{hint_on(error)}") from error
+        self._hash = hashlib.sha256()
+        self.bytes = 0
+
+    @property
+    def sha256(self) -> str:
+        """The hex sha256 of everything written so far."""
+        return self._hash.hexdigest()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write all of ``data``; returns its size in bytes."""
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        self._write_all(view)
+        self.bytes += view.nbytes
+        return view.nbytes
+
+    def _write_all(self, view: memoryview) -> None:
+        done = 0
+        try:
+            while done < view.nbytes:  # one call may write less: at most 2 GiB, or up to a limit
+                done += os.write(self._fd, view[done:])
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {self._path}: {error.strerror} after {self.bytes + done} bytes.{hint_on(error)}"
+            ) from error
+
+    def close(self) -> None:
+        if not self.closed and self._fd >= 0:
+            os.close(self._fd)
+        super().close()

@@ -1,0 +1,95 @@
+"""What is to become an object: bytes in memory or a file, with the checksums that go along with it.
+
+The checksums come from the same pass over the file as its sha256. What is read again for sending, and sent
+again after a failure, is checked against them by the storage, so that no other bytes than those that were
+looked at can become an object.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+
+from tokenlake.errors import StoreError
+from tokenlake.store.local_files import open_regular
+
+LARGE: Final = 32 << 20
+"""Bytes from which on an object is sent in parts, where the storage has such; a smaller one is held in memory."""
+
+PIECE: Final = 8 << 20
+"""Bytes of a part, and of what is held in memory at once of a file that is sent."""
+
+_MOST_PARTS: Final = 9_000  # S3 takes 10,000
+_READ: Final = 1 << 20
+
+
+@final
+class Content:
+    """Bytes that are to be sent.
+
+    Attributes:
+        size: of all of them.
+        sha256: hex, of all of them.
+        part_bytes: what is sent at once; the last part may be shorter.
+        md5s: base64, of each part.
+    """
+
+    def __init__(self, source: bytes | int, size: int, part_bytes: int) -> None:
+        """`source`: the bytes, or the descriptor of a file, which must stay open."""
+        self._source, self.size, self.part_bytes = source, size, part_bytes
+        whole = hashlib.sha256()
+        parts: list[str] = []
+        for start in range(0, max(size, 1), part_bytes):
+            part = hashlib.md5(usedforsecurity=False)
+            for at in range(start, min(start + part_bytes, size), _READ):
+                piece = self.read(at, min(_READ, start + part_bytes - at))
+                whole.update(piece)
+                part.update(piece)
+            parts.append(base64.b64encode(part.digest()).decode())
+        self.sha256: str = whole.hexdigest()
+        self.md5s: tuple[str, ...] = tuple(parts)
+
+    def part(self, index: int) -> bytes:
+        """Return the bytes of a part, counted from 0."""
+        return self.read(index * self.part_bytes, self.part_bytes)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return so many bytes from `start` on; fewer only at the end of what was there at first.
+
+        Raises:
+            StoreError: the file has become shorter.
+        """
+        wanted = min(size, self.size - start)
+        if isinstance(self._source, bytes):
+            return self._source if wanted == self.size else self._source[start : start + wanted]
+        data = os.pread(self._source, wanted, start)
+        while len(data) < wanted and (more := os.pread(self._source, wanted - len(data), start + len(data))):
+            data += more
+        if len(data) < wanted:
+            raise StoreError(
+                f"a temporary file has become shorter than its {self.size} bytes; nothing was published"
+            )
+        return data
+
+
+def content_of(data: bytes) -> Content:
+    """Return the content of what is sent at once."""
+    return Content(data, len(data), max(len(data), 1))
+
+
+@contextmanager
+def content_of_file(path: Path, *, parts: bool) -> Generator[Content]:
+    """Read a file, and keep it open to be sent.
+
+    Args:
+        parts: a large one is sent in parts.
+    """
+    with open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        part_bytes = max(PIECE, -(-size // _MOST_PARTS)) if parts and size >= LARGE else max(size, 1)
+        yield Content(stream.fileno(), size, part_bytes)

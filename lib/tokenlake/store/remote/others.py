@@ -1,0 +1,113 @@
+"""Objects of whatever else fsspec has installed, through what all its file systems have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, final
+
+from tokenlake.store.remote.objects import Found, Objects, OtherObjectError, Page, Sink, Write
+from tokenlake.store.remote.retry import Failures, ShortBodyError
+from tokenlake.store.remote.url import Url
+
+# Kinds of token, the best first, with what file systems call them.
+_KINDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("generation", ("generation",)),
+    ("version", ("version_id", "versionId", "VersionId", "version")),
+    ("etag", ("etag", "ETag", "e_tag")),
+    ("checksum", ("checksum", "md5", "content_md5", "sha256", "blob_id")),
+    (
+        "modified",
+        ("mtime", "last_modified", "LastModified", "modified", "updated", "ModifiedAt", "modificationTime"),
+    ),
+    ("created", ("created", "creation_time")),
+)
+
+
+@final
+class OtherObjects(Objects):
+    """Calls of an fsspec file system; tokens are what its `info` has of the names above, else ``size:``."""
+
+    credentials = (
+        "They are given by storage_options, under the names that the file system's documentation has: "
+        "{NAME: {env: VARIABLE}}"
+    )
+
+    def __init__(self, filesystem: Any, failures: Failures) -> None:
+        super().__init__(failures)
+        self._fs = filesystem
+        # One connection often serves a whole synchronous file system (FTP, SFTP): one call at a time.
+        self._turn = asyncio.Lock()
+
+    async def stat(self, url: Url) -> Found:
+        info = await self._call("info", self._path(url))
+        if info["type"] != "file" or info.get("size") is None:
+            raise FileNotFoundError(str(url))
+        return _found(url.path, info)
+
+    async def page(self, url: Url, *, flat: bool, mark: str | None) -> Page:
+        folder = Url(url.scheme, url.root, url.path.rpartition("/")[0])
+        top = self._path(folder)
+        try:
+            infos = await self._call("ls" if flat else "find", top, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return Page([])
+        entries: list[dict[str, Any]] = list(infos.values()) if isinstance(infos, dict) else infos
+        found = [_found(self._below(folder, top, info), info) for info in entries]
+        return Page([one for one in found if one.path.startswith(url.path)])
+
+    async def fetch(self, url: Url, sink: Sink, planned: Found) -> None:
+        data = await self._call("cat_file", self._path(url), start=sink.at, end=sink.stop)
+        sink.put(data)
+        if sink.left:
+            raise ShortBodyError(f"the answer ended at byte {sink.at}, {sink.left} before its end")
+
+    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
+        data = await self._call("cat_file", self._path(url))
+        if planned is not None and len(data) != planned.size:
+            raise OtherObjectError(f"it has {len(data)} bytes, planned were {planned.size}")
+        write(data)
+
+    def _path(self, url: Url) -> str:
+        return self._fs._strip_protocol(str(url))
+
+    def _below(self, folder: Url, top: str, info: Mapping[str, Any]) -> str:
+        name = str(info["name"]).strip("/")
+        rest = name.removeprefix(top.strip("/")).lstrip("/")
+        path = f"{folder.path}/{rest}" if folder.path else rest
+        return path + "/" if info["type"] == "directory" else path
+
+    async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        if self._fs.async_impl:
+            answer = await getattr(self._fs, f"_{name}")(*args, **options)
+        else:
+            async with self._turn:
+                answer = await asyncio.to_thread(getattr(self._fs, name), *args, **options)
+        self.reached = True
+        return answer
+
+
+def _found(path: str, info: Mapping[str, Any]) -> Found:
+    size = int(info.get("size") or 0)
+    return Found(path=path, size=size, token=_token(info) or f"size:{size}")
+
+
+def _token(info: Mapping[str, Any]) -> str:
+    for kind, names in _KINDS:
+        for name in names:
+            if value := info.get(name):
+                return f"{kind}:{_moment(value) if kind in ('modified', 'created') else str(value).strip(chr(34))}"
+    return ""
+
+
+def _moment(value: Any) -> str:
+    """Return a time in one spelling: a listing may have it as a number and a single answer as a text."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    return str(round(value * 1_000_000)) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,229 @@
+"""URLs of inputs and stores: their parts, and no secrets in them.
+
+Which kinds of storage a URL may name: an allow-list, because fsspec opens much that nobody meant.
+
+Among its file systems are shells on other machines, caches that unpickle what lies in a folder, and ways round the
+rules for local paths. What is not on the list is refused before anything of fsspec is asked.
+
+The list of places that a worker's owner allows for inputs: how it is written, and what lies in it.
+
+Folders and URLs, separated like ``PATH``::
+
+    TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
+
+Keys and URLs: what is where below the root of a remote store.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+from tokenlake.errors import SIGNED, ConfigError
+from tokenlake.store.layout import check_key
+
+VARIABLE: Final = "TOKENLAKE_ALLOWED_SCHEMES"
+"""Environment variable: further schemes that may be opened, separated by commas, such as ``sftp,oss``."""
+
+USUAL: Final = ("s3", "gs", "http", "https", "hf", "file", "az", "abfs", "abfss", "adl")
+"""What may be opened without being asked for; ``s3a`` and ``gcs`` are other names of the first two."""
+
+# Whatever the variable says: they go round the rules for local paths, open other addresses in turn, or keep copies
+# that are read back unchecked.
+_NEVER: Final = frozenset(
+    {
+        "local",
+        "simplecache",
+        "filecache",
+        "blockcache",
+        "cached",
+        "reference",
+        "generic",
+        "dir",
+        "zip",
+        "tar",
+        "libarchive",
+    }
+)
+
+
+def check_scheme(scheme: str, option: str) -> None:
+    """Refuse a scheme that is not allowed.
+
+    Args:
+        scheme: in lower case, without aliases.
+        option: what holds the URL, for the message.
+
+    Raises:
+        ConfigError: it is not on the list; the message says how to allow it.
+    """
+    if scheme in USUAL:
+        return
+    asked = {name.strip().lower() for name in os.environ.get(VARIABLE, "").split(",")}
+    if scheme in asked and scheme not in _NEVER:
+        return
+    near = difflib.get_close_matches(scheme, (*USUAL, "s3a", "gcs", "sftp", "ftp"), 1)
+    guess = f"; did you mean {near[0]}?" if near else ""
+    allow = (
+        "it goes round the rules for addresses, and cannot be allowed"
+        if scheme in _NEVER
+        else f"to allow it, set {VARIABLE}={scheme} in the environment"
+    )
+    raise ConfigError(
+        f"{option}: {scheme}:// is no scheme that may be read; expected one of {', '.join(USUAL)}{guess} ({allow})",
+        got=scheme,
+    )
+
+
+_ALIASES: Final = {"s3a": "s3", "gcs": "gs"}
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A URL without secrets.
+
+    Attributes:
+        scheme: in lower case, aliases replaced (``s3a`` is ``s3``).
+        root: scheme and bucket or host: ``s3://bucket``; never ends with a slash.
+        path: what follows, without the slash before it; for HTTP with its query.
+    """
+
+    scheme: str
+    root: str
+    path: str
+
+    @property
+    def is_http(self) -> bool:
+        """Whether it is of a web server, which cannot list what it has."""
+        return self.scheme in ("http", "https")
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.path}"
+
+
+def parse_url(text: str, option: str = "data_files") -> Url:
+    """Return the parts of a URL.
+
+    Args:
+        option: what holds the URL, for messages.
+
+    Raises:
+        ConfigError: it holds credentials, has no host, is of a scheme that may not be read, or chains file systems.
+    """
+    scheme, _, rest = text.partition("://")
+    scheme = scheme.lower()
+    if not _SCHEME.fullmatch(scheme):
+        raise ConfigError(
+            f"{option}: {scheme.partition(':')[0]!r}... is no URL that can be read; expected scheme://host/path, "
+            "with one scheme (file systems cannot be chained with ::)"
+        )
+    scheme = _ALIASES.get(scheme, scheme)
+    if scheme in ("http", "https"):
+        rest = re.sub(r"^([^/?#]*)\?", r"\1/?", rest).partition("#")[0]
+    host, _, path = rest.partition("/")
+    if scheme == "memory":  # has no hosts
+        host, path = "", rest.lstrip("/")
+    url = Url(scheme, f"{scheme}://{host}" if host else f"{scheme}:/", path)
+    _refuse_password(url, host, option)
+    _refuse_signature(url, option)
+    check_scheme(scheme, option)
+    if "::" in text:
+        raise ConfigError(f"{option}: {url.root}...: file systems cannot be chained with ::")
+    if not host and scheme in ("s3", "gs", "http", "https"):
+        raise ConfigError(f"{option}: {text!r} names no {'host' if url.is_http else 'bucket'}", got=text)
+    return url
+
+
+def without_query(url: str) -> str:
+    """Return an HTTP URL up to its query; others as they are."""
+    return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
+
+
+def _refuse_password(url: Url, host: str, option: str) -> None:
+    if ":" not in host.rpartition("@")[0] and not (url.is_http and "@" in host):
+        return
+    shown = (
+        f"{url.scheme}://...@{host.rpartition('@')[2]}/{without_query(str(url)).partition(url.root + '/')[2]}"
+    )
+    raise ConfigError(
+        f"{option}: {shown} has a password in it (not shown), and URLs are written down "
+        "with what is made from them. Write the URL without it, and storage_options: "
+        "{username: NAME, password: {env: VARIABLE}}"
+    )
+
+
+def _refuse_signature(url: Url, option: str) -> None:
+    query = urlsplit(str(url)).query if url.is_http or "?" in url.path else ""
+    names = [unquote(pair.partition("=")[0]) for pair in re.split("[&;]", query)]
+    if signed := [name for name in names if SIGNED.search(name) and "versionid" not in name.lower()]:
+        raise ConfigError(
+            f"{option}: {str(url).partition('?')[0]}?... has credentials in its query ({', '.join(signed)}), and "
+            "URLs are written down with what is made from them. Write the URL without its query, and the query as "
+            "storage_options: {query: {env: VARIABLE}}, or {query: {FILE NAME: {env: VARIABLE}}} where every "
+            "file has its own"
+        )
+
+
+INPUTS: Final = "TOKENLAKE_ALLOWED_INPUTS"
+"""Environment variable with the list."""
+
+# A colon separates entries, but not a scheme or a host from what follows it.
+_ENTRY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/:]*(?::\d+(?=[/:]|$))?[^:]*|[^:]+")
+
+
+def entries_of(allowed: str | None) -> list[str] | None:
+    """Return the entries of a list; None, for everything, where there is none."""
+    return None if allowed is None else _ENTRY.findall(allowed)
+
+
+def lies_below(url: Url, above: Url) -> bool:
+    """Say whether a URL, up to its first wildcard, is `above` or in it."""
+    if url.root.lower() != above.root.lower():
+        return False
+    folder = above.path.strip("/")
+    static = re.split(r"[*?\[]", url.path, maxsplit=1)[0]
+    return not folder or url.path.rstrip("/") == folder or static.startswith(f"{folder}/")
+
+
+def is_odd(path: str) -> bool:
+    """Say whether a server may take the path for another one than it looks like."""
+    plain = unquote(unquote(path)).replace("\\", "/")
+    return any(part in (".", "..") for part in plain.split("/")) or "\\" in unquote(unquote(path))
+
+
+def root_of(address: str) -> Url:
+    """Return the URL of a store's root; its path has no slash at its ends.
+
+    Raises:
+        ConfigError: it holds credentials, or a query.
+    """
+    url = parse_url(address, "store")
+    if "?" in url.path:
+        raise ConfigError(
+            f"store: {str(url).partition('?')[0]}?... has a query, and the names of files belong behind the URL. "
+            "Write it without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
+        )
+    return Url(url.scheme, url.root, url.path.strip("/"))
+
+
+def url_of(root: Url, key: str) -> Url:
+    """Return where an object is; StoreError for an unsafe key."""
+    path = check_key(key)
+    path = quote(path) if root.is_http else path
+    return Url(root.scheme, root.root, f"{root.path}/{path}" if root.path else path)
+
+
+def folder_of(root: Url, prefix: str) -> Url:
+    """Return what the objects below the folder `prefix` ("" = all) begin with."""
+    folder = url_of(root, prefix) if prefix else root
+    return Url(folder.scheme, folder.root, f"{folder.path}/" if folder.path else "")
+
+
+def key_of(root: Url, path: str) -> str:
+    """Return the key of an object."""
+    return path.removeprefix(f"{root.path}/" if root.path else "")

@@ -1,0 +1,384 @@
+"""Choosing where a text is cut so that it fits into a number of tokens.
+
+A text is encoded whole, and its tokens are cut: what is left is a prefix of its ids (a suffix, where the left side is
+cut away). Encoding the shortened text again would give other ids near the cut, of which there might be more than the
+budget, and every strategy would be a search; a trainer would see tokens at the end of documents that this text never
+has there.
+
+A cut between two tokens is *clean* if no character lies on both sides of it: a character of several bytes may be
+several tokens. Of the clean cuts
+
+- ``simple`` takes the longest that fits;
+- ``word`` the longest that fits and lies between words, else as simple;
+- ``sentence`` the longest that fits and lies between sentences, else as word;
+- ``smart`` as sentence where that keeps at least :data:`SMART_SHARE` of the budget, else as word where that does,
+  else as simple: it never gives up more than a fifth of the budget for a nicer end;
+- ``none`` cuts nothing.
+
+Words and sentences are never cut to nothing: at least one character must be left. With the side ``left`` the
+beginning is cut away: the same cuts, counted from the end.
+
+Where one sentence ends and the next begins.
+
+A sentence ends with ``.``, ``!``, ``?`` or ``…``, with quotes and brackets that close after it, before a blank or
+the end of the text; with the full stop of a script that needs no blank (``。``, ``！``, ``।``, ``؟`` ...); or
+before an empty line. A full stop ends none after an abbreviation or an initial (``Dr. J. Smith``), nor where the text
+goes on in lower case.
+
+Where a text may be cut between words.
+
+A word is a run of letters, digits, marks and underscores, with an apostrophe, hyphen, full stop, comma or colon
+between two of them (``don't``, ``well-known``, ``3.14``, ``12:30``). In scripts that are written without blanks
+every letter is a word of its own: there is no telling words apart without a dictionary. What stands between words
+may be cut anywhere, but never between a character and the marks that belong to it, nor inside an emoji sequence.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.errors import ConfigError
+
+SentencesInt64 = npt.NDArray[np.int64]
+
+_CLOSERS: Final = "\"'”’»)\\]}」』】》〉）］"
+_MARKS: Final = "!?…‽"
+_FULL_STOPS: Final = "。！？｡．।॥؟۔።፧፨။၊។։܀"
+# One set of characters in front lets the engine skip what lies between, and every part begins where a run begins and
+# gives nothing back, so that a text is looked at once, whatever is in it.
+_END: Final = re.compile(
+    rf"[.{_MARKS}{_FULL_STOPS}\n](?:"
+    rf"(?<=[.])(?<![.][.])(?P<dots>[.]*+)[{_CLOSERS}]*+(?=\s|\Z)"
+    rf"|(?<=[{_MARKS}])(?<![{_MARKS}][{_MARKS}])[{_MARKS}]*+[.]*+[{_CLOSERS}]*+(?=\s|\Z)"
+    rf"|(?<=[{_FULL_STOPS}])[{_FULL_STOPS}]*+[{_CLOSERS}]*+"
+    r"|(?<=\n)(?P<gap>[^\S\n]*+\n)\s*+)"
+)
+_BLANKS: Final = re.compile(r"\s*")
+_LAST_WORD: Final = re.compile(r"[^\s(\[{\"'“‘«]*\Z")
+
+_LISTED: Final = (
+    "mr mrs ms mx dr prof st sr jr rev hon gen col maj capt lt sgt cmdr gov sen rep pres messrs mme mlle "
+    "vs cf eg ie e.g i.e viz al approx ca nos vol vols fig figs eq eqs secs ch pp p ed eds dept est "
+    "jan feb mar apr jun jul aug sep sept oct nov dec inc ltd co corp u.s u.k "
+    "bzw z.b d.h u.a vgl nr bd hr fr usw m.e p.ex sig dott"
+)
+ABBREVIATIONS: Final = frozenset(_LISTED.split())
+"""Without their last full stop, in lower case. Those that often end a sentence (etc., a.m., no.) are left out: there
+the case of the next letter tells."""
+
+
+def sentence_breaks(text: str) -> tuple[SentencesInt64, SentencesInt64]:
+    """Return the breaks between the sentences of `text`: (end, begin), int64[k] each, ascending, in characters.
+
+    A sentence ends before the character ``end``, and the next begins with the character ``begin`` after the blanks
+    between them; the text may be cut anywhere from ``end`` to ``begin``. The text's own ends are none.
+    """
+    ends: list[int] = []
+    begins: list[int] = []
+    for match in _END.finditer(text):
+        if match["gap"] is None:
+            end, begin = match.end(), _after_blanks(text, match.end())
+        else:
+            end, begin = _before_blanks(text, match.start()), match.end()
+        if 0 < end < len(text) and not _goes_on(text, match, begin):
+            ends.append(end)
+            begins.append(begin)
+    return np.array(ends, np.int64), np.array(begins, np.int64)
+
+
+def _after_blanks(text: str, at: int) -> int:
+    match = _BLANKS.match(text, at)
+    return match.end() if match else at
+
+
+def _before_blanks(text: str, at: int) -> int:
+    while at > 0 and text[at - 1].isspace():
+        at -= 1
+    return at
+
+
+def _goes_on(text: str, match: re.Match[str], begin: int) -> bool:
+    """Whether the sentence goes on after a full stop."""
+    dots = match["dots"]
+    if dots is None or text.count("\n", match.end(), begin) > 1:
+        return False
+    if text[begin : begin + 1].islower():
+        return True
+    word = _word_before(text, match.start())
+    return not dots and (word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper()))
+
+
+def _word_before(text: str, end: int) -> str:
+    # No abbreviation is longer.
+    match = _LAST_WORD.search(text[max(0, end - 16) : end])
+    return match.group() if match else ""
+
+
+#: Han, Kana, Bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer and their extensions.
+_UNSPACED: Final = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029"
+    "\u3038-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f"
+    "\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
+)
+_JOINERS: Final = frozenset("'’-‐‑.,:·‧")
+_ZWJ: Final = "\u200d"
+_SKIN_TONES: Final = range(0x1F3FB, 0x1F400)
+_FLAG_LETTERS: Final = range(0x1F1E6, 0x1F200)
+
+
+def is_word_boundary(text: str, at: int) -> bool:
+    """Return whether `text` may be cut before its character `at`; both ends of it are boundaries."""
+    if not 0 < at < len(text):
+        return True
+    return not (_clings(text[at - 1], text[at]) or _in_word(text, at))
+
+
+def _in_word(text: str, at: int) -> bool:
+    before, after = _base(text, at - 1), text[at]
+    if _of_word(before) and _of_word(after):
+        return not (_UNSPACED.match(before) or _UNSPACED.match(after))
+    if after in _JOINERS:
+        return _spaced(before) and at + 1 < len(text) and _spaced(text[at + 1])
+    if before in _JOINERS:
+        return _spaced(after) and at >= 2 and _spaced(_base(text, at - 2))
+    return False
+
+
+def _base(text: str, at: int) -> str:
+    """The character that the marks ending at `at` belong to."""
+    while at > 0 and unicodedata.category(text[at])[0] == "M":
+        at -= 1
+    return text[at]
+
+
+def _of_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _spaced(character: str) -> bool:
+    return _of_word(character) and not _UNSPACED.match(character)
+
+
+def _clings(before: str, after: str) -> bool:
+    """Whether two characters are parts of one that is seen."""
+    if after.isascii():
+        return before == _ZWJ or (before == "\r" and after == "\n")
+    if _ZWJ in (before, after) or ord(after) in _SKIN_TONES:
+        return True
+    if ord(before) in _FLAG_LETTERS and ord(after) in _FLAG_LETTERS:
+        return True
+    return unicodedata.category(after)[0] == "M"
+
+
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+Strategy = Literal["none", "simple", "word", "sentence", "smart"]
+Side = Literal["left", "right"]
+
+STRATEGIES: Final[tuple[Strategy, ...]] = ("none", "simple", "word", "sentence", "smart")
+SIDES: Final[tuple[Side, ...]] = ("left", "right")
+
+SMART_SHARE: Final = 0.8
+"""Of the budget that a cut between sentences, or between words, must keep to be taken by ``smart``."""
+
+#: Bytes of text looked at beyond the budget: what follows a full stop decides whether it ends a sentence.
+_MARGIN: Final = 256
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is kept of a text.
+
+    Attributes:
+        first, last: the tokens ``first:last`` are kept.
+        start, stop: the bytes ``start:stop`` of the text are kept.
+        by: the rule that chose the cut; ``none``: nothing was cut.
+    """
+
+    first: int
+    last: int
+    start: int
+    stop: int
+    by: Strategy
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+
+def truncate(
+    text: str | bytes | memoryview,
+    start: Int64,
+    stop: Int64,
+    budget: int,
+    strategy: Strategy = "smart",
+    side: Side = "right",
+) -> Cut:
+    """Choose what is kept of a text so that it has at most `budget` tokens.
+
+    Args:
+        text: the text, or its UTF-8 bytes.
+        start, stop: int64[n], the bytes of the text that each of its tokens holds; tokens of one character may share
+            its bytes, and one that the tokenizer made up may hold none.
+        budget: most tokens to keep, special tokens not counted; less than 1 keeps nothing.
+        side: the side from which tokens are taken away.
+
+    Raises:
+        ConfigError: an unknown strategy or side.
+    """
+    require("strategy", strategy, STRATEGIES)
+    require("side", side, SIDES)
+    data = np.frombuffer(text.encode() if isinstance(text, str) else text, np.uint8)
+    count = len(start)
+    if strategy == "none" or count <= budget:
+        return Cut(0, count, 0, len(data), "none")
+    if budget < 1:
+        return (
+            Cut(0, 0, 0, 0, "simple")
+            if side == "right"
+            else Cut(count, count, len(data), len(data), "simple")
+        )
+    window = _Window(data, start, stop, budget, side)
+    at, by = _choose(window, budget, strategy)
+    if side == "right":
+        return Cut(0, at, 0, window.low(at), by)
+    return Cut(at, count, window.high(at), len(data), by)
+
+
+def require(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise a ConfigError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
+
+
+def _choose(window: _Window, budget: int, strategy: Strategy) -> tuple[int, Strategy]:
+    least = SMART_SHARE * budget if strategy == "smart" else 1
+    if strategy in ("sentence", "smart"):
+        at = window.between_sentences()
+        if at is not None and window.kept(at) >= least:
+            return at, "sentence"
+    if strategy != "simple":
+        at = window.between_words(least)
+        if at is not None:
+            return at, "word"
+    return int(window.clean()[0]), "simple"
+
+
+@final
+class _Window:
+    """The cuts of a text that fit into the budget, longest first, and the part of the text that decides among them.
+
+    A cut ``k`` lies before token k. The bytes before it end at ``low(k)``, those after it begin at ``high(k)``; where
+    the tokenizer drops blanks the two differ.
+    """
+
+    def __init__(self, data: Bytes, start: Int64, stop: Int64, budget: int, side: Side) -> None:
+        count = len(start)
+        right = side == "right"
+        # The cuts k of the window, ascending, and the tokens on both sides of them.
+        self._cuts = np.arange(0, budget + 1) if right else np.arange(count - budget, count + 1)
+        self._right, self._count = right, count
+        self._size = len(data)
+        self._low, self._high = _edges(start, stop, self._cuts, self._size)
+        self._data = data
+        self._inside = _inside(data, self._low, self._high)
+
+    def low(self, at: int) -> int:
+        return int(self._low[at - int(self._cuts[0])])
+
+    def high(self, at: int) -> int:
+        return int(self._high[at - int(self._cuts[0])])
+
+    def kept(self, at: int) -> int:
+        """Tokens kept by the cut."""
+        return at if self._right else self._count - at
+
+    def clean(self) -> npt.NDArray[np.int64]:
+        """Every clean cut, the longest first; there is always the one that keeps nothing."""
+        cuts = self._cuts[~self._inside]
+        return cuts[::-1] if self._right else cuts
+
+    def _real(self) -> npt.NDArray[np.int64]:
+        """The clean cuts that leave a character and take one away, the longest first."""
+        fits = ~self._inside & (self._low > 0) & (self._high < self._size)
+        cuts = self._cuts[fits]
+        return cuts[::-1] if self._right else cuts
+
+    def between_words(self, least: float) -> int | None:
+        """The longest cut between words that keeps at least so many tokens."""
+        text, byte = self._text
+        for cut in self._real().tolist():
+            if self.kept(cut) < least:
+                return None
+            low, high = self._characters(np.array([self.low(cut), self.high(cut)]), byte).tolist()
+            if any(is_word_boundary(text, at) for at in range(low, high + 1)):
+                return cut
+        return None
+
+    def between_sentences(self) -> int | None:
+        """The longest cut between sentences."""
+        text, byte = self._text
+        ends, begins = sentence_breaks(text)
+        cuts = self._real()
+        if not len(ends) or not len(cuts):
+            return None
+        at = cuts - self._cuts[0]
+        low, high = self._characters(self._low[at], byte), self._characters(self._high[at], byte)
+        # Breaks ascend: the last that ends at or before the cut reaches furthest.
+        last = np.searchsorted(ends, high, side="right") - 1
+        fits = np.flatnonzero((last >= 0) & (begins[last] >= low))
+        return int(cuts[fits[0]]) if len(fits) else None
+
+    @cached_property
+    def _text(self) -> tuple[str, int]:
+        """The part of the text that decides, and the byte at which it begins."""
+        begin, end = 0, len(self._data)
+        if self._right:
+            end = character_at(self._data, int(self._high[-1]) + _MARGIN)
+        else:
+            begin = character_at(self._data, int(self._low[0]) - _MARGIN)
+        return self._data[begin:end].tobytes().decode("utf-8", "replace"), begin
+
+    @cached_property
+    def _before(self) -> Int64:
+        """int64[bytes + 1]: the characters of :attr:`_text` that begin before each of its bytes."""
+        text, begin = self._text
+        part = self._data[begin : begin + len(text.encode())]
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum((part & 0xC0) != 0x80)])
+
+    def _characters(self, bytes_: Int64, begin: int) -> Int64:
+        """Turn places in the text's bytes into places in the characters of :attr:`_text`."""
+        return bytes_ - begin if self._text[0].isascii() else self._before[bytes_ - begin]
+
+
+def _edges(start: Int64, stop: Int64, cuts: Int64, size: int) -> tuple[Int64, Int64]:
+    """Return where the bytes before each cut end, and where those after it begin: int64[len(cuts)] each."""
+    first, last = int(cuts[0]), int(cuts[-1])
+    before = np.concatenate([[stop[:first].max(initial=0)], stop[first:last]])
+    after = np.concatenate([start[first:last], [start[last:].min(initial=size)]])
+    return np.maximum.accumulate(before), np.minimum.accumulate(after[::-1])[::-1]
+
+
+def _inside(data: Bytes, low: Int64, high: Int64) -> Bools:
+    """Return which cuts go through a character: tokens on both sides hold it, or a byte in the midst of it."""
+    there = high < len(data)
+    goes_on = np.zeros(len(low), np.bool_)
+    goes_on[there] = (data[high[there]] & 0xC0) == 0x80
+    return (low > high) | goes_on
+
+
+def character_at(data: Bytes, at: int) -> int:
+    """Return the place at or before byte `at` where a character begins, inside of the text."""
+    at = min(max(at, 0), len(data))
+    while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
+        at -= 1
+    return at

@@ -1,0 +1,198 @@
+"""Rows of instructions or conversations to the rows of a supervised trainer, one at a time.
+
+One row at a time, for a trainer that tokenizes while it reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final, Literal, final
+
+from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat, ResolvedPreference
+from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
+from tokenlake.sources.rows import Row, Rows
+from tokenlake.text.chat.renderer import ChatRenderer
+from tokenlake.text.chat.tokenizer_template import chosen_template
+from tokenlake.text.preference.columns import Joiner, preference_batch
+from tokenlake.text.preference.renderer import PreferenceRenderer, settled_preference
+from tokenlake.text.prompt.engine import Fitting, PromptEngine, Tokens
+from tokenlake.text.transform import ExpandTransform, Transform
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
+
+_ANY_LENGTH: Final = 1 << 30
+
+
+@final
+class SupervisedRows(Transform):
+    """Makes ``input_ids``, ``attention_mask`` and ``labels`` (lists of ints) of a row, for supervised fine-tuning.
+
+    A row has a conversation (``messages``, ``conversations`` or ``conversation``), which the tokenizer's chat template
+    renders, or a prompt and its completion. A conversation gives what an unpacked build makes of it.
+
+    Args:
+        tokenizer: a Hub id, a folder, a file, or files that were read already.
+        mask_prompt: labels are -100 on all but what the assistant says, or the completion; False: on nothing but BOS.
+        max_length: most ids of a row, whose end is cut; None: any number.
+        prompt_field, completion_field: names of the fields of rows without a conversation.
+        special_tokens_in_text: ``fail``: a row that spells a special token is refused; ``encode``: it becomes one.
+
+    Raises:
+        ConfigError: the tokenizer cannot do what rows need; of a chat template, when the first conversation comes.
+    """
+
+    def __init__(
+        self,
+        tokenizer: str | os.PathLike[str] | TokenizerFiles,
+        *,
+        mask_prompt: bool = True,
+        max_length: int | None = None,
+        prompt_field: str = "prompt",
+        completion_field: str = "completion",
+        special_tokens_in_text: Literal["fail", "encode"] = "fail",
+    ) -> None:
+        if max_length is not None and max_length < 1:
+            raise ConfigError(f"max_length is {max_length}, expected a positive number, or None")
+        self._files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
+        self._masked = mask_prompt
+        self._special: Literal["fail", "encode"] = special_tokens_in_text
+        self._pair = (prompt_field, completion_field)
+        self._encoder = Encoder(self._files, engine="tokenizers", special_tokens_in_text="encode")
+        self._fitting = Fitting(
+            prefix=self._encoder.prefix,
+            suffix=self._encoder.suffix,
+            max_length=max_length or _ANY_LENGTH,
+            truncation_side="right",
+            pad_id=0,
+            padding_side="right",
+        )
+        self._chats: dict[str, ChatRenderer] = {}
+        self._engine: PromptEngine | None = None
+
+    def __call__(self, example: Row) -> Row:
+        """Return the row of the trainer.
+
+        Raises:
+            BadRecordError: the row has neither, cannot be rendered, or nothing to learn is left of it.
+        """
+        field = next((name for name in MESSAGES_FIELDS if example.get(name) is not None), None)
+        made = self._completed(example) if field is None else self._spoken(field, example)
+        return {name: values.tolist() for name, values in made.items()}
+
+    def _completed(self, row: Row) -> dict[str, Any]:
+        prompt, completion = self._pair
+        if row.get(prompt) is None or row.get(completion) is None:
+            raise BadRecordError(
+                f"the row has neither a conversation ({', '.join(MESSAGES_FIELDS)}) nor {prompt!r} and "
+                f"{completion!r}; its fields are {', '.join(row) or 'none'}",
+                reason="missing_field",
+            )
+        if self._engine is None:
+            config = {
+                "template": f"{{{{ {prompt} }}}}{{{{ {completion} }}}}",
+                "label_column": completion,
+                "mask_input": self._masked,
+            }
+            self._engine = PromptEngine(
+                config,
+                self._files,
+                max_length=self._fitting.max_length,
+                padding="do_not_pad",
+                special_tokens_in_text=self._special,
+            )
+        made: Any = self._engine.process({name: row[name] for name in self._pair}).unwrap()
+        return made
+
+    def _spoken(self, field: str, row: Row) -> dict[str, Any]:
+        if field not in self._chats:
+            chat = ResolvedChat(
+                template=chosen_template(None, self._files),
+                messages_field=field,
+                loss="assistant" if self._masked else "all",
+            )
+            self._chats[field] = ChatRenderer(chat, self._files, self._special)
+        made = self._chats[field].render(Rows(objects=[row]))
+        if made.bad:
+            fault = made.bad[0][1]
+            raise BadRecordError(f"{fault.reason}: {fault.detail}", reason=fault.reason)
+        assert made.spans is not None
+        encoded, learned = self._encoder.encode_spans(made.text, made.spans)
+        tokens = self._fitting.fitted(Tokens(encoded.ids, learned), lambda room: (0, room))
+        if not tokens.learned.any():
+            raise BadRecordError(
+                f"no token to learn is left of {len(encoded.ids)}, max_length is {self._fitting.max_length}: raise it, "
+                "or leave such rows out",
+                reason="nothing_to_learn",
+            )
+        return self._fitting.example(tokens, len(tokens))
+
+
+@final
+class PreferenceRows(ExpandTransform):
+    """Rows of preferences to the rows that a trainer reads; equal to what a build makes of them.
+
+    ``PreferenceRows("dpo", "org/model").expand({"prompt": ..., "chosen": ..., "rejected": ...})`` gives one row, with
+    the ids of prompt and answers; a pair that is given to kto or bco becomes two. Rows that a length policy leaves
+    out become none.
+
+    Args:
+        method: dpo, orpo, cpo, reward, kto, bco or grpo.
+        tokenizer: a Hub id, a folder, a file, or files that were read already.
+        trainer: whose column names, ``easydel`` or ``trl``.
+        max_length: most ids of a prompt with an answer; None: any number.
+        long_documents: what becomes of more: ``truncate`` cuts answers at their ends, ``drop`` leaves the row out.
+        special_tokens_in_text: ``fail``: a row that spells a special token is refused; ``encode``, ``literal``.
+        fields: other names of the row's fields, such as ``prompt_field="question"``.
+
+    Raises:
+        ConfigError: an unknown name, or a tokenizer that lacks EOS or the chat template that rows need.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        tokenizer: str | os.PathLike[str] | TokenizerFiles,
+        *,
+        trainer: Trainer = "easydel",
+        max_length: int | None = None,
+        long_documents: Literal["truncate", "drop"] = "truncate",
+        special_tokens_in_text: Literal["fail", "encode", "literal"] = "fail",
+        **fields: str,
+    ) -> None:
+        _require("method", method, METHODS)
+        _require("trainer", trainer, TRAINERS)
+        _require("long_documents", long_documents, ("truncate", "drop"))
+        files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
+        settings = settled_preference(ResolvedPreference(method=method, trainer=trainer, **fields), files)
+        self._settings: Final = settings
+        self._renderer = PreferenceRenderer(settings, files, special_tokens_in_text)
+        mode = "encode" if self._renderer.control_tokens else special_tokens_in_text
+        self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
+        self._joiner = Joiner(
+            method,
+            self._encoder.prefix,
+            -1 if files.eos_id is None else files.eos_id,
+            max_length or 0,
+            long_documents if max_length else "keep",
+        )
+
+    def expand(self, example: Row) -> Sequence[dict[str, Any]]:
+        """Return the rows made of `example`.
+
+        Raises:
+            BadRecordError: the row cannot be used.
+        """
+        made = self._renderer.render(Rows(objects=[example]))
+        if made.bad:
+            fault = made.bad[0][1]
+            raise BadRecordError(f"{fault.reason}: {fault.detail}", reason=fault.reason)
+        encoded = self._encoder.encode(made.text)
+        joined = self._joiner.join(encoded.ids, encoded.offsets)
+        return preference_batch(self._settings, joined, made.label, made.text).to_pylist()
+
+
+def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")

@@ -1,0 +1,529 @@
+"""The command line: what it prints where, and what it ends with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import tokenlake
+from tests.store.support import SEQ_LENGTH, build_store, copy_store, settings
+from tokenlake.cli.app import main
+from tokenlake.errors import CancelledError
+from tokenlake.etl.runner import build_dataset
+from tokenlake.etl.session import BuildSession
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
+    return build_store(tmp_path_factory.mktemp("cli"), tokenizer_dir)
+
+
+@pytest.fixture(autouse=True)
+def _this_store(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKENLAKE_STORE", str(store))
+    monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def config(store: Path, tokenizer_dir: Path, tmp_path: Path) -> Path:
+    """The configuration of the store's dataset, as a file, with a store of its own."""
+    path = tmp_path / "small.yaml"
+    chosen = settings(store.parent, tokenizer_dir) | {"save": {"output_dir": str(tmp_path / "store")}}
+    path.write_text(yaml.safe_dump(chosen))
+    return path
+
+
+def _json(capsys: Output, *arguments: str) -> object:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+# -- the commands
+
+
+def test_ls_lists_versions(capsys: Output) -> None:
+    assert main(["ls"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in out[1:]] == [["small", "v1", "packed"], ["small", "v2", "packed"]]
+    assert all(line == line.rstrip() for line in out)
+    listed = _json(capsys, "ls", "small")
+    assert [(each["version"], each["state"]) for each in listed] == [(1, "committed"), (2, "committed")]
+
+
+def test_ls_tells_how_an_unfinished_build_fares(capsys: Output, store: Path, tmp_path: Path) -> None:
+    copy = copy_store(store, tmp_path / "copy")
+    version = copy / "small" / "v2"
+    (version / "manifest.json").unlink()
+    assert main(["ls", "--store", str(copy)]) == 0
+    assert re.search(r"running, last change \d+ seconds? ago; 2 units done", capsys.readouterr().out)
+    for path in version.rglob("*"):
+        os.utime(path, (time.time() - 3.5 * 86_400,) * 2)
+    assert main(["ls", "--store", str(copy)]) == 0
+    assert "idle for 3 days; 2 units done" in capsys.readouterr().out.splitlines()[2]
+    line = _json(capsys, "ls", "small", "--store", str(copy))[1]
+    assert (line["state"], line["units_done"], line["error"]) == ("idle", 2, None)
+    assert line["seconds_since_change"] == pytest.approx(3.5 * 86_400, rel=0.01)
+
+
+def test_ls_tells_why_a_build_failed_until_it_is_resumed(
+    capsys: Output, config: Path, tmp_path: Path, store: Path
+) -> None:
+    inputs = tmp_path / "pages"
+    inputs.mkdir()
+    settings = yaml.safe_load(config.read_text())
+    settings["source"]["on_bad_record"] = "fail"
+    settings["datasets"] = [{"name": "pages", "data_files": str(inputs / "*.jsonl")}]
+    config.write_text(yaml.safe_dump(settings))
+    good = json.dumps({"text": "a lake holds water"}) + "\n"
+    (inputs / "a.jsonl").write_text(good * 5000 + "{\n")  # behind what planning looks at
+    assert main(["run", "--no-prefect", "--workers", "1", str(config)]) == 1
+    error = capsys.readouterr().err
+    (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
+    assert line["state"] == "failed" and "a.jsonl:5001" in line["error"] and line["error"] in error
+    assert main(["ls", "--store", str(tmp_path / "store")]) == 0
+    assert re.search(r"failed \d+ seconds? ago: \S.*a\.jsonl:5001.*; 0 units done", capsys.readouterr().out)
+    opened = BuildSession.open(yaml.safe_load(config.read_text()))
+    (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
+    assert (opened.status, line["state"], line["error"]) == ("resumed", "running", None)
+
+
+@pytest.mark.parametrize("workers", ["-1", "0", "many"])
+def test_workers_that_are_no_number_of_processes(capsys: Output, config: Path, workers: str) -> None:
+    assert main(["run", "--no-prefect", str(config), "--workers", workers]) == 2
+    assert "--workers" in capsys.readouterr().err
+    assert main(["run", "--no-prefect", str(config), f"--workers={workers}"]) == 2
+
+
+def test_ls_of_an_empty_store_says_what_to_do(capsys: Output, tmp_path: Path) -> None:
+    assert main(["ls", "--store", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "tokenlake run CONFIG" in captured.err
+
+
+def test_show_prints_the_whole_story(capsys: Output, store: Path) -> None:
+    assert main(["show", "small", "--files"]) == 0
+    out = capsys.readouterr().out
+    for expected in (
+        "small v2",
+        "Splits",
+        "validation",
+        "1 quarantined (null_text)",
+        "Tokenizer",
+        "Lineage",
+    ):
+        assert expected in out
+    assert "data/train-00000-00.parquet" in out
+    assert _json(capsys, "show", "small@v1") == json.loads((store / "small/v1/manifest.json").read_bytes())
+
+
+def test_verify_says_all_well_or_ends_with_3(capsys: Output, store: Path, tmp_path: Path) -> None:
+    assert main(["verify", "small", "--deep"]) == 0
+    assert "small v2: all well" in capsys.readouterr().out
+    copy = copy_store(store, tmp_path / "copy")
+    shard = copy / "small/v2/data/train-00000-00.parquet"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert main(["verify", "small", "--store", str(copy)]) == 3
+    out = capsys.readouterr().out
+    assert "small v2: 1 problem" in out
+    assert "data/train-00000-00.parquet  sha256" in out
+    assert main(["verify", "small", "--store", str(copy), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_peek_shows_boundaries_and_provenance(capsys: Output) -> None:
+    assert main(["peek", "small@v1", "-n", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"train row 0  {SEQ_LENGTH} tokens in ")
+    assert "── notes  river.txt:" in out
+    assert "centimetres overnight.\n<|endoftext|>" in out or "overnight.<|endoftext|>" in out
+    [row] = _json(capsys, "peek", "small", "-n", "1", "--split", "validation")
+    assert row["split"] == "validation"
+    assert all(segment["text"] and segment["ids"] for segment in row["segments"])
+
+
+def test_sql_prints_tables_json_and_csv(capsys: Output) -> None:
+    question = "select version, rows, [1, 2] as l from datasets order by version"
+    assert main(["sql", question]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["version", "rows", "l"]
+    records = _json(capsys, "sql", question)
+    assert [record["version"] for record in records] == [1, 2]
+    assert main(["sql", question, "--csv"]) == 0
+    lines = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert lines == [
+        ["version", "rows", "l"],
+        *([str(r["version"]), str(r["rows"]), "[1, 2]"] for r in records),
+    ]
+
+
+def test_sql_alone_lists_what_can_be_asked(capsys: Output) -> None:
+    assert main(["sql"]) == 0
+    out = capsys.readouterr().out
+    for name in ("small ", '"small/documents"', '"small@v1"', '"small/quarantine"', "accounts"):
+        assert name in out
+
+
+def test_long_results_are_cut_on_screen_only(capsys: Output) -> None:
+    assert main(["sql", "select * from range(1000)"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 201
+    assert "the first 200 of 1,000 rows" in captured.err
+    assert len(_json(capsys, "sql", "select * from range(1000)")) == 1000
+
+
+def test_letters_beyond_ascii_before_a_name(capsys: Output) -> None:
+    assert main(["sql", "select 'größer' as ü, count(*) > 0 as n from small", "--csv"]) == 0
+    assert capsys.readouterr().out == "ü,n\ngrößer,True\n"
+
+
+def test_data_cannot_drive_the_terminal(capsys: Output) -> None:
+    assert main(["sql", "select chr(27) || '[2J' || chr(155) || chr(8238) || 'é' as t"]) == 0
+    assert capsys.readouterr().out == "t\n\\x1b[2J\\x9b\\u202eé\n"
+
+
+def test_markup_in_data_stays_text(capsys: Output) -> None:
+    assert main(["sql", "select '[bold]x[/bold] [/] :smile:' as t"]) == 0
+    assert capsys.readouterr().out == "t\n[bold]x[/bold] [/] :smile:\n"
+
+
+def test_schema_is_json_schema(capsys: Output) -> None:
+    assert main(["schema"]) == 0
+    assert "datasets" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_plan_estimates_and_writes_nothing(capsys: Output, config: Path, tmp_path: Path) -> None:
+    plan = _json(capsys, "plan", str(config), "--set", "pack.seq_length=32")
+    assert (plan["name"], plan["units"], [s["files"] for s in plan["sources"]]) == ("small", 2, [2, 1])
+    assert main(["plan", str(config)]) == 0
+    assert "of 64 tokens" in capsys.readouterr().out
+    assert not (tmp_path / "store").exists()
+    real = build_dataset(str(config), workers=1).manifest.totals
+    assert 0.8 < plan["estimate"]["tokens"] / real.tokens < 1.25
+    assert plan["estimate"]["files"] >= real.files
+
+
+@pytest.mark.parametrize("form", ["packed", "tokens", "padded"])
+@pytest.mark.parametrize("kind", ["same", "rare"])
+def test_a_plan_compresses_a_sample_to_foresee_the_size(
+    kind: str, form: str, capsys: Output, config: Path, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    """What texts repeat and what rows hold beside ids decides the size, so no constant can foresee it."""
+    path = tmp_path / f"{kind}.jsonl"
+    texts = ["a plain line of text " * 40 if kind == "same" else random_text(i) for i in range(2000)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = {"name_or_path": str(tokenizer_dir), "padding": form == "padded" and "max_length"}
+    source = {"name": kind, "data_files": str(path), "tokenizer": tokenizer | {"max_length": 256}}
+    pack = {"enabled": form == "packed", "seq_length": 512}
+    config.write_text(
+        yaml.safe_dump(yaml.safe_load(config.read_text()) | {"datasets": [source], "pack": pack})
+    )
+    expected = _json(capsys, "plan", str(config))["estimate"]["output_bytes"]
+    real = build_dataset(str(config), workers=1).manifest.totals.bytes
+    assert 0.66 < expected / real < 1.5
+
+
+def random_text(seed: int) -> str:
+    chosen = random.Random(seed)
+    return " ".join(
+        chosen.choice(["lake", "naïve", "return"]) + str(chosen.randrange(1000)) for _ in range(100)
+    )
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_misspelt_field_of_text_is_told_with_the_near_one(
+    command: str, form: str, capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    whole = yaml.safe_load(config.read_text())
+    table, path = pa.table({"id": [1, 2], "text": ["one", "two"]}), tmp_path / f"x.{form}"
+    if form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    elif form == "csv":
+        path.write_text("id,text\n1,one\n2,two\n")
+    else:
+        pq.write_table(table, path)
+    whole["datasets"] = [whole["datasets"][0] | {"data_files": str(path), "content_field": "txet"}]
+    config.write_text(yaml.safe_dump(whole))
+    assert main([command, str(config)]) == 2
+    told = capsys.readouterr().err
+    assert "content_field: got 'txet'" in told
+    assert "did you mean 'text'?" in told
+    assert "quarantine" not in told
+
+
+# -- run
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
+    damage: str, capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    assert main(["run", str(config)]) == 0
+    shard = next((tmp_path / "store").rglob("data/*.parquet"))
+    original = shard.read_bytes()
+    shard.unlink()
+    if damage == "cut":
+        shard.write_bytes(original[:-1])
+    capsys.readouterr()
+    assert main(["run", str(config)]) == 3
+    captured = capsys.readouterr()
+    assert "already there" not in captured.out
+    assert (
+        f"{shard.name} is {'missing' if damage == 'missing' else f'{len(original) - 1} bytes long'}"
+        in captured.err
+    )
+    assert "`tokenlake repair small@v1` mends it" in captured.err
+    shard.unlink(missing_ok=True)
+    shard.write_bytes(original)
+    assert main(["run", str(config)]) == 0
+    assert "was already there" in capsys.readouterr().out
+
+
+def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_path: Path) -> None:
+    assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("small v1 committed\n")
+    for expected in (
+        "82 = 81 kept + 1 quarantined (null_text)",
+        "tokenlake peek small -n 2 --store",
+    ):
+        assert expected in captured.out, expected
+    assert "small v1: 2 units" in captured.err
+    done = _json(capsys, "run", str(config), "--no-prefect")
+    assert (done["status"], done["version"], done["units"]["built"]) == ("exists", 1, 0)
+
+
+def test_store_overrides_the_configuration(capsys: Output, config: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "else where"
+    done = _json(capsys, "run", str(config), "--no-prefect", "--workers", "1", "--store", str(elsewhere))
+    assert done["path"] == str(elsewhere / "small" / "v1")
+
+
+def _flow_that(monkeypatch: pytest.MonkeyPatch, launch: object) -> None:
+    monkeypatch.setattr("tokenlake.prefect.launch.launch", launch)
+
+
+def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def launch(config, overrides=(), workers=None, on_event=None):
+        seen.append((config, list(overrides), workers))
+        loaded = tokenlake.load_config(config, overrides)
+        return build_dataset(loaded, workers=workers, on_event=on_event)
+
+    _flow_that(monkeypatch, launch)
+    assert main(["run", str(config), "-s", "pack.seq_length=32", "--workers", "1"]) == 0
+    assert seen == [(str(config), ["pack.seq_length=32"], 1)]
+    assert " x 32, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, CancelledError("cancelled")])
+def test_a_cancelled_run_says_how_to_resume(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    def launch(config, **_):
+        raise stop
+
+    _flow_that(monkeypatch, launch)
+    monkeypatch.setattr(sys, "argv", ["tokenlake", "run", "my config.yaml"])
+    assert main(["run", str(config)]) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "cancelled: what is finished is kept. To resume:  tokenlake run 'my config.yaml'"
+
+
+def test_without_prefect_the_way_out_is_named(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(config, **_):
+        raise ModuleNotFoundError("No module named 'prefect'", name="prefect.flows")
+
+    _flow_that(monkeypatch, launch)
+    assert main(["run", str(config)]) == 1
+    err = capsys.readouterr().err
+    assert "needs prefect, which is not installed" in err
+    assert "pip install 'tokenlake[etl]'" in err
+    assert "--no-prefect" in err
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["runn"], 2, "there is no command 'runn'; did you mean 'run'?"),
+        (["ls", "--foo"], 2, "--foo"),
+        (["peek", "small", "-n", "x"], 2, "x"),
+        (["show"], 2, "NAME"),
+        (["show", "smal"], 2, "did you mean small?"),
+        (["show", "small@v9"], 2, "small@v9"),
+        (["run", "absent.yaml", "--no-prefect"], 2, "absent.yaml"),
+        (["run", "x.yaml", "--engine", "ray"], 2, "not available in this release"),
+        (["run", "x.yaml", "--engine", "spark"], 2, "spark"),
+        (["sql", "delete from small"], 2, "may only read"),
+        (["ls", "--store", "abfs://bucket"], 2, "not available in this release"),
+    ],
+)
+def test_deliberate_errors_are_a_few_lines(
+    capsys: Output, arguments: list[str], code: int, message: str
+) -> None:
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = [line for line in captured.err.splitlines() if not line.endswith("planning")]
+    assert lines[0].startswith("error: ")
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_an_unknown_setting_is_named(capsys: Output, config: Path) -> None:
+    assert main(["plan", str(config), "--set", "pack.seq_len=5"]) == 2
+    err = capsys.readouterr().err
+    assert "seq_len" in err
+    assert "seq_length" in err
+
+
+def test_a_bug_shows_its_traceback_and_asks_for_a_report(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(config, **_):
+        raise ZeroDivisionError
+
+    _flow_that(monkeypatch, launch)
+    assert main(["run", str(config)]) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError" in err
+    assert "this is a bug in tokenlake" in err
+
+
+# -- the process
+
+
+def _tokenlake(*arguments: str, **options) -> subprocess.CompletedProcess:
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root / "lib")}
+    command = [sys.executable, "-m", "tokenlake", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
+
+
+def test_help_lists_all_commands_and_imports_nothing_heavy() -> None:
+    began = time.process_time()
+    result = _tokenlake("--help")
+    assert result.returncode == 0, began
+    for name in (
+        "plan",
+        "run",
+        "schema",
+        "ls",
+        "show",
+        "verify",
+        "peek",
+        "sql",
+        "tag",
+        "explain",
+        "gc",
+        "diff",
+    ):
+        assert f"\n  {name} " in result.stdout
+    heavy = "import sys; from tokenlake.cli.app import main; main(['--help']); print(sorted(sys.modules))"
+    root = Path(__file__).resolve().parents[2]
+    modules = subprocess.run(
+        [sys.executable, "-c", heavy],
+        env=os.environ | {"PYTHONPATH": str(root / "lib")},
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in ("numpy", "pyarrow", "duckdb", "pydantic", "tokenizers", "prefect", "yaml"):
+        assert f"'{name}'" not in modules
+
+
+def test_version() -> None:
+    assert _tokenlake("--version").stdout == f"tokenlake {tokenlake.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["plan", "run", "schema", "ls", "show", "verify", "peek", "sql", "tag", "explain", "gc", "diff"],
+)
+def test_every_command_explains_itself(capsys: Output, command: str) -> None:
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: tokenlake {command}")
+    assert "Exit codes" in out
+
+
+_EVERYWHERE = (
+    ["--version"],
+    ["--help"],
+    ["schema"],
+    ["ls"],
+    ["show", "small"],
+    ["sql", "from range(100000)", "--csv"],
+    ["verify", "small"],
+    ["diff", "small@v1", "small@v2"],
+    ["nothing"],
+)
+
+
+@pytest.mark.parametrize(
+    ("sink", "code", "said"),
+    [
+        ("| head -0", 0, ""),
+        (">&-", 0, ""),
+        (">/dev/full", 1, "error: cannot write to standard output: No space left on device\n"),
+        (">/dev/null 2>&-", 0, ""),
+        ("2>&1 >&- | head -0", 0, ""),
+    ],
+)
+def test_where_the_output_goes_stops_no_command(sink: str, code: int, said: str, store: Path) -> None:
+    command = f"{sys.executable} -P -m tokenlake"
+    for arguments in _EVERYWHERE:
+        result = _shell(f"{command} {shlex.join(arguments)} {sink}", store)
+        wrong = arguments == ["nothing"]
+        assert result.returncode == (2 if wrong else code), (arguments, result.stderr)
+        # Notes, such as how many shards there are, go to stderr as ever.
+        errors = "".join(re.findall(r"error: .*\n|Traceback.*", result.stderr))
+        assert wrong or errors == said, (arguments, result.stderr)
+
+
+def test_damage_is_told_by_the_exit_code_whoever_reads(store: Path, tmp_path: Path) -> None:
+    damaged = copy_store(store, tmp_path / "damaged")
+    next((damaged / "small/v1/data").iterdir()).write_bytes(b"")
+    for sink in ("| head -0", ">/dev/full", ">&-"):
+        assert _shell(f"{sys.executable} -P -m tokenlake verify small@v1 {sink}", damaged).returncode == 3
+
+
+def test_a_reader_gets_what_it_wants(store: Path) -> None:
+    result = _shell(f"{sys.executable} -P -m tokenlake sql 'from range(100000)' --csv | head -1", store)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "range\n", "")
+
+
+def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root / "lib"), "TOKENLAKE_STORE": str(store)}
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,184 @@
+"""``tokenlake inspect``: a page on a terminal, a runnable proposal elsewhere, and what it ends with."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from tests.inspect.test_introspector import CHAT, prose, write_lines, write_parquet
+from tokenlake.cli.app import main
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    for i in range(3):
+        write_lines(
+            folder / f"web-{i}.jsonl", [{"id": n, "content": text} for n, text in enumerate(prose(10))]
+        )
+    write_lines(folder / "chat.jsonl", [{"messages": CHAT}] * 3)
+    return folder
+
+
+def page(columns: int, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What the command prints on a terminal of that width, without colours."""
+    written = io.StringIO()
+    console = Console(file=written, width=columns, force_terminal=True, highlight=False, emoji=False)
+    monkeypatch.setattr("tokenlake.cli.output.stdout", lambda: console)
+    assert main(["inspect", *arguments, "--no-yaml"]) == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
+
+
+# -- into a file
+
+
+def test_into_a_file_goes_the_proposal_and_it_runs(
+    data: Path, tmp_path: Path, tokenizer_dir: Path, capsys: Output
+) -> None:
+    assert main(["inspect", str(data), "--tokenizer", str(tokenizer_dir)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    config = tmp_path / "books.yaml"
+    config.write_text(captured.out)
+    store = str(tmp_path / "store")
+    assert main(["run", str(config), "--no-prefect", "--workers", "1", "--store", store, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dataset"] == "books"
+    assert main(["show", "books", "--store", store, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["totals"]["documents"] == 30
+
+
+def test_without_a_tokenizer_stderr_says_what_is_missing(data: Path, capsys: Output) -> None:
+    assert main(["inspect", str(data), "--yaml"]) == 0
+    captured = capsys.readouterr()
+    assert yaml.safe_load(captured.out)["datasets"][0]["content_field"] == "content"
+    assert "names no tokenizer" in captured.err
+
+
+def test_what_cannot_be_built_ends_with_1(data: Path, capsys: Output) -> None:
+    (data / "numbers.jsonl").write_text('{"number": 1}\n')
+    assert main(["inspect", str(data / "numbers.jsonl")]) == 1
+    captured = capsys.readouterr()
+    assert all(line.startswith("#") or not line for line in captured.out.splitlines())
+    assert "nothing here can be built" in captured.err
+
+
+def test_damage_is_told_on_stderr_too(data: Path, capsys: Output) -> None:
+    (data / "broken.parquet").write_bytes(b"PAR1")
+    assert main(["inspect", str(data), "--tokenizer", "x"]) == 0
+    captured = capsys.readouterr()
+    assert "1 file cannot be read" in captured.err
+    assert "# - broken.parquet: its footer cannot be read" in captured.out
+
+
+# -- options
+
+
+def test_json_has_everything(data: Path, capsys: Output) -> None:
+    assert main(["inspect", str(data), "--json", "--rows", "1"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [group["kind"] for group in found["groups"]] == ["text", "chat"]
+    assert [len(group["sample"]) for group in found["groups"]] == [1, 1]
+    assert found["runnable"] is True
+    assert yaml.safe_load(found["proposal"])["datasets"]
+
+
+def test_options_reach_the_look(tmp_path: Path, capsys: Output) -> None:
+    write_lines(tmp_path / "train.dat", [{"text": "a"}])
+    write_lines(tmp_path / "test.dat", [{"text": "b"}])
+    arguments = ["inspect", f"{tmp_path}/*.dat", "--type", "jsonl", "--split", "test", "--json"]
+    assert main([*arguments, "--storage-options", '{"key": {"env": "A"}}']) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["files"], found["groups"][0]["entry"]["data_files"]) == (1, f"{tmp_path}/test.dat")
+    assert found["groups"][0]["entry"]["storage_options"] == {"key": {"env": "A"}}
+
+
+def test_several_sources_are_one(data: Path, tmp_path: Path, capsys: Output) -> None:
+    more = write_parquet(tmp_path / "more.parquet", {"content": prose(5)})
+    assert main(["inspect", str(data / "web-0.jsonl"), str(more)]) == 0
+    (dataset,) = yaml.safe_load(capsys.readouterr().out)["datasets"]
+    assert dataset["data_files"] == [str(data / "web-0.jsonl"), str(more)]
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["{data}/web-9.jsonl"], 2, "Did you mean"),
+        (["org/books"], 2, "nothing matches 'org/books'"),
+        (["{data}/empty"], 2, "holds nothing"),
+        (["{data}", "--type", "parket"], 2, "parket"),
+        (["{data}", "--rows", "-1"], 2, "rows: got -1"),
+        (["{data}", "--split", "test"], 2, "no splits at all"),
+        (["{data}", "--storage-options", "{{"], 2, "not YAML"),
+        (["{data}", "--storage-options", '{{"key": "abc"}}'], 2, "literal secret"),
+        ([], 2, "SOURCE"),
+    ],
+)
+def test_errors_end_as_those_of_other_commands(
+    data: Path, capsys: Output, arguments: list[str], code: int, message: str
+) -> None:
+    (data / "empty").mkdir()
+    assert main(["inspect", *(argument.format(data=data) for argument in arguments)]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert "abc" not in captured.err
+
+
+# -- the page
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_page_fits_the_terminal(data: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {
+        "a_rather_long_name_of_a_column": "x " * 500,
+        "esc": "\x1b[2J",
+        "deep": [{"k": {"l": ["m"] * 50}}],
+    }
+    write_lines(data / "wide.jsonl", [record])
+    shown = page(columns, monkeypatch, str(data))
+    assert max(len(line.rstrip()) for line in shown.splitlines() if str(data) not in line) <= columns
+    assert "web raw text" in shown
+    assert "chat chats" in shown
+    assert "content  string  no     text (synonym)" in shown
+    assert "\x1b" not in shown
+    assert "\\x1b[2J" in shown
+    assert "Proposed configuration" in shown
+
+
+def test_a_terminal_gets_the_page_without_being_asked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real command on a real terminal."""
+    import pty
+
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "tokenlake", "inspect", str(data), "--rows", "0"]
+    with subprocess.Popen(command, stdout=slave, stderr=subprocess.DEVNULL) as process:
+        os.close(slave)
+        out = b""
+        while b"seq_length" not in out and (part := os.read(master, 65536)):
+            out += part
+    os.close(master)
+    assert process.returncode == 0
+    assert b"taken for" in out
+
+
+def test_the_page_can_be_had_in_a_pipe_and_is_not_wrapped(data: Path, capsys: Output) -> None:
+    assert main(["inspect", str(data), "--no-yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "taken for" in out
+    assert all(line == line.rstrip() for line in out.splitlines())

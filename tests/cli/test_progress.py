@@ -1,0 +1,228 @@
+"""What a watcher of a build sees."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from tokenlake.cli.progress import Counter, RunProgress, Tally
+from tokenlake.etl.events import (
+    EngineChosen,
+    EngineCondemned,
+    Event,
+    Planned,
+    Planning,
+    Step,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    UnitStarted,
+)
+from tokenlake.store.account import Account
+from tokenlake.store.ledger import UnitRecord
+
+MB = 1_000_000
+
+
+def _record(unit: int, tokens: int = 0, documents: int = 0) -> UnitRecord:
+    return UnitRecord(
+        unit=unit,
+        fingerprint="ab" * 32,
+        source="web",
+        inputs=(),
+        parts=(),
+        account=Account(documents=documents, tokens=tokens),
+        quarantine=None,
+        engine="gigatoken",
+        produced_by={},
+    )
+
+
+def _run() -> Iterator[Event]:
+    """Four units: one resumed, one built, one retried and built, one left."""
+    yield Planned(
+        dataset="web",
+        version=2,
+        units=4,
+        input_bytes=40 * MB,
+        pending=3,
+        source_bytes={"web": 30 * MB, "code": 10 * MB},
+    )
+    yield UnitFinished(0, "web", 10 * MB, _record(0, 1_000, 10), "resumed")
+    yield EngineChosen("gpt2", "gigatoken", "equal to the reference")
+    yield EngineChosen("gpt2", "gigatoken", "equal to the reference on other texts")
+    yield UnitStarted(1, "web", 10 * MB)
+    yield UnitProgress(1, "web", 6 * MB, 5, 500)
+    yield UnitStarted(2, "code", 10 * MB)
+    yield UnitProgress(2, "code", 3 * MB, 5, 500)
+    yield UnitRetried(2, "code", "worker died", 3 * MB)
+    yield UnitFinished(1, "web", 10 * MB, _record(1), "built", 1.0, 6 * MB)
+    yield UnitProgress(2, "code", 10 * MB, 5, 500)
+    yield UnitFinished(2, "code", 10 * MB, _record(2), "built", 1.0, 10 * MB)
+
+
+def test_bytes_add_up_whatever_was_resumed_or_retried() -> None:
+    now = 0.0
+    tally = Tally(clock=lambda: now)
+    for event in _run():
+        tally.add(event)
+        now += 1.0
+    assert (tally.units, tally.finished) == (4, 3)
+    assert (tally.total, tally.done, tally.built) == (40 * MB, 30 * MB, 20 * MB)
+    assert {name: (s.done, s.total) for name, s in tally.sources.items()} == {
+        "web": (20 * MB, 30 * MB),
+        "code": (10 * MB, 10 * MB),
+    }
+    assert (tally.seconds(), tally.left()) == (8.0, 4.0)
+
+
+def test_the_time_left_is_of_this_run_alone() -> None:
+    tally = Tally()
+    events = list(_run())
+    tally.add(events[0])
+    tally.add(events[1])
+    assert tally.left() is None
+
+
+def test_lines_without_a_terminal() -> None:
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        for event in _run():
+            progress(event)
+        progress(EngineCondemned("gigatoken", "differs on 'x\x1b[2J'"))
+    assert out.getvalue().splitlines() == [
+        "planning",
+        "web v2: 4 units, 38.1 MiB; 3 to build, 1 already there",
+        "engine gigatoken for gpt2: equal to the reference",
+        "unit 2 (code) again, after: worker died",
+        "engine gigatoken is not exact; its units are built again: differs on 'x\\x1b[2J'",
+    ]
+
+
+def test_a_plan_that_takes_a_while_says_so_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        told = {100.2: 0, 100.6: 1200, 101.0: 1300, 105.5: 2500, 105.7: 3000, 111.0: 9000}
+        for clock[0], files in told.items():
+            progress(Planning("web", "hashing", files, 10_000, files << 10, 10_000 << 10))
+        progress(Planning("web", "listing", 1, 0, 0, 0))
+        clock[0] = 120.0
+        progress(Planning("web", "counting", 3, 0, 512, 0))
+    assert out.getvalue().splitlines() == [
+        "planning",
+        "planning: web: hashing, 1,200 of 10,000 files, 1.17 MiB of 9.77 MiB",
+        "planning: web: hashing, 3,000 of 10,000 files, 2.93 MiB of 9.77 MiB",
+        "planning: web: hashing, 9,000 of 10,000 files, 8.79 MiB of 9.77 MiB",
+        "planning: web: counting records, 3 files, 512 B",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_bars_fit_the_terminal(width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None, legacy_windows=False)
+    progress = RunProgress("planning", console)
+    for event in _run():
+        progress(event)
+    out.truncate(0)
+    console.print(progress._render())
+    lines = out.getvalue().replace("\0", "").splitlines()
+    assert len(lines) == 3
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].startswith("web")
+    assert "19.1 MiB of 28.6 MiB" in lines[0] or width < 80
+    assert lines[2].startswith("3 of 4 units")
+
+
+def _steps() -> Iterator[Event]:
+    """Two builds: the tokens of a source, there already, and a mixture."""
+    yield Step(1, 2, "tokens of web")
+    yield Planned(
+        dataset="pile.web.tokens",
+        version=1,
+        units=1,
+        input_bytes=5 * MB,
+        pending=0,
+        source_bytes={"web": 5 * MB},
+    )
+    yield UnitFinished(0, "web", 5 * MB, _record(0, 700, 7), "resumed")
+    yield Step(2, 2, "the mixture")
+    yield Planned(
+        dataset="pile", version=3, units=2, input_bytes=8 * MB, pending=2, source_bytes={"*": 8 * MB}
+    )
+    yield UnitStarted(0, "*", 4 * MB)
+    yield UnitProgress(0, "*", 4 * MB, 5, 900)
+
+
+def test_several_builds_are_told_and_counted_one_after_another() -> None:
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        for event in _steps():
+            progress(event)
+        progress(UnitRetried(0, "*", "worker died", 4 * MB))
+    assert out.getvalue().splitlines() == [
+        "planning",
+        "step 1 of 2: tokens of web",
+        "pile.web.tokens v1: 1 unit, 4.77 MiB; 0 to build, 1 already there",
+        "step 2 of 2: the mixture",
+        "pile v3: 2 units, 7.63 MiB",
+        "unit 0 (all sources) again, after: worker died",
+    ]
+    web, pile = progress.tallies
+    assert (web.what, web.dataset, web.pending, web.tokens) == ("tokens of web", "pile.web.tokens", 0, 700)
+    assert (pile.number, pile.of, pile.total, pile.tokens) == (2, 2, 8 * MB, 900)
+    assert progress.tally is pile
+
+
+def test_a_build_alone_has_one_tally_and_no_step() -> None:
+    progress = RunProgress("planning", Console(file=io.StringIO()))
+    for event in _run():
+        progress(event)
+    assert [tally.what for tally in progress.tallies] == [""]
+
+
+def test_bars_of_a_mixture_stand_below_its_step() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system=None, legacy_windows=False)
+    progress = RunProgress("planning", console)
+    for event in _steps():
+        progress(event)
+    out.truncate(0)
+    console.print(progress._render())
+    lines = out.getvalue().replace("\0", "").splitlines()
+    assert lines[0].rstrip() == "step 2 of 2: the mixture"
+    assert lines[1].startswith("all sources")
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_events_may_come_from_any_thread() -> None:
+    progress = RunProgress("planning", Console(file=io.StringIO()))
+    progress(next(_run()))
+
+    def report() -> None:
+        for _ in range(1_000):
+            progress(UnitProgress(0, "web", 1, 1, 2))
+
+    threads = [threading.Thread(target=report) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (progress.tally.done, progress.tally.tokens) == (4_000, 8_000)
+
+
+def test_a_counter_is_quiet_at_first() -> None:
+    counter = Counter()
+    counter.add(5)
+    assert counter.line("hashing") == ""
+    counter._began -= 1
+    assert counter.line("hashing").startswith("hashing: 5 B, ")
+    counter.set(6, 10)
+    assert counter.line("verifying").startswith("verifying: 6 B of 10 B, ")

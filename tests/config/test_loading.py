@@ -1,0 +1,300 @@
+"""Loading and dumping: YAML files, mappings, overrides, errors with lines, and the round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.load import load_config
+from tokenlake.config.pipeline import PipelineConfig, dump_yaml
+from tokenlake.config.stages import SaveStageConfig
+from tokenlake.config.yaml_file import parse_yaml
+from tokenlake.errors import ConfigError
+
+Write = Callable[..., Path]
+
+GOOD = """\
+datasets:
+  - name: code
+    data_files: data/*.jsonl
+    tokenizer: gpt2
+  - data_files: [a.parquet, b.parquet]
+pack: {enabled: true, seq_length: 512}
+mix:
+save: {max_shard_size: 1.5 GB, hub_token: {env: HF_TOKEN}}
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def _write(text: str, name: str = "llama2-512.yaml") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return _write
+
+
+def refusal(source: Any, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        load_config(source, overrides)
+    return str(error.value)
+
+
+def test_a_file_a_mapping_and_a_model_give_the_same_configuration(write: Write) -> None:
+    config = load_config(write(GOOD))
+    assert config.name == "llama2-512"
+    assert [dataset.name for dataset in config.datasets] == ["code", "dataset_1"]
+    assert config.save.max_shard_size == 1610612736
+    assert load_config(str(write(GOOD))) == config
+    assert load_config(config) is config
+    assert load_config(config.model_dump()) == config
+    assert load_config(dict(config)) == config
+
+
+def test_the_stem_is_the_name_only_where_it_is_a_name_and_none_is_given(write: Write) -> None:
+    assert load_config(write(GOOD, "My Config.yaml")).name is None
+    assert load_config(write("name: mine\n" + GOOD)).name == "mine"
+
+
+def test_every_problem_is_listed_with_its_line(write: Write) -> None:
+    text = """\
+datasets:
+  - data_files: data/*.jsonl
+    tokenizr: gpt2
+    tokenizer: {name_or_path: gpt2, max_length: -1}
+pack:
+  strategy: greddy
+save: {format: Parquet, max_shard_size: 5 zb}
+mxi: {}
+"""
+    path = write(text)
+    message = refusal(path)
+    assert message.startswith(f"{path}: 6 problems in the configuration\n")
+    for part in (
+        "datasets.0.tokenizr (line 3): unknown key; did you mean 'tokenizer'?",
+        "datasets.0.tokenizer.max_length (line 4): got -1, must be greater than 0",
+        "pack.strategy (line 6): got 'greddy', must be 'greedy', 'pool', 'first_fit' or 'best_fit'; did",
+        "save.format (line 7): got 'Parquet'",
+        "save.max_shard_size (line 7): got '5 zb'",
+        "mxi (line 8): unknown key; did you mean 'mix'?",
+    ):
+        assert part in message
+    with pytest.raises(ConfigError) as error:
+        load_config(path)
+    assert len(error.value.details["problems"]) == 6
+
+
+def test_contradictions_between_sections_are_errors() -> None:
+    assert refusal({"datasets": []}) == "At least one dataset is required"
+    twice = {"datasets": [{"data_files": "a", "name": "x"}, {"data_files": "b", "name": "x"}]}
+    assert refusal(twice) == "Duplicate dataset names found"
+    assert refusal(PipelineConfig()) == "At least one dataset is required"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "got nothing"),
+        ("# only a comment\n", "got nothing"),
+        ("- a\n- b\n", "must be a mapping"),
+        ("name: a\nname: b\n", ":2: key 'name' is already on line 1"),
+        ("pack: {enabled: true, enabled: false}", "key 'enabled' is already on line 1"),
+        ("pack: {", "not YAML"),
+        ("a: !!python/object/apply:os.system [ls]", "not YAML"),
+        ("a: &x [*x]", "contains itself"),
+        ("a: 2024-13-45", "not YAML"),
+        ("a: b\x00", "not YAML"),
+        ("name: a\n---\nname: b\n", "not YAML"),
+    ],
+)
+def test_bad_yaml_is_refused_with_its_place(write: Write, text: str, words: str) -> None:
+    path = write(text)
+    message = refusal(path)
+    assert message.startswith(str(path))
+    assert words in message
+
+
+def test_merge_keys_and_anchors_work(write: Write) -> None:
+    text = """\
+datasets:
+  - &base {data_files: a, tokenizer: gpt2, name: a}
+  - {<<: *base, name: b}
+"""
+    config = load_config(write(text))
+    assert [dataset.tokenizer for dataset in config.datasets] == ["gpt2", "gpt2"]
+    assert [dataset.name for dataset in config.datasets] == ["a", "b"]
+
+
+def test_a_missing_file_names_a_near_one(write: Write, tmp_path: Path) -> None:
+    write(GOOD, "llama2-2048.yaml")
+    assert "did you mean" in refusal(tmp_path / "llama-2048.yaml")
+    assert "llama2-2048.yaml" in refusal(tmp_path / "llama-2048.yaml")
+    assert "nor a folder" in refusal(tmp_path / "nowhere" / "x.yaml")
+    assert "cannot be read" in refusal(tmp_path)
+    assert "UTF-8" in refusal(write(b"name: \xff\n"))  # type: ignore[arg-type]
+
+
+def test_a_byte_order_mark_is_no_problem(write: Write) -> None:
+    assert load_config(write("\ufeff" + GOOD)).name == "llama2-512"
+
+
+def test_files_and_overrides_hold_no_literal_secrets(write: Write) -> None:
+    text = GOOD.replace("{env: HF_TOKEN}", "hf_SuperSecret")
+    message = refusal(write(text))
+    assert "save.hub_token (line 8): got a literal secret" in message
+    assert "{env: NAME}" in message
+    message = refusal(write(GOOD), "save.hub_token=hf_SuperSecret")
+    assert "SuperSecret" not in message
+    storage = GOOD.replace("tokenizer: gpt2", "storage_options: {secret: hf_SuperSecret}")
+    message = refusal(write(storage))
+    assert "option 'secret'" in message
+    assert "SuperSecret" not in message
+    assert load_config(write(GOOD), ["save.hub_token={block: hub}"]).save.hub_token is not None
+
+
+def test_overrides_are_yaml_values_at_dotted_keys(write: Write) -> None:
+    changed = load_config(
+        write(GOOD),
+        [
+            "pack.seq_length=1024",
+            "datasets.code.type=jsonl",
+            "datasets.dataset_1.tokenizer=other",
+            "datasets.0.tokenizer.max_length=77",
+            "datasets.1.splits={train: 0.9, test: 0.1}",
+            "mix.weights={code: 0.5, dataset_1: 0.5}",
+            "save.max_shard_size=100kb",
+        ],
+    )
+    assert changed.pack.seq_length == 1024
+    assert changed.datasets[0].type == "jsonl"
+    assert changed.datasets[0].tokenizer.model_dump()["name_or_path"] == "gpt2"  # type: ignore[union-attr]
+    assert changed.datasets[0].tokenizer.max_length == 77  # type: ignore[union-attr]
+    assert changed.datasets[1].tokenizer == "other"
+    assert changed.datasets[1].splits == {"train": 0.9, "test": 0.1}
+    assert changed.save.max_shard_size == 102400
+
+
+def test_overrides_change_neither_the_callers_mapping_nor_the_model() -> None:
+    data = {"datasets": [{"data_files": "x"}], "pack": {"seq_length": 5}}
+    config = load_config(data, ["pack.seq_length=7", "datasets.0.data_files=[y]"])
+    assert (config.pack.seq_length, config.datasets[0].data_files) == (7, ("y",))
+    assert data == {"datasets": [{"data_files": "x"}], "pack": {"seq_length": 5}}
+    again = load_config(config, ["pack.seq_length=9"])
+    assert (again.pack.seq_length, config.pack.seq_length) == (9, 7)
+    assert again.datasets == config.datasets
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("pack", "must be key=value"),
+        ("=5", "must be key=value"),
+        ("pack..x=5", "must be key=value"),
+        ("pack.seq_lenght=5", "pack.seq_lenght (override): unknown key; did you mean 'seq_length'?"),
+        ("pakc.seq_length=5", "pakc: unknown key; did you mean 'pack'?"),
+        ("pack.seq_length=x", "pack.seq_length (override): got 'x'"),
+        ("pack.seq_length.x=5", "leads into a value that has no keys"),
+        ("datasets.2.name=x", "no entry '2'"),
+        ("datasets.cdoe.name=x", "did you mean 'code'?"),
+        ("pack.seq_length=[", "not YAML"),
+    ],
+)
+def test_a_wrong_override_says_how(write: Write, override: str, words: str) -> None:
+    assert words in refusal(write(GOOD), override)
+
+
+def test_secrets_and_callables_survive_overrides_in_python_and_never_reach_a_dump() -> None:
+    def prepare(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    config = PipelineConfig(
+        datasets=[
+            DatasetConfig(data_files="x", format_callback=prepare, storage_options={"secret": "hf_Super"})
+        ],
+        save=SaveStageConfig(hub_token="hf_Super"),
+    )
+    changed = load_config(config, ["seed=3"])
+    assert changed.save.hub_token == config.save.hub_token
+    assert changed.datasets[0].format_callback is prepare
+    text = dump_yaml(changed)
+    assert "hf_Super" not in text
+    assert "**********" in text
+    assert "removed on saving" in refusal(
+        {"datasets": [{"data_files": "x"}], "save": {"hub_token": "**********"}}
+    )
+
+
+# Text that people write; YAML's own escapes are what is tested, not control characters in paths.
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
+TOKENIZERS = st.one_of(
+    TEXTS,
+    st.fixed_dictionaries(
+        {"name_or_path": TEXTS},
+        optional={
+            "max_length": st.none() | st.integers(1, 2**31 - 1),
+            "truncation": st.none() | st.booleans(),
+            "padding": st.sampled_from([False, "max_length", "longest", "do_not_pad"]),
+            "add_special_tokens": st.booleans(),
+        },
+    ),
+)
+DATASETS = st.fixed_dictionaries(
+    {"data_files": TEXTS | st.lists(TEXTS, min_size=1, max_size=3)},
+    optional={
+        "type": st.sampled_from([None, "jsonl", "parquet", "csv", "txt"]),
+        "num_rows": st.none() | st.integers(1, 2**63 - 1),
+        "tokenizer": TOKENIZERS,
+        "content_field": TEXTS,
+        "splits": st.sampled_from([None, {"train": 1.0}, {"train": 0.999, "validation": 0.001}]),
+        "max_bad_fraction": st.none() | st.floats(0.0, 1.0),
+        "storage_options": st.dictionaries(TEXTS, TEXTS | st.integers() | st.booleans(), max_size=3).filter(
+            lambda options: not set(options) & {"key", "token"}
+        ),
+        "where": TEXTS,
+        "format_fields": st.just({"no": "yes", "1e5": "~"}),
+    },
+)
+CONFIGS = st.fixed_dictionaries(
+    {"datasets": st.lists(DATASETS, min_size=1, max_size=3)},
+    optional={
+        "name": st.from_regex(r"[a-z0-9][a-z0-9._-]{0,9}", fullmatch=True),
+        "seed": st.none() | st.integers(0, 2**63 - 1),
+        "pack": st.fixed_dictionaries({"enabled": st.booleans(), "seq_length": st.integers(1, 2**20)}),
+        "mix": st.fixed_dictionaries(
+            {}, optional={"weights": st.just({"dataset_0": 1}), "epochs": st.floats(0.1, 9)}
+        ),
+        "save": st.fixed_dictionaries(
+            {},
+            optional={
+                "max_shard_size": st.integers(1, 2**50) | st.sampled_from(["500MB", "1.5 GB"]),
+                "hub_token": st.sampled_from([{"env": "HF"}, {"block": "hub"}]),
+                "output_dir": TEXTS,
+            },
+        ),
+        "ray": st.fixed_dictionaries(
+            {"resources_per_worker": st.dictionaries(NAMES, st.integers(0, 9), max_size=2)}
+        ),
+    },
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CONFIGS)
+def test_what_is_dumped_loads_back_equal(data: dict[str, Any]) -> None:
+    config = load_config(data)
+    text = dump_yaml(config)
+    again = _from_text(text)
+    assert again == config
+    assert dump_yaml(again) == text
+
+
+def _from_text(text: str) -> PipelineConfig:
+    return load_config(parse_yaml(text, "text").data)

@@ -1,0 +1,326 @@
+"""The models: defaults and rules of the specification, the seeds' snippets, and messages a person can use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.secret import BlockSecret, EnvSecret, literal_secrets
+from tokenlake.config.stages import (
+    CacheStageConfig,
+    LoadStageConfig,
+    MixStageConfig,
+    ObservabilityConfig,
+    PackStageConfig,
+    RayConfig,
+    SaveStageConfig,
+    SourceStageConfig,
+    TokenizerConfig,
+    TokenizeStageConfig,
+    WeightSchedulePoint,
+)
+
+
+def refusal(model: type[Any], /, **options: Any) -> str:
+    with pytest.raises(ValidationError) as error:
+        model(**options)
+    return str(error.value)
+
+
+def two(**options: Any) -> PipelineConfig:
+    datasets = [DatasetConfig(name="code", data_files="c"), DatasetConfig(name="text", data_files="t")]
+    return PipelineConfig(datasets=datasets, **options)
+
+
+def test_a_missing_section_means_its_defaults() -> None:
+    config = PipelineConfig(datasets=[{"data_files": "x"}], mix=None, pack={})
+    assert config.source == SourceStageConfig()
+    assert config.mix == MixStageConfig()
+    assert config.pack == PackStageConfig()
+    assert (config.streaming, config.seed, config.default_tokenizer) == (True, None, None)
+
+
+def test_defaults_are_those_of_the_specification() -> None:
+    assert (TokenizeStageConfig().max_length, TokenizeStageConfig().batch_size) == (2048, 1000)
+    assert (TokenizeStageConfig().num_workers, TokenizeStageConfig().cache_tokenized) == (4, None)
+    assert (MixStageConfig().block_size, MixStageConfig().stop_strategy) == (1000, "restart")
+    assert MixStageConfig().weight_schedule_type == "step"
+    assert (PackStageConfig().enabled, PackStageConfig().seq_length) == (False, 2048)
+    assert (PackStageConfig().strategy, PackStageConfig().num_packers) == ("greedy", 4)
+    assert PackStageConfig().include_segment_ids and PackStageConfig().shuffle_buffer_factor == 10
+    assert (LoadStageConfig().batch_size, LoadStageConfig().prefetch_buffer_size) == (8, 4)
+    assert LoadStageConfig().drop_last and not LoadStageConfig().prefetch_to_device
+    assert (SaveStageConfig().format, SaveStageConfig().max_shard_size) == ("parquet", 524288000)
+    assert SaveStageConfig().hub_private and not SaveStageConfig().overwrite
+    assert (CacheStageConfig().memory_cache_size, CacheStageConfig().disk_cache_expiry) == (100, 86400)
+    assert (SourceStageConfig().unit_size, SourceStageConfig().max_bad_fraction) == (128 << 20, 0.001)
+    assert not TokenizerConfig(name_or_path="x").trust_remote_code
+    assert DatasetConfig(data_files="x").content_field == "text"
+
+
+def test_the_seeds_dataset_snippet() -> None:
+    def my_transform_fn(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    config = DatasetConfig(
+        data_files="data/*.parquet",
+        name="my_dataset",
+        type="parquet",
+        split="train",
+        num_rows=10000,
+        tokenizer="meta-llama/Llama-2-7b",
+        tokenizer_kwargs={"use_fast": True},
+        cache_path="./cache/my_dataset",
+        cache_enabled=True,
+        save_path="./output/my_dataset",
+        save_format="parquet",
+        content_field="text",
+        additional_fields=["metadata"],
+        format_callback=my_transform_fn,
+        format_fields={"old_name": "new_name"},
+    )
+    assert config.tokenizer == "meta-llama/Llama-2-7b"
+    assert config.format_callback is my_transform_fn
+    assert config.model_dump(mode="json")["format_callback"].endswith("my_transform_fn")
+
+
+def test_the_seeds_pipeline_snippets() -> None:
+    config = PipelineConfig(
+        datasets=[
+            DatasetConfig(name="dataset1", data_files="data/*.parquet", tokenizer="meta-llama/Llama-2-7b")
+        ],
+        default_tokenizer="meta-llama/Llama-2-7b",
+        streaming=True,
+        seed=42,
+        tokenize=TokenizeStageConfig(max_length=2048, cache_tokenized=True, remove_columns=["text"]),
+        mix=MixStageConfig(
+            weights={"code": 0.3, "text": 0.7},
+            weight_schedule=[
+                WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),
+                WeightSchedulePoint(step=10000, weights={"code": 0.5, "text": 0.5}),
+            ],
+            weight_schedule_type="linear",
+            seed=42,
+        ),
+        pack=PackStageConfig(
+            enabled=True, seq_length=2048, eos_token_id=2, pad_token_id=0, shuffle_packed=True
+        ),
+        load=LoadStageConfig(batch_size=8, shuffle_buffer_size=10000),
+        save=SaveStageConfig(enabled=True, output_dir="./out", num_shards=100, hub_token="hf_xxx"),
+        ray=RayConfig(enabled=True, num_workers=8, resources_per_worker={"CPU": 2}),
+        observability=ObservabilityConfig(),
+    )
+    assert config.get_dataset_by_name("dataset1") is config.datasets[0]
+    assert config.get_dataset_by_name("dataset2") is None
+    assert isinstance(config.save.hub_token, SecretStr)
+
+
+def test_a_tokenizer_is_a_text_a_mapping_or_a_config() -> None:
+    text = DatasetConfig(data_files="x", tokenizer="gpt2").tokenizer
+    mapping = DatasetConfig(data_files="x", tokenizer={"name_or_path": "gpt2", "max_length": 7}).tokenizer
+    model = DatasetConfig(
+        data_files="x", tokenizer=TokenizerConfig(name_or_path="gpt2", max_length=7)
+    ).tokenizer
+    path = DatasetConfig(data_files="x", tokenizer=Path("tok/tokenizer.json")).tokenizer
+    assert (text, path) == ("gpt2", "tok/tokenizer.json")
+    assert mapping == model == TokenizerConfig(name_or_path="gpt2", max_length=7)
+
+
+def test_data_files_take_paths_and_lists() -> None:
+    assert DatasetConfig(data_files=Path("a") / "b").data_files == "a/b"
+    assert DatasetConfig(data_files=["a", Path("b")]).data_files == ("a", "b")
+    for bad in ("", [], [""], 5, {"train": "x"}):
+        assert "must be a path, glob, directory or URL" in refusal(DatasetConfig, data_files=bad)
+    for nothing in ({}, {"data_files": None}):
+        assert "must have data_files (what to read) or dataset" in refusal(DatasetConfig, **nothing)
+
+
+def test_a_dataset_of_the_store_comes_as_it_is() -> None:
+    assert DatasetConfig(dataset="web.tokens@v3", split="validation").dataset == "web.tokens@v3"
+    for bad in ("Web", "web@", "web@v0", "a/b", ""):
+        assert "must be a dataset of the store" in refusal(DatasetConfig, dataset=bad)
+    assert "must have one of them" in refusal(DatasetConfig, dataset="web", data_files="x")
+    assert "got num_rows, where beside dataset 'web'" in refusal(
+        DatasetConfig, dataset="web", where="x", num_rows=3
+    )
+
+
+def test_nameless_datasets_are_named_by_position_and_the_callers_objects_stay_as_they_are() -> None:
+    mine = DatasetConfig(data_files="x")
+    raw = {"data_files": "y"}
+    config = PipelineConfig(datasets=[mine, raw, DatasetConfig(data_files="z", name="z")])
+    assert [dataset.name for dataset in config.datasets] == ["dataset_0", "dataset_1", "z"]
+    assert mine.name is None
+    assert raw == {"data_files": "y"}
+
+
+def test_models_are_frozen_and_do_not_share_the_callers_mappings() -> None:
+    weights, options = {"a": 1.0}, {"anon": True}
+    mix = MixStageConfig(weights=weights)
+    dataset = DatasetConfig(data_files="x", storage_options=options)
+    weights["a"], options["anon"] = 0.0, False
+    assert (mix.weights, dataset.storage_options) == ({"a": 1.0}, {"anon": True})
+    with pytest.raises(ValidationError):
+        mix.block_size = 5  # type: ignore[misc]
+    SourceStageConfig().splits["other"] = 1.0
+    assert SourceStageConfig().splits == {"train": 1.0}
+
+
+def test_validate_gives_the_messages_of_the_specification() -> None:
+    assert PipelineConfig(datasets=[]).validate() == ["At least one dataset is required"]
+    assert PipelineConfig().validate() == ["At least one dataset is required"]
+    twice = PipelineConfig(datasets=[{"data_files": "a", "name": "x"}, {"data_files": "b", "name": "x"}])
+    assert twice.validate() == ["Duplicate dataset names found"]
+    assert two(mix={"weights": {"code": 0.5, "z": 0.5}}).validate() == [
+        "Mix weight references unknown dataset: z"
+    ]
+    schedule = [{"step": 5, "weights": {"code": 0.5, "q": 0.5}}]
+    assert two(mix={"weight_schedule": schedule}).validate() == [
+        "Weight schedule at step 5 references unknown dataset: q"
+    ]
+    assert two(save={"push_to_hub": True}).validate() == [
+        "save.push_to_hub needs save.hub_repo_id, such as org/name"
+    ]
+    assert two().validate() == []
+
+
+def test_weights_must_sum_to_one() -> None:
+    assert "Weights must sum to 1.0, got 0.6" in refusal(MixStageConfig, weights={"a": 0.3, "b": 0.3})
+    assert "Weights must sum to 1.0, got 0.5" in refusal(WeightSchedulePoint, step=0, weights={"a": 0.5})
+    assert MixStageConfig(weights={"a": 1 / 3, "b": 1 / 3, "c": 1 / 3 + 5e-7}).weights
+    assert MixStageConfig(seed=0).seed == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (SaveStageConfig, {"format": "parqet"}, ["format", "'parqet'", "'arrow'", "did you mean 'parquet'?"]),
+        (SaveStageConfig, {"format": "Parquet"}, ["did you mean 'parquet'?"]),
+        (SaveStageConfig, {"compression": "snappy"}, ["compression", "'snappy'", "'zstd'"]),
+        (SaveStageConfig, {"max_shard_size": "5 zb"}, ["max_shard_size", "'5 zb'", "'500MB'"]),
+        (SaveStageConfig, {"num_shards": 0}, ["num_shards", "got 0", "greater than 0"]),
+        (SaveStageConfig, {"num_shard": 1}, ["num_shard", "unknown key", "did you mean 'num_shards'?"]),
+        (SaveStageConfig, {"output_dir": ""}, ["output_dir", "got ''", "a path or URL"]),
+        (PackStageConfig, {"strategy": "firstfit"}, ["strategy", "did you mean 'first_fit'?"]),
+        (PackStageConfig, {"seq_length": -1}, ["seq_length", "got -1", "greater than 0"]),
+        (PackStageConfig, {"seq_length": True}, ["seq_length", "got True", "integer"]),
+        (PackStageConfig, {"seq_length": "2048"}, ["seq_length", "got '2048'", "integer"]),
+        (PackStageConfig, {"enabled": "yes"}, ["enabled", "got 'yes'", "boolean"]),
+        (PackStageConfig, {"eos_token_id": -1}, ["eos_token_id", "got -1"]),
+        (PackStageConfig, {"seq_length": 64, "window_tokens": 63}, ["window_tokens", "63", "64"]),
+        (MixStageConfig, {"stop_strategy": "stop"}, ["stop_strategy", "'stop'", "'restart'"]),
+        (MixStageConfig, {"weights": {"a": -1.0, "b": 2.0}}, ["weights", "got -1.0"]),
+        (MixStageConfig, {"weights": {"a": float("nan")}}, ["weights", "got nan"]),
+        (MixStageConfig, {"weight_schedule": []}, ["at least one point"]),
+        (MixStageConfig, {"total_rows": 1, "epochs": 2}, ["total_rows and epochs", "at most one"]),
+        (LoadStageConfig, {"batch_size": 0}, ["batch_size", "got 0"]),
+        (CacheStageConfig, {"cache_type": "disc"}, ["cache_type", "did you mean 'disk'?"]),
+        (RayConfig, {"num_workers": -2}, ["num_workers", "got -2"]),
+        (ObservabilityConfig, {"log_level": "info"}, ["log_level", "did you mean 'INFO'?"]),
+        (SourceStageConfig, {"on_bad_record": "skip"}, ["on_bad_record", "'skip'", "'quarantine'"]),
+        (SourceStageConfig, {"max_bad_fraction": 1.5}, ["max_bad_fraction", "got 1.5"]),
+        (SourceStageConfig, {"splits": {"train": 0.9}}, ["splits", "must sum to 1.0, got 0.9"]),
+        (SourceStageConfig, {"splits": {"a-b": 1.0}}, ["splits", "'a-b'"]),
+        (SourceStageConfig, {"splits": {"a": 1.0, "b": 0.0}}, ["splits", "got 0.0"]),
+        (TokenizeStageConfig, {"engine": "gigatokens"}, ["engine", "did you mean 'gigatoken'?"]),
+        (TokenizerConfig, {"name_or_path": "x", "max_length": 0}, ["max_length", "got 0"]),
+        (TokenizerConfig, {"name_or_path": "x", "padding": True}, ["padding", "got True", "'longest'"]),
+        (DatasetConfig, {"data_files": "x", "type": "jsnol"}, ["type", "did you mean 'jsonl'?"]),
+        (DatasetConfig, {"data_files": "x", "name": "a/b"}, ["name", "'a/b'", "letters, digits"]),
+        (DatasetConfig, {"data_files": "x", "num_rows": -1}, ["num_rows", "got -1"]),
+        (DatasetConfig, {"data_files": "x", "tokenizer": 5}, ["tokenizer", "got 5", "Hub id"]),
+        (DatasetConfig, {"data_files": "x", "tokenizer": {"name": "x"}}, ["tokenizer.name", "unknown key"]),
+        (DatasetConfig, {"data_files": "x", "format_fields": {"a": "c", "b": "c"}}, ["same new name"]),
+        (DatasetConfig, {"data_files": "x", "format_callback": "nope"}, ["format_callback", "'nope'"]),
+        (
+            DatasetConfig,
+            {"data_files": "x", "additional_fields": "a"},
+            ["additional_fields", "must be a list"],
+        ),
+        (PipelineConfig, {"name": "Llama 2"}, ["name", "'Llama 2'", "lower-case"]),
+        (PipelineConfig, {"pack": 5}, ["pack", "got 5", "must be a mapping of keys"]),
+        (PipelineConfig, {"datasets": [{"data_files": "x", "split": ""}]}, ["datasets.0.split", "got ''"]),
+        (PipelineConfig, {"seed": -1}, ["seed", "got -1"]),
+    ],
+)
+def test_a_wrong_value_names_key_value_what_is_allowed_and_the_nearest_match(
+    model: type[Any], options: dict[str, Any], words: list[str]
+) -> None:
+    message = refusal(model, **options)
+    for word in words:
+        assert word in message
+
+
+def test_a_schedule_grows_and_weighs_the_same_datasets_at_every_point() -> None:
+    at = [{"step": 5, "weights": {"a": 1.0}}, {"step": 5, "weights": {"a": 1.0}}]
+    assert "steps must grow" in refusal(MixStageConfig, weight_schedule=at)
+    names = [{"step": 0, "weights": {"a": 1.0}}, {"step": 5, "weights": {"b": 1.0}}]
+    assert "must weigh the same datasets" in refusal(MixStageConfig, weight_schedule=names)
+
+
+def test_numpy_integers_are_integers() -> None:
+    config = PackStageConfig(seq_length=np.int64(512))  # type: ignore[arg-type]
+    assert type(config.seq_length) is int
+
+
+TOKEN = "hf_SuperSecretToken"
+
+
+@pytest.mark.parametrize("given", [TOKEN, SecretStr(TOKEN)])
+def test_a_literal_secret_is_never_shown(given: Any) -> None:
+    options = {"key": TOKEN, "client_kwargs": {"aws_secret_access_key": TOKEN, "endpoint_url": "http://x"}}
+    dataset = DatasetConfig(data_files="x", storage_options=options, tokenizer_kwargs={"token": TOKEN})
+    config = PipelineConfig(datasets=[dataset], save={"hub_token": given})
+    for text in (repr(config), str(config), config.model_dump_json(), str(config.model_dump(mode="json"))):
+        assert "SuperSecret" not in text
+        assert "http://x" in text
+    assert isinstance(config.save.hub_token, SecretStr)
+    assert config.save.hub_token.get_secret_value() == TOKEN
+    assert literal_secrets(config) == [
+        "datasets.0.storage_options.key",
+        "datasets.0.storage_options.client_kwargs.aws_secret_access_key",
+        "datasets.0.tokenizer_kwargs.token",
+        "save.hub_token",
+    ]
+
+
+def test_a_secret_by_reference_is_kept_as_the_reference() -> None:
+    assert SaveStageConfig(hub_token={"env": "HF_TOKEN"}).hub_token == EnvSecret(env="HF_TOKEN")
+    config = SaveStageConfig(hub_token={"block": "hub"})
+    assert config.hub_token == BlockSecret(block="hub")
+    assert config.model_dump(mode="json")["hub_token"] == {"block": "hub"}
+    options = DatasetConfig(data_files="x", storage_options={"key": {"env": "K"}}).model_dump(mode="json")
+    assert options["storage_options"] == {"key": {"env": "K"}}
+    assert literal_secrets(config) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hub_token": 12345},
+        {"hub_token": {"env": f"{TOKEN}!"}},
+        {"hub_token": {"evn": TOKEN}},
+        {"hub_token": [TOKEN]},
+        {"hub_tokn": TOKEN},
+        {"hub_token": "**********"},
+    ],
+)
+def test_a_wrong_secret_is_refused_without_showing_it(options: dict[str, Any]) -> None:
+    message = refusal(SaveStageConfig, **options)
+    assert "12345" not in message
+    assert "SuperSecret" not in message
+    assert "SuperSecret" not in refusal(PipelineConfig, save=[options])
+
+
+def test_pad_token_is_no_credential() -> None:
+    kwargs = {"pad_token": "<pad>", "use_fast": True}
+    assert DatasetConfig(data_files="x", tokenizer_kwargs=kwargs).tokenizer_kwargs == kwargs
+    assert "option 'f' is of type object" in refusal(
+        DatasetConfig, data_files="x", storage_options={"f": object()}
+    )

@@ -1,0 +1,501 @@
+"""Resolving: precedence, defaults, nothing ignored silently, and what is identity."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.identity import identity, source_identity
+from tokenlake.config.load import load_config
+from tokenlake.config.pipeline import PipelineConfig, dump_yaml
+from tokenlake.config.refusals import RULES
+from tokenlake.config.resolve import resolve
+from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
+from tokenlake.config.section import Section
+from tokenlake.config.stages import TokenizerConfig
+from tokenlake.config.stores import store_overrides
+from tokenlake.errors import ConfigError, NotAvailableError
+
+
+def config(dataset: dict[str, Any] | None = None, **sections: Any) -> PipelineConfig:
+    """Return a configuration that resolves, with some options changed."""
+    whole = {"data_files": "data/*.jsonl", "name": "code", "tokenizer": "gpt2", **(dataset or {})}
+    return PipelineConfig.model_validate({"name": "demo", "datasets": [whole], **sections})
+
+
+def build(dataset: dict[str, Any] | None = None, **sections: Any) -> ResolvedBuild:
+    return resolve(config(dataset, **sections), environ={})
+
+
+def refusal(kind: type[ConfigError], dataset: dict[str, Any] | None = None, **sections: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        build(dataset, **sections)
+    assert type(error.value) is kind
+    return str(error.value)
+
+
+# What a build consumes
+
+
+def test_a_resolved_build_is_flat_and_complete() -> None:
+    found = build(
+        {
+            "data_files": ["b", "a"],
+            "type": "txt",
+            "text_mode": "lines",
+            "splits": {"validation": 0.25, "train": 0.75},
+        },
+        pack={"enabled": True, "seq_length": 512, "eos_token_id": 0, "pad_token_id": 1},
+        source={"on_bad_record": "quarantine", "unit_size": "1MB"},
+        seed=0,
+    )
+    (source,) = found.sources
+    assert (found.name, found.store, found.seed, found.unit_size) == ("demo", "./artifacts", 0, 1 << 20)
+    assert (found.max_shard_size, found.compression) == (524288000, "zstd")
+    assert (source.name, source.data_files, source.type, source.text_mode) == (
+        "code",
+        ("b", "a"),
+        "text",
+        "lines",
+    )
+    assert (source.on_bad_record, source.max_bad_fraction) == ("quarantine", 0.001)
+    assert source.splits == (("train", 0.75), ("validation", 0.25))
+    assert found.pack is not None
+    assert (found.pack.seq_length, found.pack.eos_token_id, found.pack.pad_token_id) == (512, 0, 1)
+    assert (found.pack.strategy, found.pack.include_segment_ids, found.pack.store_segment_ids) == (
+        "greedy",
+        True,
+        False,
+    )
+
+
+def test_sources_keep_the_order_of_the_configuration() -> None:
+    datasets = [{"data_files": "z", "name": "z"}, {"data_files": "a"}, {"data_files": "m", "name": "m"}]
+    found = resolve(PipelineConfig(name="demo", datasets=datasets, default_tokenizer="gpt2"))
+    assert [source.name for source in found.sources] == ["z", "dataset_1", "m"]
+
+
+def test_the_store_is_the_configured_one_then_the_environments_then_artifacts() -> None:
+    environ = {"TOKENLAKE_STORE": "/lake"}
+    assert resolve(config(save={"output_dir": "/mine"}), environ).store == "/mine"
+    assert resolve(config(), environ).store == "/lake"
+    assert resolve(config(), {}).store == "./artifacts"
+
+
+@pytest.mark.parametrize("url", ["s3://lake/tokens", "S3A://lake", "gs://lake/a/b", "gcs://lake"])
+def test_a_store_in_a_bucket_with_options_that_are_no_identity(url: str) -> None:
+    options = {"endpoint_url": "https://here", "key": {"env": "KEY"}, "secret": SecretStr("hunter22")}
+    found = resolve(config(save={"output_dir": url, "storage_options": options}))
+    assert found.store == url
+    assert found.store_options == {
+        "endpoint_url": "https://here",
+        "key": {"env": "KEY"},
+        "secret": "hunter22",
+    }
+    assert "hunter22" not in repr(found)
+    assert identity(found) == identity(resolve(config()))
+
+
+@pytest.mark.parametrize(
+    ("save", "message"),
+    [
+        ({"output_dir": "s3://hunter2@lake/a"}, "has a user name or password in it"),
+        ({"output_dir": "gs://lake/a?token=hunter2"}, "has a query in it"),
+        ({"output_dir": "/a", "storage_options": {"key": "hunter2"}}, "is local and takes none"),
+        ({"output_dir": "file:///a", "storage_options": {"key": "hunter2"}}, "is local and takes none"),
+    ],
+)
+def test_a_store_that_cannot_be(save: dict[str, Any], message: str) -> None:
+    found = refusal(ConfigError, save=save)
+    assert message in found
+    assert "hunter2" not in found
+
+
+def test_another_store_takes_no_options_of_a_bucket_to_a_folder() -> None:
+    assert store_overrides("s3://lake/b") == ['save.output_dir="s3://lake/b"']
+    assert store_overrides("/b") == ["save.storage_options=null", 'save.output_dir="/b"']
+
+
+def test_a_dataset_overrides_its_stage() -> None:
+    stages: dict[str, Any] = {
+        "source": {"on_bad_record": "quarantine", "max_bad_fraction": 0.5, "splits": {"train": 1.0}},
+        "tokenize": {"special_tokens_in_text": "encode"},
+    }
+    own = {
+        "on_bad_record": "fail",
+        "max_bad_fraction": 0.0,
+        "splits": {"test": 1.0},
+        "special_tokens_in_text": "fail",
+    }
+    inherits, overrides = build(**stages).sources[0], build(own, **stages).sources[0]
+    assert (inherits.on_bad_record, inherits.max_bad_fraction) == ("quarantine", 0.5)
+    assert inherits.tokenizer.special_tokens_in_text == "encode"
+    assert (overrides.on_bad_record, overrides.max_bad_fraction) == ("fail", 0.0)
+    assert overrides.splits == (("test", 1.0),)
+    assert overrides.tokenizer.special_tokens_in_text == "fail"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "stage", "pipeline", "name"),
+    [("d", "s", "p", "d"), (None, "s", "p", "s"), (None, None, "p", "p"), ("d", None, None, "d")],
+)
+def test_the_tokenizer_of_the_dataset_goes_before_the_stages_before_the_pipelines(
+    dataset: str | None, stage: str | None, pipeline: str | None, name: str
+) -> None:
+    found = build({"tokenizer": dataset}, tokenize={"default_tokenizer": stage}, default_tokenizer=pipeline)
+    assert found.sources[0].tokenizer.name_or_path == name
+
+
+def test_the_stages_max_length_applies_unless_the_dataset_sets_its_own() -> None:
+    stage = {"max_length": 77}
+    assert build().sources[0].tokenizer.max_length == 2048
+    assert build(tokenize=stage).sources[0].tokenizer.max_length == 77
+    plain = {"tokenizer": {"name_or_path": "x"}}
+    assert build(plain, tokenize=stage).sources[0].tokenizer.max_length == 77
+    own = {"tokenizer": {"name_or_path": "x", "max_length": 5}}
+    assert build(own, tokenize=stage).sources[0].tokenizer.max_length == 5
+    # A dump writes every key down; it must not turn what is inherited into something of its own.
+    written = load_config(config(plain, tokenize=stage).model_dump(mode="json"))
+    assert resolve(written).sources[0].tokenizer.max_length == 77
+
+
+@pytest.mark.parametrize(
+    ("asked", "packing", "truncated"),
+    [(None, True, False), (None, False, True), (True, True, True), (False, False, False)],
+)
+def test_truncation_is_off_when_packing_follows_and_on_otherwise_unless_asked_for(
+    asked: bool | None, packing: bool, truncated: bool
+) -> None:
+    tokenizer = {"tokenizer": {"name_or_path": "x", "truncation": asked}}
+    resolved = build(tokenizer, pack={"enabled": packing}).sources[0].tokenizer
+    assert resolved.long_documents == ("truncate" if truncated else "keep")
+
+
+def test_a_build_survives_json() -> None:
+    found = build(pack={"enabled": True})
+    data = json.loads(json.dumps(dataclasses.asdict(found)))
+    assert ResolvedBuild.from_json(data) == found
+    assert ResolvedSource.from_json(data["sources"][0]) == found.sources[0]
+    tokens = build()
+    assert ResolvedBuild.from_json(dataclasses.asdict(tokens)) == tokens
+
+
+# What is refused
+
+
+def test_what_is_missing_is_an_error_that_lists_everything() -> None:
+    nameless = PipelineConfig(datasets=[{"data_files": "x"}])
+    with pytest.raises(ConfigError) as error:
+        resolve(nameless)
+    assert "2 problems" in str(error.value)
+    assert "name: missing" in str(error.value)
+    assert "datasets.dataset_0.tokenizer: missing" in str(error.value)
+    with pytest.raises(ConfigError, match="At least one dataset is required"):
+        resolve(PipelineConfig(name="demo"))
+
+
+def test_pack_options_without_packing_are_an_error_unless_packing_is_off_on_purpose() -> None:
+    assert "pack.seq_length: set, but packing is off" in refusal(ConfigError, pack={"seq_length": 512})
+    assert build(pack={"enabled": False, "seq_length": 512, "strategy": "pool"}).pack is None
+
+
+def test_text_mode_is_for_text_files() -> None:
+    assert "text_mode" in refusal(ConfigError, {"type": "jsonl", "text_mode": "lines"})
+
+
+def fields(section: str) -> dict[str, Any]:
+    """Return the fields of a section of the rules: name to default."""
+    models = {"": PipelineConfig, "datasets": DatasetConfig, "tokenizer": TokenizerConfig}
+    model = models.get(section) or type(getattr(PipelineConfig(), section))
+    return model.model_fields
+
+
+def test_every_field_of_every_section_is_classified() -> None:
+    sections = {
+        name for name in PipelineConfig.model_fields if isinstance(getattr(PipelineConfig(), name), Section)
+    }
+    assert set(RULES) == sections | {"", "datasets", "tokenizer"}
+    for section in RULES:
+        assert set(RULES[section]) == set(fields(section)), section
+
+
+@pytest.mark.parametrize(
+    ("section", "field"), [(section, field) for section in RULES for field in RULES[section]]
+)
+def test_a_default_is_available_and_an_unused_field_says_so(section: str, field: str) -> None:
+    rule, info = RULES[section][field], fields(section)[field]
+    if rule.kind == "later":
+        assert rule.instead
+        assert not rule.refuses(info.get_default())
+    if rule.kind == "asleep":
+        assert RULES[section][rule.acts_with or ""].kind == "later"
+    if rule.kind == "other":
+        assert "not used by" in info.description or "a build keeps none" in info.description
+
+
+DATASET_LATER: list[dict[str, Any]] = [
+    {"tokenizer_kwargs": {"use_fast": False}},
+    {"cache_path": "x"},
+    {"cache_enabled": False},
+    {"save_path": "x"},
+    {"save_format": "jsonl"},
+    {"shard_column": "x"},
+    {"exclude": "https://host/x.parquet"},
+]
+SECTION_LATER: list[dict[str, Any]] = [
+    {"tokenize": {"cache_tokenized": True}},
+    {"save": {"format": "arrow"}},
+    {"save": {"compression": "gzip"}},
+    {"save": {"compression": "none"}},
+    {"save": {"overwrite": True}},
+    {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}},
+    {"save": {"output_dir": "https://bucket.example.org/store"}},
+    {"ray": {"enabled": True}},
+    {"tokenize": {"batch_size": 7}},
+    {"tokenize": {"num_workers": 8}},
+    {"cache": {"enabled": False}},
+    {"cache": {"cache_type": "disk"}},
+    {"cache": {"cache_dir": "somewhere"}},
+    {"cache": {"memory_cache_size": 1}},
+    {"cache": {"disk_cache_expiry": 1}},
+    {"cache": {"compression": "zstd"}},
+    {"cache": {"hash_fn": "path"}},
+    {"observability": {"progress_enabled": False}},
+    {"observability": {"progress_type": "none"}},
+    {"observability": {"metrics_enabled": False}},
+    {"observability": {"log_level": "DEBUG"}},
+    {"observability": {"log_interval": 1}},
+]
+
+
+@pytest.mark.parametrize("options", DATASET_LATER, ids=str)
+def test_a_datasets_option_that_a_build_does_not_act_on_is_refused(options: dict[str, Any]) -> None:
+    message = refusal(NotAvailableError, options)
+    assert message.startswith(f"datasets.code.{next(iter(options))}")
+    assert "is not available yet; today: " in message
+
+
+@pytest.mark.parametrize("options", SECTION_LATER, ids=str)
+def test_a_sections_option_that_a_build_does_not_act_on_is_refused(options: dict[str, Any]) -> None:
+    ((section, values),) = options.items()
+    message = refusal(NotAvailableError, **options)
+    assert any(f"{section}.{field}: " in message for field in values)
+    assert "today: " in message
+
+
+def test_all_that_is_not_available_is_listed_at_once() -> None:
+    message = refusal(NotAvailableError, {"cache_path": "x", "shard_column": "x"}, ray={"enabled": True})
+    assert "3 problems" in message
+
+
+def test_every_later_field_is_refused_somewhere_above() -> None:
+    tried = {("datasets", name) for options in DATASET_LATER for name in options}
+    tried |= {
+        (section, name) for options in SECTION_LATER for section, values in options.items() for name in values
+    }
+    later = {
+        (section, name)
+        for section, rules in RULES.items()
+        for name, rule in rules.items()
+        if rule.kind == "later"
+    }
+    assert later <= tried
+
+
+def test_what_is_harmless_passes_and_changes_nothing() -> None:
+    harmless = build(
+        {
+            "split": "train",
+            "save_format": "parquet",
+            "tokenizer_kwargs": {"use_fast": True},
+            "format_fields": {},
+        },
+        save={"enabled": True, "compression": "zstd", "hub_repo_id": "a/b", "hub_token": "hf_x"},
+        load={"batch_size": 99, "shuffle_buffer_size": 10},
+        ray={"num_workers": 9},
+        tokenize={"remove_columns": ["text"], "cache_tokenized": False},
+        pack={"enabled": True, "shuffle_packed": False, "shuffle_buffer_factor": 2},
+    )
+    assert harmless == build(pack={"enabled": True})
+
+
+def test_no_message_shows_a_secret() -> None:
+    options = {"storage_options": {"secret": "hf_Super"}, "tokenizer_kwargs": {"token": "hf_Super"}}
+    save = {"push_to_hub": True, "hub_repo_id": "a/b", "hub_token": "hf_Super"}
+    assert "hf_Super" not in refusal(NotAvailableError, options, save=save)
+
+
+# What is identity
+
+
+def ids(found: ResolvedBuild) -> str:
+    return json.dumps(
+        [identity(found), *map(source_identity, found.sources)], sort_keys=True, allow_nan=False
+    )
+
+
+PACKED: dict[str, Any] = {"pack": {"enabled": True, "seq_length": 512}}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sections"),
+    [
+        ({"name": "other"}, {}),
+        ({"type": "jsonl"}, {}),
+        ({"content_field": "body"}, {}),
+        ({"text_mode": "lines"}, {}),
+        ({"on_bad_record": "quarantine"}, {}),
+        ({"splits": {"train": 0.5, "test": 0.5}}, {}),
+        ({"special_tokens_in_text": "encode"}, {}),
+        ({"tokenizer": {"name_or_path": "gpt2", "add_special_tokens": False}}, {}),
+        ({"tokenizer": {"name_or_path": "gpt2", "truncation": True}}, {}),
+        ({}, {"pack": {"enabled": False}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 513}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "eos_token_id": 5}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "pad_token_id": 5}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "window_tokens": 4096}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "store_segment_ids": True}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "strategy": "best_fit"}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "max_segments": 8}}),
+        ({}, {"pack": {"enabled": True, "seq_length": 512, "shuffle_packed": True}}),
+        ({}, {"source": {"unit_size": 1}}),
+        ({}, {"source": {"max_record_bytes": 1}}),
+        ({}, {"save": {"max_shard_size": 1}}),
+    ],
+)
+def test_what_changes_bytes_changes_the_identity(dataset: dict[str, Any], sections: dict[str, Any]) -> None:
+    assert ids(build(dataset, **{**PACKED, **sections})) != ids(build(**PACKED))
+
+
+def test_max_length_is_identity_only_where_it_acts() -> None:
+    longer: dict[str, Any] = {"tokenize": {"max_length": 99}}
+    assert ids(build(**PACKED, **longer)) == ids(build(**PACKED))
+    assert ids(build(**longer)) != ids(build())
+
+
+RUNTIME = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["other", "demo2"]),
+        "streaming": st.booleans(),
+        "seed": st.integers(0, 9),
+        "load": st.fixed_dictionaries({"batch_size": st.integers(1, 99), "drop_last": st.booleans()}),
+        "ray": st.fixed_dictionaries({"num_workers": st.integers(1, 9)}),
+        "save": st.fixed_dictionaries({"output_dir": st.sampled_from(["/a", "b"]), "enabled": st.booleans()}),
+        "source": st.fixed_dictionaries(
+            {
+                "hash_threads": st.integers(1, 64),
+                "max_bad_fraction": st.floats(0.0, 1.0),
+                "max_expansion": st.floats(1.0, 1e9),
+            }
+        ),
+        "tokenize": st.fixed_dictionaries(
+            {
+                "engine": st.sampled_from(["auto", "gigatoken", "tokenizers"]),
+            }
+        ),
+        "pack": st.fixed_dictionaries(
+            {"enabled": st.just(True), "seq_length": st.just(512), "include_segment_ids": st.booleans()}
+        ),
+    },
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    sections=RUNTIME,
+    dataset=st.fixed_dictionaries(
+        {},
+        optional={
+            "data_files": st.sampled_from(["/elsewhere/*.jsonl", ["a", "b"]]),
+            "tokenizer": st.sampled_from(["/a/copy/of/it", {"name_or_path": "y", "trust_remote_code": True}]),
+            "exclude": st.just("/takedowns.parquet"),
+            "max_bad_fraction": st.floats(0.0, 1.0),
+        },
+    ),
+)
+def test_paths_workers_engines_and_other_runtime_options_are_no_identity(
+    sections: dict[str, Any], dataset: dict[str, Any]
+) -> None:
+    assert ids(build(dataset, **{**PACKED, **sections})) == ids(build(**PACKED))
+
+
+def packed(seed: int | None = None, **pack: Any) -> ResolvedBuild:
+    return build(seed=seed, pack={"enabled": True, "seq_length": 512, **pack})
+
+
+def test_the_seed_is_identity_only_where_rows_are_shuffled() -> None:
+    assert ids(packed(seed=1)) == ids(packed(seed=2)) == ids(packed(shuffle_packed=False))
+    assert ids(packed(seed=1, shuffle_packed=True)) != ids(packed(seed=2, shuffle_packed=True))
+    assert ids(packed(seed=0, shuffle_packed=True)) == ids(packed(shuffle_packed=True))
+
+
+def test_rows_are_shuffled_unless_asked_otherwise_where_the_strategy_reorders_documents() -> None:
+    def seed_of(seed: int | None = None, **pack: Any) -> int | None:
+        found = packed(seed, **pack).pack
+        assert found is not None
+        return found.shuffle_seed
+
+    assert [seed_of(strategy=name) for name in ("greedy", "pool", "first_fit", "best_fit")] == [None, 0, 0, 0]
+    assert seed_of(strategy="pool", shuffle_packed=False) is None
+    assert seed_of(seed=7, shuffle_packed=True) == 7
+
+
+def test_the_number_of_packers_is_identity_only_for_the_pool() -> None:
+    assert ids(packed(num_packers=2)) == ids(packed())
+    assert ids(packed(num_packers=2, strategy="pool")) != ids(packed(strategy="pool"))
+
+
+def test_the_identity_is_pinned() -> None:
+    """A change here makes every dataset ever built look new: change it on purpose or not at all."""
+    found = build(**PACKED)
+    assert identity(found) == {
+        "kind": "packed",
+        "pack": {
+            "seq_length": 512,
+            "eos_token_id": None,
+            "pad_token_id": None,
+            "strategy": "greedy",
+            "window_tokens": 16777216,
+            "store_segment_ids": False,
+        },
+        "unit_size": 134217728,
+        "max_shard_size": 524288000,
+        "compression": "zstd",
+    }
+    assert source_identity(found.sources[0]) == {
+        "name": "code",
+        "type": None,
+        "content_field": "text",
+        "text_mode": "document",
+        "on_bad_record": "fail",
+        "max_record_bytes": 268435456,
+        "splits": [["train", 1.0]],
+        "tokenizer": {"add_special_tokens": True, "max_length": None, "special_tokens_in_text": "literal"},
+    }
+    assert identity(build())["kind"] == "tokens"
+    assert identity(build())["pack"] is None
+
+
+def test_a_dumped_configuration_resolves_to_the_same_build() -> None:
+    written = config({"splits": {"b": 0.5, "a": 0.5}}, pack={"enabled": True}, tokenize={"max_length": 9})
+    again = load_config(json.loads(json.dumps(written.model_dump(mode="json"))))
+    assert resolve(again, {}) == resolve(written, {})
+    assert dump_yaml(again) == dump_yaml(written)
+
+
+def test_a_worker_gets_the_records_without_importing_pydantic_or_yaml() -> None:
+    code = (
+        "import sys, tokenlake.config.resolved, tokenlake.etl.job; "
+        "sys.exit(any(name in sys.modules for name in ('pydantic', 'yaml')))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})

@@ -1,0 +1,101 @@
+"""Small builds in this process, and their rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenlake.etl.job import EngineJob, UnitJob
+from tokenlake.etl.session import BuildSession
+from tokenlake.etl.workbench import Workbench
+from tokenlake.integrity.verify import verify
+from tokenlake.store.address import open_store
+from tokenlake.store.manifest import Manifest
+
+Config = dict[str, Any]
+
+
+class Built:
+    """A committed version, verified deeply."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        report = verify(
+            open_store(str(folder.parents[1])), manifest.dataset, manifest.version, deep=True, workers=1
+        )
+        assert report.ok, report.problems
+
+    def files(self, split: str = "train") -> list[Path]:
+        return [self.folder / shard.path for shard in self.manifest.files if shard.split == split]
+
+    def table(self, split: str = "train") -> pa.Table:
+        return pa.concat_tables(pq.read_table(path) for path in self.files(split))
+
+    def rows(self, split: str = "train") -> list[dict[str, Any]]:
+        return self.table(split).to_pylist()
+
+    def sizes(self, split: str = "train") -> list[int]:
+        return [shard.rows for shard in self.manifest.files if shard.split == split]
+
+
+def build_here(config: Config) -> Built:
+    """Build without worker processes, which take a second to start."""
+    session = BuildSession.open(config)
+    pool: Any = InThisProcess()
+    for index in session.pending:
+        session.run_unit(index, pool)
+    manifest = session.commit()
+    return Built(Path(session.path), manifest)
+
+
+class InThisProcess:
+    """Stands in for a pool; jobs make their trip through JSON all the same."""
+
+    def __init__(self) -> None:
+        self._workbench = Workbench()
+
+    def run(
+        self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
+    ) -> Any:
+        job = json.loads(json.dumps(job))
+        if job["op"] == "engine":
+            return self._workbench.choose_engine(EngineJob.from_json(job))
+        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
+
+
+def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def notes(count: int, first: int = 0) -> list[dict[str, Any]]:
+    """Records of different lengths."""
+    return [
+        {"text": f"note {i}: " + "the quick brown fox, été " * (i % 5), "id": i}
+        for i in range(first, first + count)
+    ]
+
+
+def settings(root: Path, tokenizer: Path, data: object, **dataset: Any) -> Config:
+    return {
+        "name": "set",
+        "datasets": [{"name": "s", "data_files": str(data), **dataset}],
+        "default_tokenizer": str(tokenizer),
+        "save": {"output_dir": str(root / "store")},
+    }
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Hashes of all files that are identity."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.relative_to(folder).parts[0] != "runs"
+    }

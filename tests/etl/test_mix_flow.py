@@ -1,0 +1,212 @@
+"""The flow that mixes: its parameters as a configuration, what it refuses, and its builds one after another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rowwise.mixed_store import settings
+from tokenlake.config.load import load_config
+from tokenlake.config.resolve import resolve
+from tokenlake.config.steps import first_steps
+from tokenlake.errors import CancelledError, ConfigError
+from tokenlake.etl.events import Event, Planned, Step
+from tokenlake.prefect.flows import mix
+from tokenlake.prefect.policy import check_paths
+from tokenlake.prefect.request import (
+    DEFAULT_MIXTURE,
+    DEPLOYMENTS,
+    requested_name,
+    require_mixture,
+    require_text,
+    resolve_mixture,
+    resolve_request,
+)
+from tokenlake.prefect.steps import LocalSteps
+
+MIXED: dict[str, Any] = {
+    "name": "pile",
+    "datasets": [
+        {"name": "code", "data_files": "code.jsonl"},
+        {"name": "web", "data_files": "web.jsonl", "tokenizer": "gpt2"},
+    ],
+    "default_tokenizer": "gpt2",
+    "mix": {"weights": {"code": 0.25, "web": 0.75}, "epochs": 1},
+    "pack": {"enabled": True, "seq_length": 64},
+}
+
+
+class TestRequest:
+    @pytest.mark.parametrize("config", [None, DEFAULT_MIXTURE])
+    def test_without_data_there_is_nothing_to_mix(self, config: str | None) -> None:
+        with pytest.raises(
+            ConfigError, match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": "
+        ):
+            resolve_mixture(config)
+
+    def test_files_become_the_sources_of_a_configuration_without_data(self) -> None:
+        weights = {"b": 0.5, "a": 0.5}
+        config = resolve_mixture("pretrain-2048", {"b": "b.jsonl", "a": ["1", "2"]}, weights, "gpt2")
+        assert [(dataset.name, dataset.data_files) for dataset in config.datasets] == [
+            ("b", "b.jsonl"),
+            ("a", ("1", "2")),
+        ]
+        assert config.mix.weights == weights
+        assert list(first_steps(config)) == ["b", "a"]
+
+    def test_files_replace_those_of_the_source_with_their_name(self) -> None:
+        config = resolve_mixture(MIXED, {"web": "other.jsonl"}, output="here", name="other")
+        assert [dataset.data_files for dataset in config.datasets] == ["code.jsonl", "other.jsonl"]
+        assert config.datasets[1].tokenizer == "gpt2"
+        assert (config.name, config.save.output_dir) == ("other", "here")
+
+    def test_files_of_a_source_that_is_not_there_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"'wep' is no dataset.*did you mean 'web'.*code, web"):
+            resolve_mixture(MIXED, {"wep": "other.jsonl"})
+
+    def test_weights_go_before_a_schedule_of_the_configuration(self) -> None:
+        points = [{"step": 0, "weights": {"code": 0.5, "web": 0.5}}]
+        given = MIXED | {"mix": {"weight_schedule": points, "epochs": 1}}
+        config = resolve_mixture(given, weights={"code": 0.1, "web": 0.9})
+        assert config.mix.weight_schedule is None
+        assert config.mix.weights == {"code": 0.1, "web": 0.9}
+
+    def test_weights_of_other_names_than_the_sources_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="unknown dataset: manuals"):
+            resolve_mixture("pretrain-2048", {"code": "a", "text": "b"}, tokenizer="gpt2")
+
+
+def test_tokenize_names_the_flow_for_a_configuration_that_mixes() -> None:
+    require_text(resolve_request(MIXED | {"mix": {}}))
+    with pytest.raises(ConfigError, match=r"pile mixes its datasets.*flow `mix`"):
+        require_text(resolve_request(MIXED))
+    stored = resolve_request({"name": "x", "datasets": [{"dataset": "web@v1"}], "pack": {"enabled": True}})
+    require_mixture(stored)
+    with pytest.raises(ConfigError, match="stored datasets"):
+        require_text(stored)
+
+
+def test_mix_names_the_flow_for_a_configuration_of_text_alone() -> None:
+    with pytest.raises(ConfigError, match=r"pile mixes nothing.*flow `tokenize`"):
+        require_mixture(resolve_mixture(MIXED | {"mix": {}}))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"), [("", "pretrain-2048"), (None, "pretrain-2048"), ({}, "mix"), ("a/b.yaml", "b")]
+)
+def test_a_run_is_called_after_its_mixture(config: object, expected: str) -> None:
+    assert requested_name(config, None, DEFAULT_MIXTURE) == expected
+
+
+def test_every_parameter_explains_itself_in_the_form() -> None:
+    fields = mix.parameters.properties
+    assert list(fields)[:3] == ["config", "data_files", "weights"]
+    assert all(field["description"].endswith((".", "`")) for field in fields.values())
+
+
+def test_the_deployed_mixture_is_one_of_three_sources_packed_by_best_fit() -> None:
+    files = {"code": "c.jsonl", "text": "t.jsonl", "manuals": "m.jsonl"}
+    config = resolve_mixture("pretrain-2048", files, tokenizer="gpt2")
+    assert (DEPLOYMENTS / "pretrain-2048.yaml").is_file()
+    assert sorted(config.mix.weights or {}) == sorted(str(dataset.name) for dataset in config.datasets)
+    assert config.pack.strategy == "best_fit"
+
+
+class TestPolicy:
+    """Every step of a run is bounded by the worker's environment."""
+
+    def check(self, config: dict[str, Any], **environment: str) -> None:
+        given = {f"TOKENLAKE_ALLOWED_{key.upper()}": value for key, value in environment.items()}
+        check_paths(resolve_mixture(config), given)
+
+    def test_what_lies_inside_is_allowed(self, tmp_path: Path) -> None:
+        files = {"code": f"{tmp_path}/a/c.jsonl", "web": f"{tmp_path}/b/*.jsonl"}
+        config = resolve_mixture(MIXED, files, output=f"{tmp_path}/out")
+        allowed = {"TOKENLAKE_ALLOWED_INPUTS": f"{tmp_path}/a:{tmp_path}/b"}
+        check_paths(config, allowed | {"TOKENLAKE_ALLOWED_OUTPUTS": str(tmp_path)})
+
+    def test_the_files_of_every_source_are_bounded(self, tmp_path: Path) -> None:
+        config = resolve_mixture(MIXED, {"code": f"{tmp_path}/c.jsonl", "web": "/etc/passwd"})
+        with pytest.raises(ConfigError, match=r"data_files of 'web'.*TOKENLAKE_ALLOWED_INPUTS"):
+            check_paths(config, {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path)})
+
+    def test_the_functions_of_every_source_are_bounded(self) -> None:
+        datasets = [MIXED["datasets"][0], MIXED["datasets"][1] | {"format_callback": "os:system"}]
+        with pytest.raises(ConfigError, match=r"the function 'os:system' of 'web'"):
+            self.check(MIXED | {"datasets": datasets})
+
+    def test_the_store_is_bounded_also_where_all_is_stored_already(self, tmp_path: Path) -> None:
+        stored = [{"name": name, "dataset": f"{name}@v1"} for name in ("code", "web")]
+        for datasets in (stored, MIXED["datasets"]):
+            config = MIXED | {"datasets": datasets, "save": {"output_dir": f"{tmp_path}x"}}
+            with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
+                self.check(config, outputs=str(tmp_path))
+
+
+class TestSteps:
+    def test_a_step_travels_as_a_parameter_and_stays_what_it_was(
+        self, tmp_path: Path, tokenizer_dir: Path
+    ) -> None:
+        steps = first_steps(load_config(settings(tmp_path, tokenizer_dir)))
+        for step in steps.values():
+            sent = json.loads(json.dumps(step.model_dump(mode="json", exclude_unset=True)))
+            assert resolve(resolve_request(sent)) == resolve(step)
+
+    def test_a_wrong_mixture_is_said_before_any_worker_starts(
+        self, tmp_path: Path, tokenizer_dir: Path
+    ) -> None:
+        endless = settings(tmp_path, tokenizer_dir) | {"mix": {"weights": {"code": 0.5, "web": 0.5}}}
+        with pytest.raises(ConfigError, match="restart never ends"):
+            LocalSteps(load_config(endless), workers=1)
+        assert not (tmp_path / "store").exists()
+
+    def test_the_builds_are_done_one_after_another_by_the_same_workers(
+        self, tmp_path: Path, tokenizer_dir: Path
+    ) -> None:
+        told: list[Event] = []
+        config = load_config(settings(tmp_path, tokenizer_dir))
+        with LocalSteps(config, workers=1, on_event=told.append) as steps:
+            workers = steps.pids()
+            for step in steps.first():
+                with step.engine as engine:
+                    _build(engine)
+            with steps.last() as engine:
+                _build(engine)
+            assert steps.pids() == workers
+            result = steps.result()
+        assert [event for event in told if isinstance(event, Step)] == [
+            Step(1, 3, "tokens of code"),
+            Step(2, 3, "tokens of web"),
+            Step(3, 3, "the mixture"),
+        ]
+        assert [event.dataset for event in told if isinstance(event, Planned)] == [
+            "pile.code.tokens",
+            "pile.web.tokens",
+            "pile",
+        ]
+        assert (result.dataset, result.manifest.seq_length) == ("pile", 64)
+        assert [(p.dataset, p.version) for p in result.manifest.parents] == [
+            ("pile.code.tokens", 1),
+            ("pile.web.tokens", 1),
+        ]
+
+    def test_cancelling_ends_the_step_that_goes_on_and_those_that_would_follow(
+        self, tmp_path: Path, tokenizer_dir: Path
+    ) -> None:
+        with LocalSteps(load_config(settings(tmp_path, tokenizer_dir)), workers=1) as steps:
+            todo = steps.first()
+            _build(next(todo).engine)
+            steps.cancel()
+            with pytest.raises(CancelledError):
+                next(todo)
+        assert (tmp_path / "store" / "pile.code.tokens" / "v1" / "manifest.json").exists()
+        assert not (tmp_path / "store" / "pile.web.tokens").exists()
+
+
+def _build(engine: Any) -> None:
+    for units in engine.groups():
+        engine.build(units, lambda line: None)
+    engine.commit()

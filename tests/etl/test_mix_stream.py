@@ -1,0 +1,157 @@
+"""The rows of a mixture as they lie in storage: what a walk over single positions finds, however it is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenlake.errors import ConfigError
+from tokenlake.etl.unit.mix import Agenda
+from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.schedule import constant
+from tokenlake.mixing.shuffle import EpochOrder
+from tokenlake.mixing.stream import MixtureStream, source_order
+
+Sizes = list[list[int]]
+
+
+def _stream(
+    sizes: list[list[int]], *, lanes: int = 2, batch: int = 6, stop: str = "restart", **changes: Any
+) -> MixtureStream:
+    names = [f"s{index}" for index in range(len(sizes))]
+    mixture = Mixture(
+        {name: sum(size) for name, size in zip(names, sizes, strict=True)},
+        constant({name: 1 / len(names) for name in names}),
+        lanes=lanes,
+        batch_size=batch,
+        block_size=10,
+        stop=stop,
+        **changes,
+    )
+    orders = [EpochOrder(np.array(size), lanes=lanes, seed=index) for index, size in enumerate(sizes)]
+    return MixtureStream(mixture, orders)
+
+
+def _walk(stream: MixtureStream, start: int, stop: int) -> list[tuple[int, ...]]:
+    """Position by position, from the definitions."""
+    found: list[tuple[int, ...]] = []
+    for position in range(start, stop):
+        name, epoch, index, lane = stream.mixture.at(position)
+        source = stream.mixture.names.index(name)
+        group, row = stream.orders[source].at(epoch, lane, np.array([index]))
+        found.append((source, epoch, int(group[0]), int(row[0])))
+    return found
+
+
+_SIZES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=3).filter(
+    lambda sizes: all(sum(size) >= 3 for size in sizes)
+)
+
+
+@given(_SIZES, st.sampled_from([1, 2, 3]), st.integers(0, 90), st.integers(0, 60))
+def test_rows_are_those_of_a_walk_over_single_positions(
+    sizes: Sizes, lanes: int, start: int, count: int
+) -> None:
+    stream = _stream(sizes, lanes=lanes)
+    rows = stream.rows(start, start + count)
+    assert list(zip(*(column.tolist() for column in rows), strict=True)) == _walk(
+        stream, start, start + count
+    )
+
+
+@given(_SIZES, st.sampled_from(["first_exhausted", "all_exhausted"]))
+def test_a_stream_that_ends_is_walked_to_its_end(sizes: Sizes, stop: str) -> None:
+    stream = _stream(sizes, stop=stop)
+    rows = stream.mixture.rows
+    assert rows is not None
+    assert list(zip(*(column.tolist() for column in stream.rows(0, rows)), strict=True)) == _walk(
+        stream, 0, rows
+    )
+    with pytest.raises(ConfigError):
+        stream.rows(rows, rows + 1)
+
+
+@given(_SIZES, st.integers(0, 50), st.integers(0, 80))
+def test_what_a_range_needs_is_known_without_its_rows(sizes: Sizes, start: int, count: int) -> None:
+    stream = _stream(sizes)
+    rows = stream.rows(start, start + count)
+    for source, needed in enumerate(stream.needed(start, start + count)):
+        own = rows.source == source
+        assert needed.rows == own.sum()
+        expected = sorted(set(zip(rows.epoch[own].tolist(), rows.group[own].tolist(), strict=True)))
+        assert list(zip(needed.epoch.tolist(), needed.group.tolist(), strict=True)) == expected
+
+
+def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_parts() -> None:
+    stream = _stream([[5, 3, 9], [4, 4]], lanes=3)
+    far = 10**12
+    assert list(zip(*(column.tolist() for column in stream.rows(far, far + 20)), strict=True)) == _walk(
+        stream, far, far + 20
+    )
+    whole, half = stream.rows(0, 300_000), 150_001
+    first, second = stream.rows(0, half), stream.rows(half, 300_000)
+    for column, *parts in zip(whole, first, second, strict=True):
+        assert np.array_equal(column, np.concatenate(parts))
+
+
+def test_orders_of_other_lanes_are_refused() -> None:
+    stream = _stream([[5, 3], [4, 4]])
+    other = EpochOrder(np.array([5, 3]), lanes=1, seed=0)
+    with pytest.raises(ConfigError, match="expected one of 2 lanes for each of s0, s1"):
+        MixtureStream(stream.mixture, [other, stream.orders[1]])
+    with pytest.raises(ConfigError, match="expected one of 2 lanes for each"):
+        MixtureStream(stream.mixture, stream.orders[:1])
+
+
+@given(_SIZES, st.integers(0, 40), st.integers(1, 90), st.integers(1, 20))
+def test_an_agenda_lets_go_of_a_row_group_between_its_uses_and_never_in_one(
+    sizes: Sizes, start: int, count: int, step_rows: int
+) -> None:
+    """What neither a step nor the next one needs is not held, but where a lane comes back to it in the same epoch."""
+    stream = _stream(sizes)
+    agenda = list(Agenda(stream, start, start + count, step_rows))
+    rows, lanes = stream.rows(start, start + count), stream.lanes(start, start + count)
+    assert np.array_equal(np.concatenate([step.row for step in agenda]), rows.row)
+    assert np.array_equal(np.concatenate([step.group for step in agenda]), rows.group)
+    spans: dict[tuple[int, ...], list[int]] = {}
+    for place, key in enumerate(zip(rows.source, rows.group, rows.epoch, lanes, strict=True)):
+        spans.setdefault(tuple(map(int, key)), []).append(place // step_rows)
+    live = [
+        {key[:2] for key, steps in spans.items() if min(steps) <= number <= max(steps)}
+        for number in range(len(agenda))
+    ]
+    held: set[tuple[int, ...]] = set()
+    for number, step in enumerate(agenda):
+        held |= set(zip(step.source.tolist(), step.group.tolist(), strict=True))
+        assert live[number] <= held
+        later = live[number + 1] if number + 1 < len(agenda) else set()
+        assert set(step.done) == {place for place in live[number] if place not in later}
+        held -= set(step.done)
+    assert not held
+
+
+def test_the_rows_of_a_stream_are_pinned() -> None:
+    """What is stored and what a trainer reads rest on it: another order here is another format."""
+    lengths = {"code": 7, "web": 11}
+    groups = {"code": np.array([3, 4]), "web": np.array([4, 4, 3])}
+    weights = constant({"code": 0.25, "web": 0.75})
+    mixture = Mixture(lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5)
+    orders = [source_order(name, groups[name], lanes=2, seed=5) for name in mixture.names]
+    rows = MixtureStream(mixture, orders).rows(0, 24)
+    found = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
+    # (source, epoch, row group, row)
+    assert found[:8] == [
+        (1, 0, 0, 2),
+        (0, 0, 0, 1),
+        (1, 0, 1, 1),
+        (1, 0, 1, 2),
+        (1, 0, 0, 1),
+        (1, 0, 0, 3),
+        (1, 0, 1, 3),
+        (0, 0, 1, 1),
+    ]
+    assert found[-4:] == [(1, 1, 2, 0), (1, 1, 0, 1), (0, 0, 1, 2), (1, 1, 1, 3)]

@@ -1,0 +1,130 @@
+"""Looks at datasets on the Hub and at URLs: subsets, splits, few requests, and a proposal that builds."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests.servers.hub import HubServer, hub
+from tokenlake import DatasetIntrospector, build_dataset, load_config
+from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.sources.hub import repo as hubhttp
+
+pytest.importorskip("huggingface_hub")
+
+CARD = """---
+configs:
+- config_name: en
+  data_files:
+  - {split: train, path: "en/train-*.parquet"}
+  - {split: test, path: "en/test.parquet"}
+- config_name: de
+  data_files:
+  - {split: validation, path: "de/*.parquet"}
+---
+"""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """A Hub on loopback, for a user who is not logged in."""
+    import huggingface_hub.constants as constants
+
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(hubhttp, "_FIRST_WAIT", 0.01)
+    with hub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+        yield running
+
+
+def parquet(count: int) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"content": [f"Text number {i}." for i in range(count)]}), sink)
+    return sink.getvalue()
+
+
+@pytest.fixture
+def books(server: HubServer) -> HubServer:
+    files = {f"en/train-{i}.parquet": parquet(20) for i in range(3)}
+    files |= {"en/test.parquet": parquet(5), "de/a.parquet": parquet(7), "README.md": CARD.encode()}
+    server.repo("org/books", files)
+    return server
+
+
+def test_subsets_splits_and_the_columns_of_the_one_that_was_asked_for(books: HubServer) -> None:
+    looked = DatasetIntrospector("org/books", type="hf", subset="en")
+    assert looked.configs() == ("en", "de")
+    assert [(split.name, split.files) for split in looked.splits()] == [("train", 3), ("test", 1)]
+    found = looked.inspect()
+    (group,) = found.groups
+    assert (found.files, group.rows, group.rows_exact, group.name) == (3, 60, True, "books")
+    assert [(f.name, f.role) for f in looked.features()] == [("content", "text")]
+    assert yaml.safe_load(found.proposal)["datasets"] == [
+        {
+            "name": "books",
+            "data_files": "org/books",
+            "type": "hf",
+            "subset": "en",
+            "split": "train",
+            "content_field": "content",
+        }
+    ]
+
+
+def test_without_a_subset_the_first_is_looked_at_and_said_so(books: HubServer) -> None:
+    found = DatasetIntrospector("org/books", type="hf").inspect()
+    assert found.groups[0].rows == 60
+    assert [finding.what for finding in found.findings] == [
+        "this is subset 'en', the first of en, de: none of them is the default one"
+    ]
+
+
+def test_a_subset_without_train_shows_the_split_it_has(books: HubServer) -> None:
+    found = DatasetIntrospector("org/books", type="hf", subset="de").inspect()
+    assert found.groups[0].rows == 7
+    assert yaml.safe_load(found.proposal)["datasets"][0]["split"] == "validation"
+    assert "split 'validation', the first of validation" in found.findings[0].what
+
+
+def test_what_is_not_there_is_an_error(books: HubServer) -> None:
+    with pytest.raises(ConfigError, match=r"subset 'fr'.*en, de"):
+        DatasetIntrospector("org/books", type="hf", subset="fr").inspect()
+    with pytest.raises(ConfigError, match="no split 'dev'; set `split` to one of train, test"):
+        DatasetIntrospector("org/books", type="hf", subset="en", split="dev").inspect()
+    with pytest.raises(SourceNotFoundError, match="org/bokks"):
+        DatasetIntrospector("org/bokks", type="hf").inspect()
+    with pytest.raises(SourceNotFoundError, match="nothing matches 'org/books'"):
+        DatasetIntrospector("org/books").inspect()  # a path, and never an id
+
+
+def test_a_url_is_looked_at_as_a_file(books: HubServer) -> None:
+    found = DatasetIntrospector("hf://datasets/org/books/en/*.parquet", rows=1).inspect()
+    assert (found.files, found.groups[0].rows, found.configs) == (4, 65, ())
+    assert [(split.name, split.files) for split in found.splits] == [("test", 1), ("train", 3)]
+    assert found.bytes_read < 4 * 65536
+
+
+def test_the_proposal_builds_from_the_hub(books: HubServer, tmp_path: Path, tokenizer_dir: Path) -> None:
+    books.repo(
+        "org/mixed",
+        {
+            "data/train.jsonl": b"".join(json.dumps({"text": f"{i}"}).encode() + b"\n" for i in range(9)),
+            "data/test.jsonl": b'{"text": "no"}\n',
+        },
+    )
+    config = tmp_path / "mixed.yaml"
+    config.write_text(
+        DatasetIntrospector("org/mixed", type="hf", tokenizer=str(tokenizer_dir)).inspect().proposal
+    )
+    result = build_dataset(load_config(config, [f"save.output_dir={tmp_path}/store"]), workers=1)
+    assert result.manifest.account.documents == 9

@@ -1,0 +1,521 @@
+"""A look at a source: what it reports, what it reads for that, and what becomes of damaged files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tokenlake import ColumnMapper, DatasetIntrospector
+from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.inspect import sample
+from tokenlake.inspect.file_group import LOOKED_INTO
+from tokenlake.inspect.inspection import Inspection
+from tokenlake.inspect.sample import FILE_BYTES
+from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes
+
+CHAT = [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}]
+
+
+def inspect(source: Path | str | list[str], **options: Any) -> Inspection:
+    return DatasetIntrospector(str(source) if isinstance(source, Path) else source, **options).inspect()
+
+
+def write_lines(path: Path, records: list[Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = "".join(json.dumps(record) + "\n" for record in records).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def write_parquet(path: Path, columns: dict[str, list[Any]], **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def prose(count: int) -> list[str]:
+    return [f"Text number {i}. " + "The river rose, the lake did not. " * (i % 7 + 3) for i in range(count)]
+
+
+def told(found: Inspection) -> dict[str, str]:
+    return {finding.file: finding.what for finding in found.findings}
+
+
+# -- formats
+
+
+def test_parquet_says_everything_by_its_footer(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("text", pa.dictionary(pa.int32(), pa.large_string())),
+            pa.field("meta", pa.struct([("tags", pa.list_(pa.string())), ("at", pa.timestamp("us"))])),
+        ]
+    )
+    rows = [{"id": i, "text": text, "meta": {"tags": ["a"], "at": None}} for i, text in enumerate(prose(500))]
+    pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "a.parquet", row_group_size=100)
+    found = inspect(tmp_path / "a.parquet")
+    (group,) = found.groups
+    assert (group.rows, group.rows_exact, group.kind, group.formats) == (500, True, "text", {"parquet": 1})
+    assert [(f.name, f.type, f.nullable, f.role) for f in group.features] == [
+        ("id", "int64", False, "id"),
+        ("text", "string", True, "text"),
+        ("meta", "struct<tags: list<string>, at: timestamp[us]>", True, None),
+    ]
+    assert group.sample[0] == {"id": 0, "text": rows[0]["text"], "meta": {"tags": ["a"], "at": None}}
+    assert (group.text.column, group.text.ascii_share, group.text.records) == ("text", 1.0, 64)
+    expected = sum(len(row["text"]) for row in rows[:64]) / 64
+    assert group.text.mean_characters == pytest.approx(expected, abs=0.1)
+    assert found.findings == ()
+
+
+def test_json_lines_are_estimated_from_their_beginning(tmp_path: Path) -> None:
+    records = [{"text": text, "n": i} for i, text in enumerate(prose(20_000))]
+    write_lines(tmp_path / "a.jsonl", records)
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert found.bytes > 2 * found.bytes_read
+    assert not group.rows_exact
+    assert group.rows == pytest.approx(20_000, rel=0.02)
+    assert {f.name: f.type for f in group.features} == {"text": "string", "n": "int64"}
+    assert not any(feature.nullable for feature in group.features)
+
+
+def test_a_small_file_is_counted_and_compressed_ones_are_read(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl.gz", [{"text": text} for text in prose(50)])
+    write_lines(tmp_path / "b.jsonl.gz", [{"text": text, "lang": None} for text in prose(30)])
+    (group,) = inspect(tmp_path).groups
+    assert (group.rows, group.rows_exact, group.formats) == (80, True, {"jsonl.gz": 2})
+    assert [(f.name, f.type, f.nullable) for f in group.features] == [
+        ("text", "string", False),
+        ("lang", "null", True),
+    ]
+
+
+def test_a_compressed_file_is_estimated_whatever_the_decompressor_reads_ahead(tmp_path: Path) -> None:
+    numbers = [os.urandom(40).hex() for _ in range(20_000)]
+    write_lines(tmp_path / "a.jsonl.gz", [{"text": text} for text in numbers])
+    (group,) = inspect(tmp_path).groups
+    assert not group.rows_exact
+    assert group.rows == pytest.approx(20_000, rel=0.1)
+
+
+def test_types_that_change_between_records_are_called_mixed(tmp_path: Path) -> None:
+    records = [{"text": "a", "x": 1, "y": 1}, {"text": "b", "x": "one", "y": 1.5}, {"text": "c", "y": None}]
+    write_lines(tmp_path / "a.jsonl", records)
+    (group,) = inspect(tmp_path).groups
+    assert [(f.name, f.type, f.nullable) for f in group.features] == [
+        ("text", "string", False),
+        ("x", "mixed", True),
+        ("y", "double", True),
+    ]
+
+
+def test_a_json_array_larger_than_the_look_is_cut_between_elements(tmp_path: Path) -> None:
+    tricky = ['], [ "', "\\", 'a "quoted" }', "x, y"]
+    records = [{"text": tricky[i % 4] + text, "tags": ["a", [1, 2]]} for i, text in enumerate(prose(9000))]
+    (tmp_path / "a.json").write_text(json.dumps(records, indent=1))
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert found.findings == ()
+    assert group.sample[1]["text"] == records[1]["text"]
+    assert group.rows == pytest.approx(9000, rel=0.02)
+
+
+def test_json_lines_need_no_type_and_an_array_named_so_does(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.json", [{"text": text} for text in prose(20)])
+    (group,) = inspect(tmp_path).groups
+    assert group.rows == 20
+    assert "type" not in group.entry
+    (tmp_path / "a.json").unlink()
+    (tmp_path / "b.jsonl").write_text(json.dumps([{"text": "a"}, {"text": "b"}]))
+    (group,) = inspect(tmp_path).groups
+    assert (group.rows, group.entry["type"]) == (2, "json")
+
+
+def test_csv_with_another_delimiter_and_line_breaks_in_quotes(tmp_path: Path) -> None:
+    lines = ["Nr.;Raw Content;Größe"] + [
+        f'{i:04};"{text}\nsecond; line";NA' for i, text in enumerate(prose(9000))
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert found.findings == ()
+    assert [f.name for f in group.features] == ["Nr.", "Raw Content", "Größe"]
+    assert group.sample[1]["Nr."] == "0001"
+    assert group.entry["delimiter"] == ";"
+    assert group.entry["content_field"] == "Raw Content"
+    assert group.rows == pytest.approx(9000, rel=0.02)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_arrow_files_are_looked_into_without_reading_their_batches(tmp_path: Path, stream: bool) -> None:
+    table = pa.table({"text": ["a long text " * 400] * 4000, "id": list(range(4000))})
+    new = ipc.new_stream if stream else ipc.new_file
+    with new(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table, max_chunksize=2000)
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert found.bytes > 4 * FILE_BYTES
+    assert found.bytes_read < FILE_BYTES
+    assert [f.type for f in group.features] == ["string", "int64"]
+    assert group.rows == pytest.approx(4000, rel=0.05)
+    assert group.sample[2]["id"] == 2
+    assert found.findings == ()
+
+
+def test_text_files_are_documents_unless_they_look_like_lists_of_them(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("\n\n".join(prose(6000)))
+    (group,) = inspect(tmp_path / "book.txt").groups
+    assert (group.rows, group.rows_exact) == (1, True)
+    assert "text_mode" not in group.entry
+    assert "content_field" not in group.entry
+    assert group.text.mean_characters == pytest.approx(len("\n\n".join(prose(6000))), rel=0.01)
+    (tmp_path / "list.txt").write_text("\n".join(prose(12000)))
+    (group,) = inspect(tmp_path / "list.txt").groups
+    assert group.entry["text_mode"] == "lines"
+
+
+def test_a_name_that_says_nothing_is_judged_by_its_bytes(tmp_path: Path) -> None:
+    write_lines(tmp_path / "part-0", [{"text": text} for text in prose(5)])
+    write_lines(tmp_path / "part-1", [{"text": text} for text in prose(7)])
+    (group,) = inspect(f"{tmp_path}/part-*").groups
+    assert (group.rows, group.entry["type"]) == (12, "jsonl")
+    write_parquet(tmp_path / "table", {"text": ["a"]})
+    (group,) = inspect(tmp_path / "table").groups
+    assert (group.rows, group.entry["type"]) == (1, "parquet")
+    with pytest.raises(ConfigError, match="the extension does not say"):
+        inspect([str(tmp_path / "table"), str(tmp_path / "part-0")])
+
+
+# -- kinds
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "column"),
+    [
+        ({"content": "a", "url": "b"}, "text", "content"),
+        ({"instruction": "a", "input": "b", "output": "c"}, "instruction", None),
+        ({"question": "a", "answer": "b", "text": "c"}, "instruction", "text"),
+        ({"messages": CHAT}, "chat", None),
+        ({"conversations": [{"from": "human", "value": "hi"}], "id": "1"}, "chat", None),
+        ({"data": CHAT}, "chat", None),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference", None),
+        ({"data": {"text": "a"}, "id": 1}, "text", "data.text"),
+        ({"x": 1}, "unknown", None),
+    ],
+)
+def test_the_kind_and_the_text_by_the_columns(
+    tmp_path: Path, record: dict[str, Any], kind: str, column: str | None
+) -> None:
+    write_lines(tmp_path / "a.jsonl", [record] * 3)
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert (group.kind, group.mapping.columns.get("text")) == (kind, column)
+    assert found.runnable == (kind != "unknown")
+    if column is not None:
+        assert group.entry is not None
+        assert group.entry["content_field"] == column
+
+
+def test_a_column_can_be_named(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": "short", "essay": "a long one", "m": {"t": "x"}}])
+    (group,) = inspect(tmp_path, columns={"text": "essay"}).groups
+    assert group.entry["content_field"] == "essay"
+    (group,) = inspect(tmp_path, columns={"text": "m.t"}).groups
+    assert group.entry["content_field"] == "m.t"
+    with pytest.raises(ConfigError, match=r"no column 'esay'; did you mean 'essay'\?"):
+        inspect(tmp_path, columns={"text": "esay"})
+
+
+def test_the_mapper_can_be_chosen(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"texxt": "a", "other": "b"}])
+    assert inspect(tmp_path).groups[0].mapping.get("text").how == "fuzzy"
+    assert inspect(tmp_path, mapper=ColumnMapper(0.95)).groups[0].mapping.get("text") is None
+
+
+# -- several files
+
+
+def test_files_of_different_kinds_are_groups_of_their_own(tmp_path: Path) -> None:
+    for i in range(3):
+        write_parquet(tmp_path / f"text-{i}.parquet", {"text": prose(20)})
+        write_lines(tmp_path / f"web-{i}.jsonl", [{"content": text, "url": "u"} for text in prose(10)])
+    write_lines(tmp_path / "chat.jsonl", [{"messages": CHAT}] * 5)
+    found = inspect(tmp_path)
+    groups = {group.name: (group.kind, group.files, group.rows) for group in found.groups}
+    assert groups == {"text": ("text", 3, 60), "web": ("text", 3, 30), "chat": ("chat", 1, 5)}
+    entries = {g.name: (g.entry["data_files"], g.entry["content_field"]) for g in found.groups if g.entry}
+    assert entries == {
+        "text": (f"{tmp_path}/text-*.parquet", "text"),
+        "web": (f"{tmp_path}/web-*.jsonl", "content"),
+        "chat": (f"{tmp_path}/chat.jsonl", "messages"),
+    }
+
+
+def test_files_that_can_be_read_alike_are_one_entry_whatever_their_formats(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", {"text": prose(20)})
+    write_lines(tmp_path / "b.jsonl", [{"text": text, "url": "u"} for text in prose(10)])
+    (group,) = inspect(tmp_path).groups
+    assert group.formats == {"jsonl": 1, "parquet": 1}
+    assert group.entry["data_files"] == str(tmp_path)
+    assert [(f.name, f.nullable) for f in group.features] == [("text", True), ("url", True)]
+
+
+def test_names_suggest_splits_and_a_split_can_be_chosen(tmp_path: Path) -> None:
+    for name, count in (("train", 3), ("test", 1)):
+        for i in range(count):
+            write_parquet(tmp_path / "data" / f"{name}-{i:05}-of-{count:05}.parquet", {"text": prose(10)})
+    whole = DatasetIntrospector(tmp_path)
+    assert [(split.name, split.files) for split in whole.splits()] == [("test", 1), ("train", 3)]
+    assert whole.inspect().groups[0].rows == 40
+    some = inspect(tmp_path, split="train")
+    assert (some.files, some.groups[0].rows) == (3, 30)
+    assert some.groups[0].entry["data_files"] == f"{tmp_path}/data/train-*-of-*.parquet"
+    with pytest.raises(SourceNotFoundError, match="'dev'; the names suggest test, train"):
+        inspect(tmp_path, split="dev")
+
+
+def test_relative_paths_stay_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lines(tmp_path / "in" / "a-1.jsonl", [{"text": "a"}])
+    write_lines(tmp_path / "in" / "a-2.jsonl", [{"text": "a"}])
+    write_lines(tmp_path / "in" / "chat.jsonl", [{"messages": CHAT}])
+    monkeypatch.chdir(tmp_path)
+    chat, text = sorted(inspect("in").groups, key=lambda group: group.kind)
+    assert text.entry["data_files"] == "in/a-*.jsonl"
+    assert chat.entry["data_files"] == "in/chat.jsonl"
+
+
+def test_nothing_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFoundError, match="holds nothing"):
+        inspect(tmp_path)
+    write_lines(tmp_path / "books.jsonl", [{"text": "a"}])
+    with pytest.raises(SourceNotFoundError, match=r"Did you mean .*books\.jsonl"):
+        inspect(tmp_path / "boks.jsonl")
+    with pytest.raises(ConfigError, match="rows: got -1"):
+        inspect(tmp_path, rows=-1)
+
+
+def test_the_pieces_are_those_of_the_whole(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": "a", "id": 1}])
+    looked = DatasetIntrospector(tmp_path)
+    assert looked.configs() == ()
+    assert looked.splits() == ()
+    assert looked.features() == looked.inspect().groups[0].features
+    assert json.loads(json.dumps(looked.inspect().to_json()))["groups"][0]["rows"] == 1
+
+
+def test_sample_records_are_cut_and_come_from_several_files(tmp_path: Path) -> None:
+    record = {"text": "x" * 1000, "list": list(range(9)), "inner": {"note": "y" * 400}}
+    write_lines(tmp_path / "a.jsonl", [record, {"text": "a2"}])
+    write_lines(tmp_path / "b.jsonl", [{"text": "b1"}])
+    first, second = inspect(tmp_path, rows=2).groups[0].sample
+    assert first["text"] == "x" * 300 + "... (1,000 characters)"
+    assert first["list"] == [0, 1, 2, 3, 4, "... (9 items)"]
+    assert first["inner"]["note"].endswith("... (400 characters)")
+    assert second == {"text": "b1"}
+    assert inspect(tmp_path, rows=0).groups[0].sample == ()
+
+
+# -- damage
+
+
+def test_damaged_files_are_findings_and_left_out(tmp_path: Path) -> None:
+    for i in range(3):
+        write_parquet(tmp_path / f"a-{i}.parquet", {"text": prose(50)})
+    whole = (tmp_path / "a-1.parquet").read_bytes()
+    (tmp_path / "a-1.parquet").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.parquet").touch()
+    broken = write_lines(tmp_path / "b.jsonl.gz", [{"text": text} for text in prose(50)])
+    broken.write_bytes(broken.read_bytes()[:-20])
+    found = inspect(tmp_path)
+    assert set(told(found)) == {"a-1.parquet", "empty.parquet", "b.jsonl.gz"}
+    assert "its footer cannot be read" in told(found)["a-1.parquet"]
+    assert "stream is cut or corrupt" in told(found)["b.jsonl.gz"]
+    assert "it is empty" in told(found)["empty.parquet"]
+    entries = [group.entry for group in found.groups if group.entry]
+    assert [entry["data_files"] for entry in entries] == [
+        [f"{tmp_path}/a-0.parquet", f"{tmp_path}/a-2.parquet"]
+    ]
+
+
+def test_empty_files_change_nothing_and_others_are_told(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
+    (tmp_path / "b.jsonl").touch()
+    for name in ("c.jsonl.bz2", "README.md", "_SUCCESS", ".hidden.doc"):
+        (tmp_path / name).write_text("x")
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert (group.files, group.rows, group.entry["data_files"]) == (2, 1, str(tmp_path))
+    assert told(found) == {
+        "": "files that are not read, because of their names: .jsonl.bz2 1, .md 1",
+        "b.jsonl": "it is empty",
+    }
+    assert not any(finding.fatal for finding in found.findings)
+    (tmp_path / "a.jsonl").unlink()
+    (group,) = inspect(tmp_path).groups
+    assert (group.kind, group.rows, group.entry) == ("empty", 0, None)
+
+
+def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user sees it; whoever runs the tests may be allowed everything."""
+    write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
+
+    def refused(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sample, "opened", refused)
+    assert told(inspect(tmp_path)) == {"a.jsonl": "it cannot be read (Permission denied)"}
+
+
+def test_a_flipped_page_is_found(tmp_path: Path) -> None:
+    path = write_parquet(
+        tmp_path / "a.parquet", {"text": prose(60)}, write_page_checksum=True, compression="none"
+    )
+    data = bytearray(path.read_bytes())
+    data[data.index(b"The river")] ^= 1
+    path.write_bytes(data)
+    found = inspect(path)
+    assert "row group 0 cannot be read" in told(found)["a.parquet"]
+    assert not found.runnable
+
+
+def test_bad_records_are_counted_by_reason(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"text": text} for text in prose(5)])
+    path.write_bytes(path.read_bytes() + b'{"text": \n{"text": null}\n{"other": 1}\n')
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert group.bad == {"invalid_json": 1}
+    assert told(found)["a.jsonl"] == (
+        "3 of 8 records looked at are bad: invalid_json 1, missing_field 1, null_text 1"
+    )
+    assert "on_bad_record: quarantine" in found.proposal
+
+
+def test_a_record_larger_than_the_bound_is_said(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": "x" * (FILE_BYTES + 10)}])
+    found = inspect(tmp_path)
+    assert "no record ends in its first 4 MiB" in told(found)["a.jsonl"]
+    assert found.bytes_read <= FILE_BYTES
+
+
+# -- bounds
+
+
+class Counted:
+    """Bytes that were really read of local files, by path."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[str, int] = {}
+
+    def add(self, file: InputFile, count: int) -> None:
+        self.bytes[file.path] = self.bytes.get(file.path, 0) + count
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Every byte of an input goes through this, below what bounds it."""
+    counts, real = Counted(), sample.opened
+
+    class _Counting(InputBytes):
+        def __init__(self, data: LocalBytes) -> None:
+            self.file, self._data = data.file, data
+
+        def read_into(self, view: memoryview, offset: int) -> int:
+            got = self._data.read_into(view, offset)
+            counts.add(self.file, got)
+            return got
+
+        def for_arrow(self) -> Any:
+            raise AssertionError("Arrow must read through the bound")
+
+    @contextmanager
+    def counting(file: InputFile, options: Any = None) -> Iterator[InputBytes]:
+        with real(file, options) as data:
+            yield _Counting(data)
+
+    monkeypatch.setattr(sample, "opened", counting)
+    return counts
+
+
+def test_a_look_reads_at_most_a_few_megabytes_of_a_few_files(tmp_path: Path, counted: Counted) -> None:
+    noise = [os.urandom(3000).hex() for _ in range(2000)]  # 12 MB
+    for i in range(12):
+        kind = ("jsonl", "jsonl.gz", "parquet")[i % 3]
+        if kind == "parquet":
+            write_parquet(
+                tmp_path / f"p-{i}.parquet", {"text": noise, "b": noise, "c": noise}, row_group_size=2000
+            )
+        elif i < 3:
+            write_lines(tmp_path / f"a-{i}.{kind}", [{"text": text} for text in noise])
+        else:
+            (tmp_path / f"a-{i}.{kind}").hardlink_to(tmp_path / f"a-{i % 3}.{kind}")
+    found = inspect(tmp_path)
+    assert found.files == 12
+    assert found.looked_into == LOOKED_INTO
+    assert sum(counted.bytes.values()) == found.bytes_read
+    assert max(counted.bytes.values()) <= FILE_BYTES
+    opened = {path for path, size in counted.bytes.items() if size > 1 << 20}
+    assert len(opened) <= LOOKED_INTO
+
+
+def test_three_thousand_files_are_listed_and_eight_opened(tmp_path: Path, counted: Counted) -> None:
+    for i in range(3000):
+        (tmp_path / f"{chr(97 + i % 26)}{i}.txt").write_text("tiny")
+    found = inspect(tmp_path)
+    assert (found.files, found.groups[0].rows, found.groups[0].rows_exact) == (3000, 3000, True)
+    assert len(counted.bytes) == LOOKED_INTO
+    assert found.groups[0].entry["data_files"] == str(tmp_path)
+
+
+def test_many_parquet_files_are_estimated_and_few_are_counted(tmp_path: Path, counted: Counted) -> None:
+    first = write_parquet(tmp_path / "a-0.parquet", {"text": prose(30)})
+    for i in range(1, 40):
+        (tmp_path / f"a-{i}.parquet").hardlink_to(first)
+    (group,) = inspect(tmp_path).groups
+    assert (group.rows, group.rows_exact) == (1200, True)
+    for i in range(40, 100):
+        (tmp_path / f"a-{i}.parquet").hardlink_to(first)
+    counted.bytes.clear()
+    (group,) = inspect(tmp_path).groups
+    assert (group.rows, group.rows_exact) == (3000, False)
+    assert len(counted.bytes) == LOOKED_INTO
+
+
+def test_columns_too_large_for_a_look_are_left_out_of_the_sample(tmp_path: Path, counted: Counted) -> None:
+    big = [os.urandom(500_000) for _ in range(8)]
+    columns: dict[str, list[Any]] = {f"image_{i}": big for i in range(4)} | {"text": prose(8)}
+    write_parquet(tmp_path / "a.parquet", columns, use_dictionary=False)
+    found = inspect(tmp_path)
+    (group,) = found.groups
+    assert max(counted.bytes.values()) <= FILE_BYTES
+    assert [f.name for f in group.features] == list(columns)
+    assert group.sample[0]["text"] == columns["text"][0]
+    assert "columns not sampled, too large" in told(found)["a.parquet"]
+    assert group.entry["content_field"] == "text"
+
+
+# -- real data
+
+
+@pytest.mark.corpora
+def test_real_corpora_are_told_apart(shared_data: Path) -> None:
+    found = inspect(shared_data / "corpora")
+    groups = {group.kind: (group.files, group.rows, group.rows_exact) for group in found.groups}
+    assert groups["text"] == (10, 3403, True)
+    assert groups["chat"][1] == pytest.approx(3736, rel=0.1)
+    assert groups["instruction"][1] == pytest.approx(7472, rel=0.1)
+    proposed = {dataset["data_files"] for dataset in yaml.safe_load(found.proposal)["datasets"]}
+    assert proposed == {str(shared_data / "corpora" / "*.parquet")}
+    assert found.findings == ()

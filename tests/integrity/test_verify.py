@@ -1,0 +1,643 @@
+"""Verification: every kind of damage to a small real version is found, and nothing else is reported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tokenlake.errors import NotFoundError
+from tokenlake.fingerprint import file_id
+from tokenlake.integrity.findings import VerifyProgress, VerifyReport
+from tokenlake.integrity.verify import verify
+from tokenlake.schema import LogicalHasher, open_writer, packed_schema, tokens_schema
+from tokenlake.store.account import Account
+from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
+from tokenlake.store.inputs import InputEntry
+from tokenlake.store.layout import Layout, quarantine_path, shard_path
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.local_files import HashingFile
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.sealed import seal
+
+L, EOS, PAD = 16, 1, 0
+DATASET, FINGERPRINT = "small", "f" * 64
+Rows = dict[str, list[Any]]
+Found = set[tuple[str, str]]
+
+
+# A version, written by hand
+
+
+def pack(documents: list[tuple[int, list[int]]], file: int) -> Rows:
+    """Greedy packing, a row at a time; ``documents`` are (position, content)."""
+    stream = [
+        (token, position, start) for position, ids in documents for start, token in enumerate([*ids, EOS])
+    ]
+    rows: Rows = {"input_ids": [], "segment_lengths": [], "documents": []}
+    for at in range(0, len(stream), L):
+        row = stream[at : at + L]
+        begins = [index for index, (_, _, start) in enumerate(row) if index == 0 or start == 0]
+        rows["input_ids"].append([token for token, _, _ in row] + [PAD] * (L - len(row)))
+        rows["segment_lengths"].append(np.diff([*begins, len(row)]).tolist())
+        rows["documents"].append(
+            [{"file": file, "position": row[index][1], "start": row[index][2]} for index in begins]
+        )
+    return rows
+
+
+def write_shard(
+    store: Store, table: pa.Table, split: str, unit: int, part: int, group: int = 5
+) -> ShardEntry:
+    path, hasher = shard_path(split, unit, part), LogicalHasher()
+    temp = store.temp(Layout(DATASET, 1).prefix)
+    with HashingFile(temp) as sink, open_writer(sink, table.schema) as writer:
+        writer.write_table(table, row_group_size=group)
+    hasher.update(table)
+    store.publish(temp, Layout(DATASET, 1).key(path), sink.sha256)
+    packed = "segment_lengths" in table.schema.names
+    starts = [piece["start"] for row in table["documents"].to_pylist() for piece in row] if packed else []
+    lengths = table["segment_lengths" if packed else "input_ids"].to_pylist()
+    return ShardEntry(
+        path=path,
+        split=split,
+        unit=unit,
+        part=part,
+        bytes=sink.bytes,
+        sha256=sink.sha256,
+        rows=table.num_rows,
+        tokens=sum(sum(row) for row in lengths) if packed else sum(len(row) for row in lengths),
+        documents=starts.count(0) if packed else table.num_rows,
+        row_groups=tuple(range(0, table.num_rows, group)),
+        logical=hasher.digest(),
+    )
+
+
+def write_quarantine(store: Store, unit: int) -> QuarantineEntry:
+    temp, path = store.temp(Layout(DATASET, 1).prefix), quarantine_path(unit)
+    with HashingFile(temp) as sink:
+        pq.write_table(pa.table({"reason": ["null_text"], "raw": [b"null"]}), sink)
+    store.publish(temp, Layout(DATASET, 1).key(path), sink.sha256)
+    return QuarantineEntry(path=path, bytes=sink.bytes, sha256=sink.sha256, rows=1)
+
+
+def unit_record(
+    store: Store, unit: int, tables: dict[str, pa.Table], content: int, documents: int
+) -> UnitRecord:
+    parts = tuple(write_shard(store, table, split, unit, 0) for split, table in tables.items())
+    rows = sum(part.rows for part in parts)
+    bad = write_quarantine(store, unit) if unit == 1 else None
+    packed = "segment_lengths" in next(iter(tables.values())).schema.names
+    eos = documents if packed else 0
+    entry = InputEntry(
+        source="code",
+        path=f"{unit}.jsonl",
+        size=100,
+        token="sha256:0",
+        file_id=file_id("code", f"{unit}.jsonl"),
+        start=0,
+        stop=100,
+    )
+    account = Account(
+        rows_read=documents + (bad is not None),
+        quarantined={"null_text": 1} if bad else {},
+        kept=documents,
+        documents=documents,
+        tokens=content,
+        content_packed=content,
+        eos=eos,
+        pad=rows * L - content - eos if packed else 0,
+        sequences=rows if packed else 0,
+        slots=rows * L if packed else 0,
+    )
+    return UnitRecord(
+        unit=unit,
+        fingerprint=f"{unit:064x}",
+        source="code",
+        inputs=(entry,),
+        parts=parts,
+        account=account,
+        quarantine=bad,
+        engine="tokenizers",
+        produced_by={"tokenlake": "0.1.0"},
+    )
+
+
+def commit(store: Store, records: list[UnitRecord], *, list_ledger: bool = True) -> Manifest:
+    layout = Layout(DATASET, 1)
+    for record in records:
+        store.put_new(layout.ledger(record.unit), record.to_bytes())
+    for key, data in (
+        (layout.config, b"{}\n"),
+        (layout.card, b"# small\n"),
+        (layout.tokenizer("tokenizer.json"), b"{}"),
+    ):
+        store.put_new(key, data)
+    skip = ("data", "claim.json", *(() if list_ledger else ("ledger",)))
+    paths = [layout.path(info.key) for info in store.list(layout.prefix)]
+    others = {path: store.read(layout.key(path)) for path in paths if path.split("/")[0] not in skip}
+    manifest = Manifest(
+        kind="packed" if "segment_lengths" in records[0].parts[0].logical else "tokens",
+        dataset=DATASET,
+        version=1,
+        fingerprint=FINGERPRINT,
+        seq_length=L if "segment_lengths" in records[0].parts[0].logical else None,
+        config={},
+        tokenizer={},
+        files=tuple(part for record in records for part in record.parts),
+        other_files={path: FileEntry(bytes=len(data), sha256=sha256(data)) for path, data in others.items()},
+        inputs=tuple(entry.file for record in records for entry in record.inputs),
+        accounts={"code": Account.total(record.account for record in records)},
+        produced_by={},
+    )
+    store.put_new(layout.key("runs/1.json"), b"{}")
+    store.put_new(layout.manifest, manifest.to_bytes())
+    return manifest
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def documents_of(unit: int, count: int) -> list[tuple[int, list[int]]]:
+    dice = random.Random(unit)
+    return [(at * 10, [dice.randrange(2, 999) for _ in range(dice.randrange(1, 40))]) for at in range(count)]
+
+
+def packed_version(root: Path, *, list_ledger: bool = True) -> None:
+    store = open_store(root)
+    Catalog(store).claim(DATASET, FINGERPRINT, {})
+    records: list[UnitRecord] = []
+    for unit in (0, 1):
+        documents = documents_of(unit, 30)
+        file = file_id("code", f"{unit}.jsonl")
+        tables = {
+            split: pa.table(pack(chosen, file), schema=packed_schema(L))
+            for split, chosen in (("train", documents[:25]), ("validation", documents[25:]))
+        }
+        records.append(
+            unit_record(store, unit, tables, sum(len(ids) for _, ids in documents), len(documents))
+        )
+    commit(store, records, list_ledger=list_ledger)
+
+
+def tokens_version(root: Path) -> None:
+    store = open_store(root)
+    Catalog(store).claim(DATASET, FINGERPRINT, {})
+    documents = documents_of(0, 30)
+    file = file_id("code", "0.jsonl")
+    columns = {
+        "input_ids": [ids for _, ids in documents],
+        "file": [file] * len(documents),
+        "position": [position for position, _ in documents],
+    }
+    table = pa.table(columns, schema=tokens_schema())
+    commit(
+        store,
+        [unit_record(store, 0, {"train": table}, sum(len(ids) for _, ids in documents), len(documents))],
+    )
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pristine")
+    packed_version(root)
+    return root
+
+
+@pytest.fixture
+def lake(pristine: Path, tmp_path: Path) -> Path:
+    """A copy to damage, its files writable."""
+    root = tmp_path / "lake"
+    shutil.copytree(pristine, root)
+    for path in root.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return root
+
+
+def check(root: Path, *, deep: bool = True, workers: int = 2) -> VerifyReport:
+    return verify(open_store(root), DATASET, 1, deep=deep, workers=workers)
+
+
+def found(root: Path, *, deep: bool = True) -> Found:
+    return {(problem.path, problem.problem) for problem in check(root, deep=deep).problems}
+
+
+def folder(root: Path) -> Path:
+    return root / DATASET / "v1"
+
+
+def files_of(root: Path) -> list[Path]:
+    return sorted(path for path in folder(root).rglob("*") if path.is_file() and "runs" not in path.parts)
+
+
+def read_manifest(root: Path) -> Manifest:
+    return Catalog(open_store(root)).manifest(DATASET, 1)
+
+
+# A sound version
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("list_ledger", [False, True])
+def test_a_sound_version_has_no_problems(tmp_path: Path, deep: bool, list_ledger: bool) -> None:
+    packed_version(tmp_path, list_ledger=list_ledger)
+    report = check(tmp_path, deep=deep)
+    totals = read_manifest(tmp_path).totals
+    assert report.problems == () and report.ok
+    assert report.files == 4 + 1 + 3 + 2 * list_ledger
+    assert (report.rows, report.tokens) == ((totals.rows, totals.tokens) if deep else (0, 0))
+    assert report.bytes > totals.bytes
+    assert json.loads(json.dumps(report.to_json()))["ok"] is True
+
+
+def test_a_tokens_version_is_verified_too(tmp_path: Path) -> None:
+    tokens_version(tmp_path)
+    report = check(tmp_path)
+    assert report.ok and report.rows == 30
+    assert report.tokens == read_manifest(tmp_path).totals.tokens
+
+
+def test_what_is_no_committed_version_is_not_found(tmp_path: Path, lake: Path) -> None:
+    with pytest.raises(NotFoundError):
+        check(tmp_path / "none")
+    (folder(lake) / "manifest.json").unlink()
+    with pytest.raises(NotFoundError, match="not committed"):
+        check(lake)
+
+
+def test_progress_ends_at_the_total(pristine: Path) -> None:
+    seen: list[VerifyProgress] = []
+    report = verify(open_store(pristine), DATASET, 1, deep=True, workers=3, on_progress=seen.append)
+    assert seen[-1].bytes == seen[-1].bytes_total
+    assert seen[-1].files == seen[-1].files_total == report.files
+    assert [item.bytes for item in seen] == sorted(item.bytes for item in seen)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_report_does_not_depend_on_workers(lake: Path, workers: int) -> None:
+    for path in files_of(lake)[:4]:
+        path.write_bytes(path.read_bytes() + b"x")
+    assert check(lake, workers=workers) == check(lake, workers=2)
+
+
+# Damage to bytes
+
+
+def test_every_flipped_bit_is_found_in_its_file_and_nowhere_else(lake: Path) -> None:
+    dice = random.Random(11)
+    files = files_of(lake)
+    for turn in range(200):
+        path = files[turn % len(files)]
+        good = path.read_bytes()
+        bad = bytearray(good)
+        bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
+        path.write_bytes(bad)
+        report = check(lake, deep=turn % 3 == 0)
+        assert [problem.path for problem in report.problems] == [str(path.relative_to(folder(lake)))]
+        expected = {"claim.json": "damaged", "manifest.json": "damaged"}.get(path.name, "sha256")
+        assert report.problems[0].problem == expected
+        path.write_bytes(good)
+    assert check(lake).ok
+
+
+def test_cut_and_lengthened_files_are_found(lake: Path) -> None:
+    for path in files_of(lake):
+        good = path.read_bytes()
+        name = str(path.relative_to(folder(lake)))
+        expected = "damaged" if name in ("claim.json", "manifest.json") else "size"
+        for bad in (good[:-1], good[: len(good) // 2], b"", good + b"\0"):
+            path.write_bytes(bad)
+            assert found(lake) == {(name, expected)}
+        path.write_bytes(good)
+
+
+def test_deleted_files_are_found(lake: Path) -> None:
+    for path in files_of(lake):
+        name = str(path.relative_to(folder(lake)))
+        if name in ("manifest.json", "claim.json"):
+            continue
+        good = path.read_bytes()
+        path.unlink()
+        assert found(lake) == {(name, "missing")}
+        path.write_bytes(good)
+
+
+def test_a_version_may_travel_without_its_claim(lake: Path) -> None:
+    (folder(lake) / "claim.json").unlink()
+    assert check(lake).ok
+
+
+def test_unlisted_files_are_found(lake: Path) -> None:
+    extra = [
+        "data/train-00009-00.parquet",
+        "data/notes.txt",
+        "data/.hidden",
+        "ledger/00009.json",
+        "top.txt",
+        "tokenizer/x",
+    ]
+    for name in extra:
+        (folder(lake) / name).write_bytes(b"x")
+    (folder(lake) / "runs/2.json").write_bytes(b"x")
+    assert found(lake) == {(name, "unlisted") for name in extra}
+
+
+def test_swapped_files_are_found(lake: Path) -> None:
+    data = folder(lake) / "data"
+    a, b = data / "train-00000-00.parquet", data / "train-00001-00.parquet"
+    c = data / "swap"
+    a.rename(c)
+    b.rename(a)
+    c.rename(b)
+    assert {path for path, _ in found(lake)} == {"data/train-00000-00.parquet", "data/train-00001-00.parquet"}
+    assert {problem for _, problem in found(lake)} <= {"size", "sha256"}
+
+
+def test_swapped_ledger_records_are_found(tmp_path: Path) -> None:
+    packed_version(tmp_path, list_ledger=False)
+    ledger = folder(tmp_path) / "ledger"
+    (ledger / "00000.json").rename(ledger / "x")
+    (ledger / "00001.json").rename(ledger / "00000.json")
+    (ledger / "x").rename(ledger / "00001.json")
+    assert {("ledger/00000.json", "damaged"), ("ledger/00001.json", "damaged")} <= found(tmp_path)
+
+
+def test_links_folders_and_pipes_in_place_of_files_are_found(lake: Path) -> None:
+    data, names = folder(lake) / "data", sorted(path.name for path in (folder(lake) / "data").iterdir())
+    moved = data.parent.parent / "moved"
+    (data / names[0]).rename(moved)
+    (data / names[0]).symlink_to(moved)
+    (data / names[1]).unlink()
+    (data / names[1]).mkdir()
+    assert found(lake) == {(f"data/{names[0]}", "unreadable"), (f"data/{names[1]}", "unreadable")}
+
+
+# Damage by somebody who can seal: counts, hashes, provenance
+
+
+def reseal(root: Path, change: Callable[[dict[str, Any]], None], name: str = "manifest.json") -> None:
+    path = folder(root) / name
+    value = json.loads(path.read_bytes())
+    change(value)
+    path.write_bytes(seal(value))
+
+
+def put_manifest(root: Path, manifest: Manifest) -> None:
+    (folder(root) / "manifest.json").write_bytes(manifest.to_bytes())
+
+
+def replace_shard(root: Path, change: Callable[[ShardEntry], ShardEntry]) -> str:
+    """Change the first shard's entry in manifest and ledger alike, everything resealed; returns its path."""
+    manifest = read_manifest(root)
+    old = manifest.files[0]
+    record = Catalog(open_store(root)).ledger(DATASET, 1)[old.unit]
+    new = change(old)
+    data = replace(record, parts=tuple(new if part == old else part for part in record.parts)).to_bytes()
+    name = f"ledger/{old.unit:05d}.json"
+    (folder(root) / name).write_bytes(data)
+    others = {**manifest.other_files, name: FileEntry(bytes=len(data), sha256=sha256(data))}
+    files = tuple(new if shard == old else shard for shard in manifest.files)
+    put_manifest(root, replace(manifest, files=files, other_files=others))
+    return old.path
+
+
+@pytest.mark.parametrize(
+    ("change", "problems", "in_account"),
+    [
+        ({"tokens": 1}, {"tokens"}, True),
+        ({"documents": -1}, {"documents"}, True),
+        ({"rows": 1}, {"rows"}, True),
+        ({"row_groups": (0, 5, 11)}, {"row groups"}, False),
+        ({"row_groups": (0, 5)}, {"row groups"}, False),
+        ({"logical": {"input_ids": "0" * 32}}, {"logical hash of input_ids"}, False),
+        ({"logical": {"documents": "0" * 128}}, {"logical hash of documents"}, False),
+        ({"logical": {"more": "0" * 32}}, {"columns"}, False),
+    ],
+)
+def test_wrong_counts_and_hashes_in_sealed_files_are_found(
+    lake: Path, change: dict[str, Any], problems: set[str], in_account: bool
+) -> None:
+    def apply(entry: ShardEntry) -> ShardEntry:
+        new = {
+            key: getattr(entry, key) + value if isinstance(value, int) else value
+            for key, value in change.items()
+        }
+        if "logical" in new:
+            new["logical"] = {**entry.logical, **new["logical"]}
+        return replace(entry, **new)
+
+    path = replace_shard(lake, apply)
+    account = {("manifest.json", "account")} if in_account else set[tuple[str, str]]()
+    assert found(lake) == {(path, problem) for problem in problems} | account
+
+
+def test_a_manifest_that_disagrees_with_the_ledger_is_found(lake: Path) -> None:
+    manifest = read_manifest(lake)
+    account = manifest.accounts["code"]
+    first = manifest.files[0]
+    shards = (replace(first, logical={**first.logical, "input_ids": "0" * 32}), *manifest.files[1:])
+    unread = {(shard.path, "provenance") for shard in manifest.files[2:]}
+    inputs = manifest.inputs[:1]
+    ledger0, ledger1 = "ledger/00000.json", "ledger/00001.json"
+    cases: list[tuple[Manifest, Found]] = [
+        (replace(manifest, files=shards), {(ledger0, "parts"), (first.path, "logical hash of input_ids")}),
+        (replace(manifest, inputs=inputs), {(ledger1, "inputs"), *unread}),
+        (
+            replace(manifest, accounts={"code": replace(account, text_bytes=1)}),
+            {("manifest.json", "account of code")},
+        ),
+        (replace(manifest, fingerprint="e" * 64), {("claim.json", "fingerprint")}),
+        (replace(manifest, version=2), {("manifest.json", "damaged")}),
+    ]
+    for wrong, expected in cases:
+        put_manifest(lake, wrong)
+        assert found(lake) == expected
+
+
+def test_a_shard_that_no_record_or_no_manifest_names_is_found(lake: Path) -> None:
+    manifest = read_manifest(lake)
+    put_manifest(lake, replace(manifest, files=manifest.files[1:]))
+    name = manifest.files[0].path
+    assert {(name, "unlisted"), ("ledger/00000.json", "parts"), ("manifest.json", "account")} == found(lake)
+    put_manifest(lake, manifest)
+    path = "ledger/00000.json"
+    record = Catalog(open_store(lake)).ledger(DATASET, 1)[0]
+    data = replace(record, parts=record.parts[1:]).to_bytes()
+    (folder(lake) / path).write_bytes(data)
+    others = {**manifest.other_files, path: FileEntry(bytes=len(data), sha256=sha256(data))}
+    put_manifest(lake, replace(manifest, other_files=others))
+    assert found(lake) == {(name, "parts")}
+
+
+def rewrite(root: Path, change: Callable[[Rows], None], *, rehash: bool = True) -> str:
+    """Change the first shard's rows, and make manifest and ledger agree with its new bytes."""
+    path = folder(root) / read_manifest(root).files[0].path
+    table = pq.read_table(path)
+    rows: Rows = table.to_pydict()
+    change(rows)
+    new = pa.table(rows, schema=table.schema)
+    with open_writer(str(path), new.schema) as writer:
+        writer.write_table(new, row_group_size=5)
+    hasher = LogicalHasher()
+    hasher.update(new)
+    data = path.read_bytes()
+    logical = hasher.digest()
+
+    def apply(entry: ShardEntry) -> ShardEntry:
+        changed = replace(entry, bytes=len(data), sha256=sha256(data))
+        return replace(changed, logical=logical) if rehash else changed
+
+    return replace_shard(root, apply)
+
+
+def piece(row: int, key: str, value: int) -> Callable[[Rows], None]:
+    def change(rows: Rows) -> None:
+        rows["documents"][row][0][key] = value
+
+    return change
+
+
+def lengths(row: int, change: Callable[[list[int]], None]) -> Callable[[Rows], None]:
+    return lambda rows: change(rows["segment_lengths"][row])
+
+
+def empty_row(rows: Rows) -> None:
+    rows["segment_lengths"][7], rows["documents"][7] = [], []
+
+
+@pytest.mark.parametrize(
+    ("change", "problems"),
+    [
+        (piece(7, "file", 12345), {"provenance"}),
+        (piece(7, "position", -1), {"provenance"}),
+        (piece(7, "start", -3), {"provenance"}),
+        (piece(0, "start", 5), {"documents"}),
+        (lengths(7, lambda row: row.append(1)), {"provenance", "segment lengths", "tokens"}),
+        (lengths(7, lambda row: row.__setitem__(0, row[0] + 100)), {"segment lengths", "tokens"}),
+        (lengths(7, lambda row: row.__setitem__(0, 0)), {"segment lengths", "tokens"}),
+        (empty_row, {"segment lengths", "tokens", "documents"}),
+    ],
+)
+def test_rows_that_cannot_be_are_found(
+    lake: Path, change: Callable[[Rows], None], problems: set[str]
+) -> None:
+    path = rewrite(lake, change)
+    assert found(lake, deep=False) == set()
+    got = found(lake)
+    assert {name for name, _ in got} == {path}
+    assert got - {(path, "documents")} == {(path, problem) for problem in problems} - {(path, "documents")}
+
+
+def test_changed_tokens_are_found_by_the_logical_hash(lake: Path) -> None:
+    def change(rows: Rows) -> None:
+        rows["input_ids"][3][4] += 1
+
+    path = rewrite(lake, change, rehash=False)
+    assert found(lake) == {(path, "logical hash of input_ids")}
+
+
+def test_other_row_groups_and_compression_keep_the_logical_hash(lake: Path) -> None:
+    path = folder(lake) / read_manifest(lake).files[0].path
+    table = pq.read_table(path)
+    pq.write_table(table, path, row_group_size=7, compression="gzip", write_page_checksum=True)
+    data = path.read_bytes()
+    groups = tuple(range(0, table.num_rows, 7))
+    replace_shard(lake, lambda entry: replace(entry, bytes=len(data), sha256=sha256(data), row_groups=groups))
+    assert check(lake).ok
+
+
+@pytest.mark.parametrize("column", ["segment_lengths", "documents"])
+def test_nulls_are_found(lake: Path, column: str) -> None:
+    path = folder(lake) / read_manifest(lake).files[0].path
+    table = pq.read_table(path)
+    schema = pa.schema([field.with_nullable(field.name == column) for field in table.schema])
+    rows = table.to_pydict()
+    rows[column][2] = None
+    with open_writer(str(path), schema) as writer:
+        writer.write_table(pa.table(rows, schema=schema), row_group_size=5)
+    data = path.read_bytes()
+    name = replace_shard(lake, lambda entry: replace(entry, bytes=len(data), sha256=sha256(data)))
+    assert (name, "nulls") in found(lake)
+
+
+@pytest.mark.parametrize("change", ["length", "type", "missing"])
+def test_wrong_columns_are_found(lake: Path, change: str) -> None:
+    path = folder(lake) / read_manifest(lake).files[0].path
+    table = pq.read_table(path)
+    if change == "length":
+        ids = pa.array([row[:8] for row in table["input_ids"].to_pylist()], pa.list_(pa.int32(), 8))
+        table = table.set_column(0, "input_ids", ids)
+    elif change == "type":
+        table = table.set_column(1, "segment_lengths", table["segment_lengths"].cast(pa.list_(pa.int64())))
+    else:
+        table = table.drop_columns(["documents"])
+    pq.write_table(table, path, row_group_size=5)
+    data = path.read_bytes()
+    name = replace_shard(lake, lambda entry: replace(entry, bytes=len(data), sha256=sha256(data)))
+    expected = {
+        "length": {"type of input_ids"},
+        "type": {"type of segment_lengths"},
+        "missing": {"columns", "type of documents"},
+    }[change]
+    assert found(lake, deep=False) == {(name, problem) for problem in expected}
+
+
+def test_page_checksums_find_what_a_wrong_manifest_hides(lake: Path) -> None:
+    """Flips in pages, with every hash made to agree: only the pages themselves can tell."""
+    path = folder(lake) / read_manifest(lake).files[0].path
+    good, metadata = path.read_bytes(), pq.read_metadata(path)
+    dice = random.Random(5)
+    for _ in range(25):
+        group = dice.randrange(metadata.num_row_groups)
+        chunk = metadata.row_group(group).column(0)
+        # The page header before it is checked by decoding; the checksum covers the page's data.
+        at = (
+            chunk.data_page_offset
+            + chunk.total_compressed_size
+            - 1
+            - dice.randrange(chunk.total_compressed_size - 60)
+        )
+        bad = bytearray(good)
+        bad[at] ^= 1 << dice.randrange(8)
+        path.write_bytes(bad)
+        name = replace_shard(lake, lambda entry, bad=bad: replace(entry, sha256=sha256(bytes(bad))))
+        assert found(lake, deep=False) == set()
+        problems = check(lake).problems
+        assert [(problem.path, problem.problem) for problem in problems] == [(name, "decode")]
+        assert problems[0].expected == f"row group {group} decodes"
+        assert "checksum" in problems[0].got or "CRC" in problems[0].got
+
+
+def test_rubbish_with_a_right_hash_is_no_parquet(lake: Path) -> None:
+    path = folder(lake) / read_manifest(lake).files[0].path
+    path.write_bytes(b"rubbish" * 10)
+    data = path.read_bytes()
+    name = replace_shard(lake, lambda entry: replace(entry, bytes=len(data), sha256=sha256(data)))
+    assert found(lake, deep=False) == {(name, "footer")}
+
+
+def test_accounts_that_do_not_close_are_found(lake: Path) -> None:
+    manifest = read_manifest(lake)
+    account = manifest.accounts["code"]
+    put_manifest(lake, replace(manifest, accounts={"code": replace(account, kept=account.kept + 1)}))
+    assert found(lake) == {("manifest.json", "account"), ("manifest.json", "account of code")}
+
+
+def test_a_sealed_lie_in_an_unlisted_ledger_record_is_found(tmp_path: Path) -> None:
+    packed_version(tmp_path, list_ledger=False)
+    reseal(tmp_path, lambda value: value["account"].update(text_bytes=7), "ledger/00000.json")
+    assert found(tmp_path) == {("manifest.json", "account of code")}

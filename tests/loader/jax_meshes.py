@@ -1,0 +1,114 @@
+"""One process with eight devices: any sharding gives the batches of a loader without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+import tokenlake as tl
+from tests.loader.jax_checks import check_batch, reference
+from tokenlake.errors import ConfigError
+
+
+def main(facts: dict[str, Any]) -> None:
+    store = facts["store"]
+    small, learned = tl.open(store, "small"), tl.open(store, "learned")
+    mixture = tl.Mixture({"a": small, "b": learned}, {"a": 0.6, "b": 0.4}, rows=150)
+    for sharding in _shardings():
+        _check_pass(small, 16, sharding, seed=3)
+    for sharding in _shardings()[:3]:
+        _check_pass(small, {0: 8, 3: 16, 5: 24}, sharding, seed=1)
+        _check_pass(small, 16, sharding, drop_last=True)
+        _check_pass(small, 8, sharding, shuffle=False, prefetch=0, workers=0)
+        _check_pass(learned, 16, sharding, columns=("labels", "targets", "loss_mask"), epochs=2)
+        _check_pass(mixture, 16, sharding, seed=5)
+    with jax.enable_x64(True):
+        _check_pass(small, 16, _shardings()[0], prefetch=0)
+    with jax.transfer_guard("disallow"):
+        _check_pass(small, 16, _shardings()[0], prefetch=0)
+    _check_steps(small)
+    _check_refusals(small)
+    # The interpreter goes down while threads put batches: nothing is said of it, and no harm done.
+    global _left
+    _left = iter(tl.DataLoader(small, 16, epochs=None, sharding=_shardings()[0]))
+    next(_left)
+
+
+def _shardings() -> list[Sharding]:
+    devices = np.array(jax.devices())
+    assert len(devices) == 8
+    line, square = Mesh(devices, ("data",)), Mesh(devices.reshape(4, 2), ("data", "model"))
+    upside_down = Mesh(devices[[3, 7, 1, 0, 2, 6, 5, 4]], ("data",))
+    cube = Mesh(devices.reshape(2, 2, 2), ("data", "model", "seq"))
+    few = [NamedSharding(Mesh(devices[:count], ("data",)), P("data")) for count in (1, 2, 4)]
+    return [
+        NamedSharding(line, P("data")),
+        NamedSharding(square, P("data", "model")),
+        NamedSharding(cube, P("data", "seq")),
+        NamedSharding(line, P("data", None)),
+        NamedSharding(jax.make_mesh((4, 2), ("data", "model")), P("data")),  # axes are explicit
+        NamedSharding(upside_down, P("data")),
+        NamedSharding(square, P("data")),
+        NamedSharding(square, P(("data", "model"))),
+        NamedSharding(square, P(("model", "data"), None)),
+        NamedSharding(cube, P(("data", "model"), "seq")),
+        NamedSharding(line, P(None, "data")),
+        NamedSharding(line, P()),
+        NamedSharding(line, P("data"), memory_kind="pinned_host"),
+        SingleDeviceSharding(devices[3]),
+        *few,
+    ]
+
+
+def _check_pass(data: Any, batch_size: Any, sharding: Sharding, **options: Any) -> None:
+    loader = tl.DataLoader(data, batch_size, sharding=sharding, **options)
+    plain = {name: value for name, value in options.items() if name not in ("prefetch", "workers")}
+    twin = tl.DataLoader(data, batch_size, pad_last=True, **plain)
+    count = 0
+    for got, expected in zip(loader, twin, strict=True):
+        check_batch(got, expected, sharding)
+        count += 1
+        assert loader.step == count
+        assert loader.get_state() == twin.get_state()
+    assert count == len(loader) > 1
+    groups = sum(len(rows.group_rows) for rows in loader.plan.sources)
+    assert loader.decoded.groups <= groups * (options.get("epochs", 1) + isinstance(data, tl.Mixture))
+
+
+def _check_steps(data: Any) -> None:
+    """A jitted step takes batches as they are, also where it takes their memory over."""
+    sharding = _shardings()[1]
+    add = jax.jit(lambda ids, mask: (ids + 1) * mask, donate_argnums=0)
+    kept = [
+        (add(batch["input_ids"], batch["loss_mask"]), batch["input_ids"].is_deleted())
+        for batch in tl.DataLoader(data, 16, sharding=sharding)
+    ]
+    for (made, _), expected in zip(kept, reference(data, 16), strict=True):
+        np.testing.assert_array_equal(made, (expected["input_ids"] + 1) * expected["loss_mask"])
+    total = jax.jit(jnp.sum)
+    sums = [int(total(batch["positions"])) for batch in tl.DataLoader(data, 16, sharding=sharding)]
+    assert sums == [int(expected["positions"].sum()) for expected in reference(data, 16)]
+
+
+def _check_refusals(data: Any) -> None:
+    devices = np.array(jax.devices())
+    line, three = Mesh(devices, ("data",)), Mesh(devices[:3], ("seq",))
+    for sharding, options, says in (
+        (NamedSharding(line, P("data")), {"batch_size": 12}, r"got 12, .* into 8 equal .* a multiple of 8"),
+        (NamedSharding(line, P("data")), {"batch_size": {0: 8, 2: 20}}, "got 20, "),
+        (NamedSharding(three, P(None, "seq")), {}, "rows into 3 equal parts, and rows have 32 ids"),
+        (NamedSharding(line, P("data", None, None)), {}, "of 3 axes, .* a batch has two"),
+        (NamedSharding(AbstractMesh((8,), ("data",)), P("data")), {}, "names no devices"),
+        (P("data"), {}, "must be a jax.sharding.Sharding"),
+        (line, {}, "got a Mesh, must be a jax.sharding.Sharding"),
+        (NamedSharding(line, P("data")), {"host": (0, 2)}, "leave out host"),
+        (NamedSharding(line, P("data")), {"pad_last": False}, "leave out host and pad_last"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            tl.DataLoader(data, **({"batch_size": 16} | options), sharding=sharding)

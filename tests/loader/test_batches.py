@@ -1,0 +1,358 @@
+"""What a loader delivers: the laws that a training run rests on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tokenlake as tl
+from tests.loader.support import LENGTH, ids, plain, same
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.loader.run import Run
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
+    return plain(tmp_path_factory)
+
+
+def rows_of(batches: list[np.ndarray]) -> list[bytes]:
+    return sorted(row.tobytes() for batch in batches for row in batch)
+
+
+ALL_KINDS: list[dict[str, object]] = [
+    {},
+    {"shuffle": False},
+    {"epochs": 3},
+    {"drop_last": True},
+    {"lanes": 1},
+    {"window": 2},
+    {"batch_size": {0: 8, 3: 16, 5: 24}},
+]
+
+
+@pytest.mark.parametrize("options", ALL_KINDS, ids=str)
+def test_resuming_at_every_step_gives_the_rest(ds: tl.Dataset, options: dict[str, object]):
+    options = {"batch_size": 8, "seed": 5, "columns": ("input_ids",), "workers": 1, **options}
+
+    def loader() -> tl.DataLoader:
+        return tl.DataLoader(ds, **options)  # type: ignore[arg-type]
+
+    whole = ids(loader())
+    assert len(loader()) == len(whole)
+    for step in range(0, len(whole) + 1, 1 if len(whole) < 25 else 4):
+        first = loader()
+        batches = iter(first)
+        begun = [next(batches)["input_ids"].copy() for _ in range(step)]
+        state = json.loads(json.dumps(first.get_state()))
+        first.close()
+        second = loader()
+        second.set_state(state)
+        assert second.step == step
+        assert same([*begun, *ids(second)], whole)
+        third = loader()
+        assert same(ids(third.iter_from_step(step)) if step < len(whole) else [], whole[step:])
+
+
+def test_an_epoch_is_every_row_once_and_the_next_one_another_order(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 8, seed=1, columns=["input_ids"])
+    stored = rows_of([ds[:]["input_ids"]])
+    first, second = ids(loader), ids(loader)
+    assert rows_of(first) == rows_of(second) == stored
+    assert not same(first, second)
+    assert loader.epoch == 1
+    assert not same(first, ids(tl.DataLoader(ds, 8, seed=2, columns=["input_ids"])))
+
+
+def test_drop_last_alone_leaves_rows_out(ds: tl.Dataset):
+    whole = ids(tl.DataLoader(ds, 10, columns=["input_ids"]))
+    dropped = ids(tl.DataLoader(ds, 10, columns=["input_ids"], drop_last=True))
+    assert len(ds) % 10
+    assert len(whole[-1]) == len(ds) % 10
+    assert same(dropped, whole[:-1])
+
+
+def test_a_last_batch_may_be_filled_up_with_padding(ds: tl.Dataset):
+    columns = ("input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets")
+    *_, short = tl.DataLoader(ds, 10, columns=columns)
+    *_, padded = tl.DataLoader(ds, 10, columns=columns, pad_last=True)
+    real = len(ds) % 10
+    empty = {"input_ids": ds.pad_id, "segment_ids": 0, "positions": 0, "loss_mask": False, "labels": -100}
+    for name in columns:
+        assert padded[name].shape == (10, LENGTH)
+        assert (padded[name][:real] == short[name]).all()
+        assert (padded[name][real:] == empty.get(name, -100)).all()
+
+
+def test_the_parts_of_hosts_are_the_batch_whatever_their_number(ds: tl.Dataset):
+    whole = ids(tl.DataLoader(ds, 8, seed=3, columns=["input_ids"], pad_last=True))
+    for hosts in (1, 2, 4, 8):
+        loaders = [
+            tl.DataLoader(ds, 8, seed=3, columns=["input_ids"], pad_last=True, host=(host, hosts), workers=0)
+            for host in range(hosts)
+        ]
+        parts = [ids(loader) for loader in loaders]
+        assert same([np.concatenate(batch) for batch in zip(*parts, strict=True)], whole)
+        states = [json.dumps(loader.get_state()) for loader in loaders]
+        assert len(set(states)) == 1
+
+
+def test_a_run_goes_on_with_other_numbers_of_hosts(ds: tl.Dataset):
+    whole = ids(tl.DataLoader(ds, 8, seed=3, columns=["input_ids"], pad_last=True))
+    state, got = None, list[np.ndarray]()
+    for hosts, steps in ((8, 3), (2, 5), (1, 1), (4, 4), (8, 99)):
+        loaders = [
+            tl.DataLoader(ds, 8, seed=3, columns=["input_ids"], pad_last=True, host=(host, hosts), workers=0)
+            for host in range(hosts)
+        ]
+        for loader in loaders:
+            if state is not None:
+                loader.set_state(state)
+        iterators = [iter(loader) for loader in loaders]
+        for _, parts in zip(range(steps), zip(*iterators, strict=True), strict=False):
+            got.append(np.concatenate([part["input_ids"] for part in parts]))
+        state = loaders[-1].get_state()
+        for loader in loaders:
+            loader.close()
+    assert same(got[: len(whole)], whole)
+
+
+def test_columns_follow_from_the_stored_lengths(ds: tl.Dataset):
+    stored = ds.take(np.arange(len(ds)), ["input_ids", "segment_ids", "positions", "loss_mask"])
+    by_row = {row.tobytes(): at for at, row in enumerate(stored["input_ids"])}
+    for batch in tl.DataLoader(ds, 8):
+        for at, row in enumerate(batch["input_ids"]):
+            for name, values in stored.items():
+                assert (batch[name][at] == values[by_row[row.tobytes()]]).all()
+        assert {name: str(values.dtype) for name, values in batch.items()} == {
+            "input_ids": "int32",
+            "segment_ids": "int32",
+            "positions": "int32",
+            "loss_mask": "bool",
+        }
+
+
+def test_stored_masks_come_along(tmp_path_factory: pytest.TempPathFactory):
+    learned = plain(tmp_path_factory, "learned")
+    stored = learned.read(0, len(learned))
+    masks = np.array(stored["loss_mask"].to_pylist())
+    got = learned.take(np.arange(len(learned)), ["loss_mask", "segment_ids", "positions"])
+    expected = masks & (got["positions"] > 0) & (got["segment_ids"] > 0)
+    assert (got["loss_mask"] == expected).all()
+    assert masks.any() and not masks.all()
+    (batch, *_) = tl.DataLoader(learned, 4, shuffle=False, columns=["loss_mask"])
+    assert (batch["loss_mask"] == expected[:4]).all()
+
+
+def test_batches_that_are_kept_stay_what_they_were(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 8, epochs=4)
+    kept = list(loader)
+    copies = [{name: values.copy() for name, values in batch.items()} for batch in kept]
+    _ = [batch["input_ids"].sum() for batch in loader]
+    for batch, copied in zip(kept, copies, strict=True):
+        assert all((batch[name] == copied[name]).all() for name in batch)
+
+
+def test_a_loop_that_was_left_goes_on_behind_the_last_batch_delivered(ds: tl.Dataset):
+    whole = ids(tl.DataLoader(ds, 8, columns=["input_ids"]))
+    loader = tl.DataLoader(ds, 8, columns=["input_ids"], prefetch=4)
+    got = list[np.ndarray]()
+    for batch in loader:
+        got.append(batch["input_ids"].copy())
+        if len(got) == 3:
+            break
+    assert loader.step == 3
+    assert same([*got, *ids(loader)], whole)
+
+
+def test_an_older_iterator_ends_where_a_new_one_begins(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 8)
+    old = iter(loader)
+    next(old)
+    new = iter(loader)
+    assert next(old, None) is None
+    assert next(new)["input_ids"].shape == (8, LENGTH)
+    loader.close()
+
+
+@pytest.mark.parametrize(("prefetch", "workers"), [(0, 0), (0, 2), (1, 0), (4, 3)])
+def test_threads_change_nothing_and_end(ds: tl.Dataset, prefetch: int, workers: int):
+    expected = ids(tl.DataLoader(ds, 8, columns=["input_ids"]))
+    before = threading.active_count()
+    loader = tl.DataLoader(ds, 8, columns=["input_ids"], prefetch=prefetch, workers=workers, cache_bytes=2000)
+    assert same(ids(loader), expected)
+    assert threading.active_count() == before
+    iterator = iter(loader)
+    next(iterator)
+    assert (threading.active_count() > before) == (prefetch + workers > 0)
+    loader.close()
+    assert threading.active_count() == before
+
+
+def test_a_forgotten_iterator_ends_its_threads(ds: tl.Dataset):
+    before = set(threading.enumerate())
+    iterator = iter(tl.DataLoader(ds, 8, epochs=None))
+    next(iterator)
+    started = set(threading.enumerate()) - before
+    assert started
+    del iterator
+    for thread in started:
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+def test_each_row_group_is_decoded_once_an_epoch(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 4, lanes=1, columns=["input_ids"])
+    assert len(ids(loader)) == len(ds) // 4
+    assert loader.decoded.groups == len(ds.rows.group_rows)
+    sequential = tl.DataLoader(ds, 4, shuffle=False, columns=["input_ids"])
+    assert (np.concatenate(ids(sequential)) == ds[:]["input_ids"]).all()
+    assert sequential.decoded.groups == len(ds.rows.group_rows)
+
+
+def test_fewer_row_groups_than_lanes_lose_nothing(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 64, columns=["input_ids"])
+    assert loader.plan.lanes == 64 > len(ds.rows.group_rows)
+    assert rows_of(ids(loader)) == rows_of([ds[:]["input_ids"]])
+
+
+def test_damage_is_raised_where_its_batch_would_be(ds: tl.Dataset, tmp_path):
+    import shutil
+
+    store = tmp_path / "store"
+    shutil.copytree(ds.store.url, store)
+    path = store / "plain" / "v1" / ds.manifest.files[0].path
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    damaged = tl.open(store, "plain", split="train")
+    before = threading.active_count()
+    loader = tl.DataLoader(damaged, 8, shuffle=False, columns=["input_ids"])
+    good = 0
+    with pytest.raises(IntegrityError, match=r"data/train-.*row group"):
+        for _ in loader:
+            good += 1
+    assert loader.step == good < len(loader)
+    assert threading.active_count() == before
+
+
+WRONG: list[tuple[dict[str, object], str]] = [
+    ({"batch_size": 0}, "batch_size: got 0"),
+    ({"batch_size": 1000, "drop_last": True}, "fewer than a batch of 1000"),
+    ({"epochs": 0}, "epochs: got 0"),
+    ({"lanes": 3}, "lanes: got 3, which does not divide"),
+    ({"window": 0}, "window: got 0"),
+    ({"shuffle": False, "lanes": 2}, "lanes and window are of a shuffled order"),
+    ({"host": (2, 2)}, r"host: got \(2, 2\)"),
+    ({"host": (0, 3)}, "a number that divides 8"),
+    ({"columns": ["input_id"]}, "did you mean 'input_ids'"),
+    ({"columns": "input_ids"}, "columns: got 'input_ids'"),
+    ({"columns": []}, "columns: got"),
+    ({"prefetch": -1}, "prefetch: got -1"),
+    ({"workers": True}, "workers: got True"),
+    ({"data": "plain"}, "must be a Dataset"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: str(value)[:40])
+def test_wrong_arguments_are_refused_before_anything_is_read(
+    ds: tl.Dataset, options: dict[str, object], message: str
+):
+    with pytest.raises(ConfigError, match=message):
+        tl.DataLoader(**{"data": ds, "batch_size": 8, **options})  # type: ignore[arg-type]
+
+
+def test_rows_of_many_lengths_are_refused(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.raises(ConfigError, match="expected datasets packed to one"):
+        tl.DataLoader(plain(tmp_path_factory, "texts"), 8)
+
+
+def test_an_endless_loader_has_no_length_and_goes_on(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 8, epochs=None, columns=["input_ids"])
+    with pytest.raises(TypeError, match="without end"):
+        len(loader)
+    batches = loader.iter_from_step(10**12)
+    assert next(batches)["input_ids"].shape == (8, LENGTH)
+    assert loader.step == 10**12 + 1
+    loader.close()
+
+
+def tiny(ds: tl.Dataset, rows: int, group: int) -> tl.Dataset:
+    """A version of so few rows, of which only the plan is asked."""
+    shard = replace(ds.manifest.files[0], split="train", rows=rows, row_groups=tuple(range(0, rows, group)))
+    return tl.Dataset(ds.store, replace(ds.manifest, files=(shard,)), "train")
+
+
+@given(
+    rows=st.integers(1, 70),
+    group=st.integers(1, 9),
+    lanes=st.sampled_from([None, 1, 2, 4, 8]),
+    sizes=st.sampled_from([8, 64, {0: 8, 46: 8, 53: 16}, {0: 16, 1: 8, 3: 64}]),
+    window=st.sampled_from([1, 2]),
+    options=st.fixed_dictionaries({"seed": st.integers(-3, 3), "epochs": st.sampled_from([None, 1, 2])}),
+)
+@settings(max_examples=80)
+def test_every_row_of_a_tiny_dataset_comes_once_in_an_epoch(
+    ds: tl.Dataset,
+    rows: int,
+    group: int,
+    lanes: int | None,
+    sizes: int | dict[int, int],
+    window: int,
+    options: dict[str, Any],
+):
+    plan = tl.DataLoader(tiny(ds, rows, group), sizes, lanes=lanes, window=window, workers=0, **options).plan
+    total = 3 * rows if options["epochs"] is None else plan.steps.rows or 0
+    seen, step = list[tuple[int, ...]](), 0
+    while len(seen) < total:
+        (found,) = plan.rows([plan.batch(step)], np.arange)
+        seen += zip(found.epoch.tolist(), found.group.tolist(), found.row.tolist(), strict=True)
+        step += 1
+    assert len(set(seen)) == len(seen)
+    if options["epochs"] is not None:
+        assert len(seen) == rows * options["epochs"]
+        assert len({row[1:] for row in seen}) == rows
+    elif plan.lanes == 1:
+        assert len({row[1:] for row in seen[:rows]}) == rows
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": "8"}, "batch_size: got '8', must be a whole number of rows from 1 on"),
+        ({"batch_size": 8.0}, "batch_size: got 8.0, must be a whole number"),
+        ({"batch_size": None}, "batch_size: got None, must be a whole number"),
+        ({"batch_size": {0: "8"}}, "batch_size: got {0: '8'}, must be a whole number"),
+        ({"seed": "7"}, "seed: got '7', must be a whole number"),
+        ({"seed": 0.5}, "seed: got 0.5, must be a whole number"),
+        ({"shuffle": "no"}, "shuffle: got 'no', must be True or False"),
+        ({"drop_last": 1}, "drop_last: got 1, must be True or False"),
+        ({"pad_last": "yes"}, "pad_last: got 'yes', must be True or False"),
+        ({"epochs": "2"}, "epochs: got '2', must be a whole number from 1 on"),
+        ({"lanes": "2"}, "lanes: got '2', must be a whole number from 1 on"),
+        ({"window": 1.5}, "window: got 1.5, must be a whole number from 1 on"),
+        ({"columns": 3}, "columns: got 3, must be some of input_ids"),
+        ({"host": 1}, r"host: got 1, must be \(index, number of hosts\)"),
+        ({"host": ("0", "2")}, r"host: got \('0', '2'\), must be \(index, number of hosts\)"),
+        ({"prefetch": "2"}, "prefetch: got '2', must be a whole number from 0 on"),
+        ({"cache_bytes": "1GB"}, "cache_bytes: got '1GB', must be a whole number from 0 on"),
+    ],
+    ids=str,
+)
+def test_a_mistyped_option_is_told_in_a_sentence(ds: tl.Dataset, options: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        tl.DataLoader(ds, **{"batch_size": 8, **options})
+    if options.keys() <= {"batch_size", "seed", "shuffle", "drop_last", "epochs", "host"}:
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            Run(ds, **{"batch_size": 8, **options})
+    if options.keys() <= {"seed", "drop_last"}:
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            tl.AsyncDataLoader(ds, **options)

@@ -1,0 +1,251 @@
+"""Hugging Face: rows by number and in the loader's order, as models of transformers take them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchLoader
+
+import tokenlake as tl
+from tests.reading.support import lake_of
+from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
+from tokenlake.loader.grain import grain_dataset
+from tokenlake.loader.hf import HfColumns, HfSteps, hf_dataset, to_hf
+from tokenlake.loader.run import Run
+from tokenlake.loader.torch import torch_dataset
+from tokenlake.reading.version import StoredRows
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+OPTIONS: dict[str, Any] = {"batch_size": 5, "seed": 3}
+ALL = ("input_ids", "labels", "position_ids", "attention_mask", "segment_ids", "loss_mask", "targets")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return lake_of(tmp_path_factory).url
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache" / "tokenlake"
+
+
+@pytest.fixture
+def learned(root: str) -> tl.Dataset:
+    return tl.open(root, "learned")
+
+
+def ids(rows: Any) -> list[Any]:
+    return [np.asarray(row["input_ids"]).tolist() for row in rows]
+
+
+def rows_of(batches: Any) -> list[Any]:
+    return [row for batch in ids(batches) for row in batch]
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("tokenlake") for thread in threading.enumerate())
+
+
+def test_all_rows_by_number(learned: tl.Dataset):
+    found = to_hf(learned, columns=ALL)
+    rows = np.arange(len(learned))
+    wanted = learned.take(rows, ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"])
+    wanted["position_ids"] = wanted.pop("positions")
+    wanted["attention_mask"] = (wanted["segment_ids"] > 0).astype(np.int8)
+    assert found.split == "train"
+    assert found.column_names == list(ALL)
+    table = found.with_format("numpy")[:]
+    for name in ALL:
+        assert np.array_equal(table[name], wanted[name]), name
+    types = {name: (feature.feature.dtype, feature.length) for name, feature in found.features.items()}
+    assert types.pop("attention_mask") == ("int8", 32)
+    assert types.pop("loss_mask") == ("bool", 32)
+    assert set(types.values()) == {("int32", 32)}
+    assert to_hf(learned).column_names == ["input_ids", "labels", "position_ids"]
+
+
+def test_columns_may_have_other_names(learned: tl.Dataset):
+    found = to_hf(learned, columns=["input_ids", "attention_mask"], rename={"input_ids": "tokens"})
+    assert found.column_names == ["tokens", "attention_mask"]
+    assert found[3]["tokens"] == learned[3]["input_ids"].tolist()
+
+
+@pytest.mark.parametrize("name", ["texts", "answers", "left", "judged"])
+def test_other_kinds_come_as_they_are_stored(root: str, name: str):
+    data = tl.open(root, name)
+    assert to_hf(data)[:] == data.read(0, len(data)).to_pydict()
+    first = data.schema.names[0]
+    assert to_hf(data, columns=[first], rename={first: "x"}).column_names == ["x"]
+
+
+def test_files_are_made_once_and_hashed_when_they_are_used_again(learned: tl.Dataset, cache: Path):
+    wanted = to_hf(learned)[:]
+    files = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    assert {path.suffix for path in files} == {".arrow", ".sha256"}
+    assert len(files) == 2 * sum(shard.split == "train" for shard in learned.manifest.files)
+    assert to_hf(learned)[:] == wanted
+    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == files
+    damaged = next(path for path in files if path.suffix == ".arrow")
+    data = bytearray(damaged.read_bytes())
+    data[-len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    assert to_hf(learned)[:] == wanted
+    assert cache.exists()
+    assert sorted(cache.iterdir()) == sorted(files)
+
+
+def test_a_damaged_shard_makes_no_file(root: str, tmp_path: Path, cache: Path):
+    shutil.copytree(root, tmp_path / "store")
+    for path in (tmp_path / "store" / "learned").rglob("*.parquet"):
+        path.chmod(0o600)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 3] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"learned@v1: data/train-.*\.parquet: row group"):
+        to_hf(tl.open(str(tmp_path / "store"), "learned"))
+    assert list(cache.iterdir()) == []
+
+
+def test_all_libraries_give_the_same_rows_in_the_same_order(learned: tl.Dataset, root: str):
+    mixture = tl.Mixture({"a": learned, "b": tl.open(root, "plain")}, {"a": 0.6, "b": 0.4}, rows=33)
+    for data in (learned, mixture):
+        wanted = rows_of(tl.DataLoader(data, **OPTIONS))
+        assert rows_of(torch_dataset(data, **OPTIONS)) == wanted
+        assert rows_of(grain_dataset(data, **OPTIONS)) == wanted
+        assert ids(hf_dataset(data, **OPTIONS)) == wanted
+        assert rows_of(tl.AsyncDataLoader(data, 5, seed=3, shuffle_buffer_size=1, drop_last=False)) == wanted
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_torch_are_those_of_the_loader(learned: tl.Dataset, workers: int):
+    dataset = hf_dataset(learned, **OPTIONS, columns=["input_ids", "labels", "attention_mask"])
+    batches = list(TorchLoader(dataset, batch_size=5, num_workers=workers))
+    wanted = list(tl.DataLoader(learned, **OPTIONS, columns=["input_ids", "labels"]))
+    assert ids(batches) == ids(wanted)
+    for batch, right in zip(batches, wanted, strict=True):
+        assert np.array_equal(batch["labels"], right["labels"])
+    assert {name: values.dtype for name, values in batches[0].items()} == {
+        "input_ids": torch.int32,
+        "labels": torch.int64,
+        "attention_mask": torch.int8,
+    }
+
+
+@pytest.mark.parametrize("cut", [0, 3, 5, 12])
+def test_a_state_of_datasets_goes_on_exactly(learned: tl.Dataset, cut: int):
+    dataset = hf_dataset(learned, **OPTIONS, epochs=2)
+    wanted = rows_of(tl.DataLoader(learned, **OPTIONS, epochs=2))
+    rows = iter(dataset)
+    head = ids(islice(rows, cut))
+    state = json.loads(json.dumps(dataset.state_dict()))
+    other = hf_dataset(learned, **OPTIONS, epochs=2)
+    other.load_state_dict(state)
+    assert head + ids(other) == wanted
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The row groups that are decoded from now on."""
+    found: list[int] = []
+    original = StoredRows.packed
+
+    def packed(rows: StoredRows, group: int, *, loss_mask: bool) -> Any:
+        found.append(group)
+        return original(rows, group, loss_mask=loss_mask)
+
+    monkeypatch.setattr(StoredRows, "packed", packed)
+    return found
+
+
+def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded: list[int]):
+    dataset = hf_dataset(learned, **OPTIONS)
+    rows = iter(dataset)
+    list(islice(rows, 55))
+    state = dataset.state_dict()
+    del rows
+    other = hf_dataset(learned, **OPTIONS)
+    other.load_state_dict(state)
+    decoded.clear()
+    assert len(list(other)) == len(learned) - 55
+    assert 0 < len(decoded) < len(learned.rows.group_rows)
+
+
+def test_steps_of_one_of_several_workers_are_read_ahead(learned: tl.Dataset, decoded: list[int]):
+    wanted = ids(tl.DataLoader(learned, **OPTIONS))
+    groups = len(learned.rows.group_rows)
+    steps = HfSteps(Run(learned, **OPTIONS), HfColumns.of(learned, ["input_ids"], None))
+    decoded.clear()
+    for step in range(1, len(wanted), 2):
+        assert ids(steps([step])) == wanted[step]
+    assert len(decoded) <= 2 * groups  # the second call tells the stride; from there on each once
+
+
+def test_threads_end_with_a_loop_that_is_left(learned: tl.Dataset):
+    dataset = hf_dataset(learned, **OPTIONS)
+    before = threads()
+    for _ in islice(dataset, 7):
+        assert threads() > before
+    assert threads() == before
+
+
+def test_transformers_keeps_the_segments_of_a_row_apart(learned: tl.Dataset):
+    from transformers import LlamaConfig, LlamaForCausalLM, default_data_collator
+
+    tokens = int(learned[:]["input_ids"].max()) + 1
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = LlamaConfig(vocab_size=tokens, **sizes, num_attention_heads=2, use_cache=False)
+    model = LlamaForCausalLM(config).eval()
+    rows = list(hf_dataset(learned, 2, shuffle=False))[:2]
+    batch = default_data_collator(rows)
+    assert default_data_collator([to_hf(learned)[row] for row in range(2)]).keys() == batch.keys()
+    with torch.no_grad():
+        out = model(**batch)
+        lengths = np.bincount(learned[0]["segment_ids"])[1:]
+        assert len(lengths) > 1
+        for begin, length in zip(np.cumsum(lengths) - lengths, lengths, strict=True):
+            alone = model(input_ids=batch["input_ids"][:1, begin : begin + length]).logits[0]
+            torch.testing.assert_close(out.logits[0, begin : begin + length], alone)
+    targets = learned.take([0, 1], ["targets"])["targets"]
+    loss = torch.nn.functional.cross_entropy(
+        out.logits.flatten(0, 1), torch.from_numpy(targets).long().flatten()
+    )
+    torch.testing.assert_close(out.loss, loss)
+
+
+def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset):
+    with pytest.raises(ConfigError, match=r"columns: got .*positions"):
+        to_hf(learned, columns=["positions"])
+    with pytest.raises(ConfigError, match="rename: got x"):
+        to_hf(learned, rename={"x": "y"})
+    with pytest.raises(ConfigError, match="two columns would have one name"):
+        to_hf(learned, rename={"labels": "input_ids"})
+    endless = tl.Mixture({"a": learned}, {"a": 1.0})
+    with pytest.raises(ConfigError, match="must end"):
+        hf_dataset(endless, 4)
+    with pytest.raises(ConfigError, match="expected datasets packed to one"):
+        hf_dataset(tl.open(root, "texts"), 4, columns=["input_ids"])
+
+
+def test_missing_datasets_are_named_with_their_install_line(
+    learned: tl.Dataset, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match="pip install datasets"):
+        to_hf(learned)

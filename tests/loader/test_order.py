@@ -1,0 +1,116 @@
+"""The order of a pass: every row in every epoch exactly once, and the inverse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenlake.errors import ConfigError
+from tokenlake.loader.plan import ShuffledOrder
+from tokenlake.loader.steps import BatchSizes, Steps
+from tokenlake.mixing.lanes import LaneLayout
+from tokenlake.mixing.random import Int64
+from tokenlake.mixing.shuffle import EpochOrder
+
+GROUPS = st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda groups: sum(groups) > 0)
+
+
+def delivered(order: ShuffledOrder, sizes: BatchSizes) -> list[tuple[int, int, int]]:
+    """(epoch, row group, row) of a pass, batch by batch."""
+    steps, found = Steps(sizes, order.rows, drop_last=False), list[tuple[int, int, int]]()
+    place = steps.place(0)
+    while (batch := steps.next(place)) is not None:
+        rows = np.arange(batch.rows)
+        full = np.full(len(rows), 1)
+        got = order.at(full * batch.start, full * batch.size, rows)
+        found.extend(zip(got.epoch.tolist(), got.group.tolist(), got.row.tolist(), strict=True))
+        place = batch.after
+    return found
+
+
+@settings(max_examples=60)
+@given(
+    GROUPS,
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.sampled_from([{0: 8}, {0: 8, 2: 16}, {0: 24, 1: 8, 4: 32}]),
+)
+def test_a_pass_gives_every_row_of_every_epoch_once(
+    groups: list[int], lanes: int, epochs: int, first: int, asked: dict[int, int]
+):
+    group_rows = np.array(groups, np.int64)
+    order = ShuffledOrder(
+        EpochOrder(group_rows, lanes=lanes, seed=7), epochs=epochs, first=first, batch_size=8
+    )
+    found = delivered(order, BatchSizes.of(asked))
+    every = [(group, row) for group, rows in enumerate(groups) for row in range(rows)]
+    assert sorted(found) == [(epoch, *row) for epoch in range(first, first + epochs) for row in every]
+
+
+@settings(max_examples=40)
+@given(GROUPS, st.sampled_from([1, 2, 4]), st.integers(1, 3), st.integers(0, 2))
+def test_positions_are_the_inverse(groups: list[int], lanes: int, epochs: int, first: int):
+    group_rows = np.array(groups, np.int64)
+    order = ShuffledOrder(
+        EpochOrder(group_rows, lanes=lanes, seed=3), epochs=epochs, first=first, batch_size=8
+    )
+    position = np.arange(order.rows or 0)
+    got = order.at(position // 8 * 8, np.full(len(position), 8), position % 8)
+    for epoch in range(first + epochs + 1):
+        there = got.epoch == epoch
+        back = order.positions_of(0, epoch, got.group, got.row)
+        assert (back[there] == position[there]).all()
+        assert ((back >= 0) == (first <= epoch < first + epochs)).all()
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.integers(1, 4),
+)
+def test_rows_of_batches_are_located_as_positions_are_where_sizes_do_not_change(
+    lengths: list[int], width: int
+):
+    lanes = len(lengths)
+    layout = LaneLayout(np.array(lengths, np.int64), lanes, lanes * width)
+    positions = np.arange(layout.rows or 0)
+    size = np.full(len(positions), layout.batch_size)
+    ours = layout.locate_in(
+        positions // layout.batch_size * layout.batch_size, size, positions % layout.batch_size
+    )
+    for mine, theirs in zip(ours, layout.locate(positions), strict=True):
+        assert (mine == theirs).all()
+
+
+def test_a_row_that_is_not_there_is_refused():
+    layout = LaneLayout(np.array([2, 2], np.int64), 2, 2)
+    with pytest.raises(ConfigError, match="positions: 4 is not in the stream; expected 0 to 3"):
+        layout.locate_in(*(np.array([value], np.int64) for value in (4, 2, 0)))
+
+
+def at(order: ShuffledOrder, rows: Int64) -> list[int]:
+    return order.at(rows // 8 * 8, np.full(len(rows), 8), rows % 8).group.tolist()
+
+
+def test_endless_lanes_go_on_with_the_next_epoch_each_for_itself():
+    """Positions far away are computed like those nearby, and each lane's epochs are whole."""
+    order = ShuffledOrder(
+        EpochOrder(np.array([3, 4, 3]), lanes=4, seed=1), epochs=None, first=0, batch_size=8
+    )
+    assert order.rows is None
+    far = 8 * 10**12
+    rows = np.arange(8)
+    got = order.at(np.full(8, far), np.full(8, 8), rows)
+    lengths = EpochOrder(np.array([3, 4, 3]), lanes=4, seed=1).lengths
+    assert got.epoch.tolist() == [(2 * 10**12 + row % 2) // int(lengths[row // 2]) for row in range(8)]
+
+
+def test_the_order_is_pinned():
+    order = ShuffledOrder(EpochOrder(np.full(6, 5), lanes=4, seed=0), epochs=1, batch_size=8)
+    assert at(order, np.arange(30)) == PINNED
+
+
+PINNED = [2, 2, 4, 4, 1, 1, 5, 5, 2, 2, 4, 0, 1, 1, 5, 3, 2, 4, 0, 0, 1, 5, 3, 3, 4, 0, 5, 3, 0, 3]
+"""Row groups, place by place."""

@@ -1,0 +1,169 @@
+"""The state: a few integers that fit their run alone, and say what differs from another."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import tokenlake as tl
+from tests.loader.support import ids, mixtures, plain, same
+from tokenlake.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
+    return plain(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return mixtures(tmp_path_factory)
+
+
+def state_at(loader: tl.DataLoader, step: int) -> dict[str, Any]:
+    for _, _ in zip(range(step), loader, strict=False):
+        pass
+    loader.close()
+    return json.loads(json.dumps(loader.get_state()))
+
+
+def test_a_state_is_pinned(ds: tl.Dataset):
+    state = state_at(tl.DataLoader(ds, 8, seed=3), 5)
+    assert state.pop("sources") == {"train": {"dataset": "plain@v1/train", "manifest": ds.manifest.sha256}}
+    assert state == {
+        "format": 1,
+        "step": 5,
+        "epoch": 0,
+        "rows": 40,
+        "batch_size": [[0, 8]],
+        "seed": 3,
+        "shuffle": True,
+        "epochs": 1,
+        "drop_last": False,
+        "lanes": 8,
+        "window": 1,
+        "order": 2,
+        "mixture": None,
+    }
+
+
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    ({"seed": 1}, "seed is 0 there and 1 here"),
+    ({"shuffle": False}, "shuffle is True there and False here"),
+    ({"lanes": 4}, "lanes is 8 there and 4 here"),
+    ({"window": 3}, "window is 1 there and 3 here"),
+    ({"epochs": 2}, "epochs is 1 there and 2 here"),
+    ({"drop_last": True}, "drop_last is False there"),
+    ({"batch_size": 16}, r"another size from now on is written {0: 8, 5: 16}"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), OTHERS, ids=lambda value: str(value)[:30])
+def test_another_order_is_refused_with_what_differs(ds: tl.Dataset, options: dict[str, Any], message: str):
+    state = state_at(tl.DataLoader(ds, 8), 5)
+    other = tl.DataLoader(ds, **{"batch_size": 8, **options})
+    with pytest.raises(ConfigError, match=f"the state is of another run: .*{message}"):
+        other.set_state(state)
+    assert other.step == 0
+
+
+def test_all_that_differs_is_named_at_once(ds: tl.Dataset):
+    state = state_at(tl.DataLoader(ds, 8), 5)
+    with pytest.raises(ConfigError) as caught:
+        tl.DataLoader(ds, 8, seed=9, lanes=2).set_state(state)
+    assert len(caught.value.details["differs"]) == 2
+
+
+def test_other_data_is_refused(ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
+    state = state_at(tl.DataLoader(ds, 8), 2)
+    with pytest.raises(ConfigError, match=r"sources is .*plain@v1.* there and .*learned@v1"):
+        tl.DataLoader(plain(tmp_path_factory, "learned"), 8).set_state(state)
+    state["sources"]["train"]["manifest"] = "0" * 64
+    with pytest.raises(ConfigError, match="sources is"):
+        tl.DataLoader(ds, 8).set_state(state)
+
+
+@pytest.mark.parametrize("wrong", [{}, [], None, {"format": 2}, {"format": 1, "step": -1}, {"format": 1}])
+def test_what_is_no_state_is_refused(ds: tl.Dataset, wrong: Any):
+    with pytest.raises(ConfigError, match="no state of a loader"):
+        tl.DataLoader(ds, 8).set_state(wrong)
+
+
+def test_batches_may_grow_from_the_state_on_and_nothing_is_lost(ds: tl.Dataset):
+    state = state_at(tl.DataLoader(ds, 8, columns=["input_ids"]), 5)
+    grown = tl.DataLoader(ds, {0: 8, 5: 24}, columns=["input_ids"])
+    grown.set_state(state)
+    rest = ids(grown)
+    whole = ids(tl.DataLoader(ds, {0: 8, 5: 24}, columns=["input_ids"]))
+    assert same(rest, whole[5:])
+    begun = ids(tl.DataLoader(ds, 8, columns=["input_ids"]))[:5]
+    rows = [row.tobytes() for batch in [*begun, *rest] for row in batch]
+    assert sorted(rows) == sorted(row.tobytes() for row in ds[:]["input_ids"])
+
+
+def test_a_finished_pass_is_resumed_as_finished(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 8, columns=["input_ids"])
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        next(batches)
+    state = loader.get_state()
+    assert next(batches, None) is None
+    other = tl.DataLoader(ds, 8, columns=["input_ids"])
+    other.set_state(state)
+    assert ids(other) == []
+    assert same(ids(other), ids(loader))
+
+
+def mixed(store: str, schedule: tl.WeightScheduler, **options: Any) -> tl.DataLoader:
+    datasets = {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
+    return tl.DataLoader(tl.Mixture(datasets, schedule, block_size=4, **options), 4, columns=["input_ids"])
+
+
+def schedule(*points: tuple[int, float]) -> tl.WeightScheduler:
+    return tl.WeightScheduler(
+        [{"step": step, "weights": {"code": share, "web": 1 - share}} for step, share in points]
+    )
+
+
+def test_a_schedule_may_be_extended_behind_the_state(store: str):
+    first = schedule((0, 0.5))
+    loader = mixed(store, first, rows=400)
+    state = state_at(loader, 6)
+    longer = first.extend(at=8, points=[{"step": 9, "weights": {"code": 1.0, "web": 0.0}}])
+    resumed = mixed(store, longer, rows=400)
+    resumed.set_state(state)
+    whole = ids(mixed(store, longer, rows=400))
+    assert same(ids(resumed), whole[6:])
+    assert same(ids(mixed(store, first, rows=400))[:8], whole[:8])
+    with pytest.raises(ConfigError, match="extended at step 3, which was passed; expected step 6 or later"):
+        mixed(store, first.extend(at=3, points=[{"step": 9, "weights": {"code": 1, "web": 0}}])).set_state(
+            state
+        )
+    with pytest.raises(ConfigError, match="the weights are others"):
+        mixed(store, schedule((0, 0.25))).set_state(state)
+    with pytest.raises(ConfigError, match=r"mixture\.stop is 'restart' there and 'all_exhausted' here"):
+        mixed(store, first, stop="all_exhausted").set_state(state)
+
+
+def test_a_dataset_takes_no_state_of_a_mixture(store: str):
+    state = state_at(mixed(store, schedule((0, 0.5)), rows=100), 2)
+    with pytest.raises(ConfigError, match="only one of them is of a mixture"):
+        tl.DataLoader(tl.open(store, "code-rows"), 4).set_state(state)
+
+
+def test_a_state_of_an_older_order_goes_on_only_in_that_order(store: str):
+    def loader(**options: Any) -> tl.DataLoader:
+        data = {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
+        mixture = tl.Mixture(data, {"code": 0.3, "web": 0.7}, rows=96, **options)
+        return tl.DataLoader(mixture, 8, lanes=4, columns=["input_ids"], workers=0)
+
+    whole = ids(loader(order=2))
+    state = state_at(loader(order=2), 5)
+    assert state["order"] == 2 and not same(whole, ids(loader()))
+    with pytest.raises(ConfigError, match="order is 2 there and 3 here"):
+        loader().set_state(state)
+    resumed = loader(order=2)
+    resumed.set_state(state)
+    assert same(ids(resumed), whole[5:])

@@ -1,0 +1,171 @@
+"""How rows are dealt to lanes: exact for the stream at every batch, whatever the lanes, and whole for each lane."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.deal import Deal
+from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.schedule import WeightScheduler, constant
+from tokenlake.mixing.stream import MixtureStream, source_order
+
+CURVES = ["step", "linear", "cosine"]
+LANES = [1, 2, 3, 8, 64]
+
+
+def named(weights: list[float]) -> dict[str, float]:
+    return {f"s{at}": weight for at, weight in enumerate(weights)}
+
+
+@st.composite
+def weights(draw: st.DrawFn, sources: int) -> dict[str, float]:
+    one = st.sampled_from([0.0, 1e-4, 0.1, 0.25, 1.0]) | st.floats(0, 1, allow_subnormal=False)
+    raw = draw(st.lists(one, min_size=sources, max_size=sources).filter(lambda found: sum(found) > 0.1))
+    return named([weight / sum(raw) for weight in raw])
+
+
+@st.composite
+def schedules(draw: st.DrawFn, most: int = 4) -> WeightScheduler:
+    sources = draw(st.integers(1, most))
+    steps = draw(st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True).map(sorted))
+    points = [{"step": step, "weights": draw(weights(sources))} for step in steps]
+    found = WeightScheduler(points, draw(st.sampled_from(CURVES)))
+    at = 0
+    for _ in range(draw(st.integers(0, 2))):
+        at += draw(st.integers(0, 90))
+        later = {"step": at + draw(st.integers(1, 50)), "weights": draw(weights(sources))}
+        found = found.extend(at=at, points=[later])
+    return found
+
+
+def deal(scheduler: WeightScheduler, lanes: int, width: int = 2, **changes: Any) -> Deal:
+    sizes = {"batch_size": width * lanes, "block_size": 1000, "step_rows": 7 * lanes, "seed": 0}
+    return Deal(scheduler, lanes=lanes, **{**sizes, **changes})
+
+
+def taken(found: Deal, lanes: int, cells: range) -> np.ndarray:
+    """Before each cell, int64[n + 1, J, L]."""
+    return np.stack([found.bounds(lane, cells) for lane in range(lanes)], axis=2)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    "shares", [[0.9999, 0.0001], [0.6, 0.3999, 0.0001], [0.5, 0.3, 0.2], [0.4, 0.3, 0.2, 0.0999, 0.0001]]
+)
+def test_every_source_is_within_a_row_of_its_share_at_every_batch(
+    lanes: int, width: int, shares: list[float]
+) -> None:
+    """At positions between, a lane's rows of the batch are shuffled."""
+    batch = lanes * width
+    lengths = dict.fromkeys(named(shares), 10**6)
+    mixture = Mixture(lengths, constant(named(shares)), lanes=lanes, batch_size=batch, seed=1)
+    for position in (
+        *range(0, 99 * batch, 3 * batch),
+        *range(10**6 * batch, 10**6 * batch + 9 * batch, batch),
+    ):
+        drawn = mixture.drawn_before(position)
+        assert all(abs(int(count) - share * position) < 1 for count, share in zip(drawn, shares, strict=True))
+
+
+def test_a_rare_source_comes_up_in_its_turn_and_not_once_for_each_lane() -> None:
+    mixture = Mixture(
+        {"much": 10**7, "rare": 10**5},
+        constant({"much": 0.9999, "rare": 0.0001}),
+        lanes=64,
+        batch_size=256,
+        step_rows=256,
+    )
+    assert [int(mixture.drawn_before(n * 2560)[1]) for n in (2, 20, 117)] == [1, 5, 30]
+
+
+@given(schedules(), st.sampled_from(LANES), st.sampled_from([2, 4]), st.integers(0, 500))
+@settings(max_examples=60)
+def test_the_stream_has_the_counts_of_the_schedule_at_every_cell(
+    scheduler: WeightScheduler, lanes: int, width: int, first: int
+) -> None:
+    found = deal(scheduler, lanes, width)
+    cells = range(first, first + 40)
+    for cell, each in enumerate(taken(found, lanes, cells), first):
+        assert each.sum(axis=1).tolist() == list(found.counts.draws_before(cell * found.cell * lanes))
+
+
+@given(schedules(5), st.sampled_from(LANES), st.integers(1, 5), st.integers(0, 900))
+@settings(max_examples=60)
+def test_lanes_take_a_row_for_each_slot_and_none_is_taken_back(
+    scheduler: WeightScheduler, lanes: int, width: int, first: int
+) -> None:
+    """Also across groups, eras and extensions; and no lane is far ahead of another."""
+    found = deal(scheduler, lanes, width)
+    cells = [taken(found, lanes, range(first * part, first * part + 30)) for part in (0, 1, 40)]
+    for start, some in zip((0, first, first * 40), cells, strict=True):
+        slots = [(start + more) * found.cell for more in range(31)]
+        assert (some.sum(axis=1) == np.array(slots)[:, None]).all()
+        assert all((after >= before).all() for before, after in pairwise(some))
+    assert all((after[0] >= before[-1]).all() for before, after in pairwise(cells[1:])) or first == 0
+
+
+@given(schedules(3), st.sampled_from([2, 3, 8]), st.integers(100, 300), st.data())
+@settings(max_examples=40)
+def test_an_extension_moves_no_row_before_it(
+    scheduler: WeightScheduler, lanes: int, at: int, data: st.DataObject
+) -> None:
+    further = [{"step": at + 9, "weights": data.draw(weights(len(scheduler.names)))}]
+    sizes = {"lanes": lanes, "batch_size": 2 * lanes, "step_rows": 7 * lanes, "seed": 3}
+    before, after = (
+        Mixture(dict.fromkeys(scheduler.names, 50), one, **sizes)
+        for one in (scheduler, scheduler.extend(at=at, points=further))
+    )
+    end = 7 * at
+    for lane in range(lanes):
+        one, two = before.lane(lane, end - 90, end), after.lane(lane, end - 90, end)
+        assert np.array_equal(one.source, two.source) and np.array_equal(one.index, two.index)
+
+
+def test_each_lane_reads_its_own_lane_of_each_source() -> None:
+    groups = {"a": np.array([30, 50, 20] * 9), "b": np.array([40] * 8), "c": np.array([9] * 20)}
+    mixture = Mixture(
+        {name: int(rows.sum()) for name, rows in groups.items()},
+        constant({"a": 0.6, "b": 0.39, "c": 0.01}),
+        lanes=8,
+        batch_size=16,
+        seed=4,
+    )
+    orders = [source_order(name, rows, lanes=8, seed=4) for name, rows in groups.items()]
+    stream = MixtureStream(mixture, orders)
+    rows, lanes = stream.rows(0, 3000), stream.lanes(0, 3000)
+    for source, order in enumerate(orders):
+        for epoch in range(int(rows.epoch[rows.source == source].max()) + 1):
+            there = (rows.source == source) & (rows.epoch == epoch)
+            owner, _ = order.place_of(epoch, rows.group[there], rows.row[there])
+            assert np.array_equal(owner, lanes[there])
+
+
+def test_far_away_counts_are_as_exact() -> None:
+    shares = [0.5, 0.3, 0.1999, 0.0001]
+    found = deal(constant(named(shares)), 64, 4)
+    cell = 10**12
+    before, after = taken(found, 64, range(cell, cell + 1))
+    want = Counts(constant(named(shares))).draws_before(cell * 256)
+    assert before.sum(axis=1).tolist() == list(want) and (after >= before).all()
+    assert np.ptp(before, axis=1).max() <= len(shares)
+
+
+def test_a_block_too_small_for_so_many_sources_is_an_error_that_says_how_large() -> None:
+    many = constant(named([1 / 20] * 20))
+    assert deal(many, 1, block_size=1).ceiling(0) is None
+    with pytest.raises(
+        ConfigError, match="block_size 100 is too small to deal 20 sources to 4 lanes; expected 4"
+    ):
+        deal(many, 4, block_size=100)
+    assert deal(many, 4, block_size=400).cells * 2 == 400
+    with pytest.raises(ConfigError, match="block_size 16777216: too many slots of 64 lanes and 20 sources"):
+        deal(many, 64, block_size=1 << 24)

@@ -1,0 +1,272 @@
+"""The order of an epoch: every row once, the same for any number of hosts, found from anywhere, new each time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenlake.errors import ConfigError
+from tokenlake.mixing import shuffle
+from tokenlake.mixing.lanes import LaneLayout, lane_bounds
+from tokenlake.mixing.random import Int64, Permutation, key_of
+from tokenlake.mixing.shuffle import EpochOrder
+
+Row = tuple[int, int]
+
+sizes = st.lists(st.sampled_from([0, 0, 1, 2, 3, 9]), max_size=12)
+orders = st.tuples(sizes, st.integers(1, 7), st.integers(-5, 2**64), st.integers(1, 5))
+
+
+def _order(group_rows: list[int], lanes: int, seed: int, window: int = 1) -> EpochOrder:
+    return EpochOrder(np.array(group_rows, np.int64), lanes=lanes, seed=seed, window=window)
+
+
+def _rows(group: Int64, row: Int64) -> list[Row]:
+    return list(zip(group.tolist(), row.tolist(), strict=True))
+
+
+def _lane(order: EpochOrder, epoch: int, lane: int) -> list[Row]:
+    return _rows(*order.at(epoch, lane, np.arange(order.lane_rows(lane))))
+
+
+def _epoch(order: EpochOrder, epoch: int) -> list[Row]:
+    return [row for lane in range(order.lanes) for row in _lane(order, epoch, lane)]
+
+
+def _walk(group_rows: list[int], lanes: int, seed: int, window: int, epoch: int) -> list[list[Row]]:
+    """The law, step by step: groups permuted and laid end to end, cut into lanes, windows permuted."""
+    groups = Permutation(len(group_rows), key_of(seed, 1, epoch)).at(np.arange(len(group_rows))).tolist()
+    laid = [
+        (number // window, group, row)
+        for number, group in enumerate(groups)
+        for row in range(group_rows[group])
+    ]
+    bounds, found = lane_bounds(len(laid), lanes).tolist(), []
+    for lane in range(lanes):
+        own = laid[bounds[lane] : bounds[lane + 1]]
+        found.append([])
+        for number, rows in itertools.groupby(own, key=lambda one: one[0]):
+            part = [row[1:] for row in rows]
+            moved = Permutation(len(part), key_of(seed, 2, epoch, lane, number)).at(np.arange(len(part)))
+            found[lane] += [part[place] for place in moved]
+    return found
+
+
+@given(orders, st.integers(0, 10**9))
+def test_an_epoch_is_as_its_law_says(order: tuple[list[int], int, int, int], epoch: int) -> None:
+    found, (group_rows, lanes, seed, _) = _order(*order), order
+    expected = _walk(group_rows, lanes, seed, found.window, epoch)
+    assert [_lane(found, epoch, lane) for lane in range(lanes)] == expected
+    assert [found.lane_rows(lane) for lane in range(lanes)] == [len(rows) for rows in expected]
+    assert found.lengths.tolist() == [len(rows) for rows in expected]
+
+
+@given(orders, st.integers(0, 10**9))
+def test_every_row_comes_once_in_an_epoch(order: tuple[list[int], int, int, int], epoch: int) -> None:
+    stored = [(group, row) for group, rows in enumerate(order[0]) for row in range(rows)]
+    assert sorted(_epoch(_order(*order), epoch)) == stored
+
+
+@given(orders, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 99)), max_size=30))
+def test_places_of_many_epochs_and_lanes_are_found_together_as_alone(
+    order: tuple[list[int], int, int, int], asked: list[tuple[int, int, int]]
+) -> None:
+    found = _order(*order)
+    wanted = [(epoch, lane % found.lanes, place) for epoch, lane, place in asked]
+    wanted = [
+        (epoch, lane, place % found.lane_rows(lane)) for epoch, lane, place in wanted if found.lane_rows(lane)
+    ]
+    epoch, lane, place = np.array(wanted, np.int64).reshape(-1, 3).T
+    alone = [_rows(*found.at(a, b, np.array([c])))[0] for a, b, c in wanted]
+    assert _rows(*found.at(epoch, lane, place)) == alone
+
+
+@pytest.mark.parametrize("cells", [1, 10, 70])
+def test_many_epochs_of_few_row_groups_are_laid_out_together(
+    cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small dataset goes through thousands of epochs while a large one goes through one."""
+    order = _order([3, 0, 4, 2, 1], 2, 5)
+    epoch = np.arange(1000) // 5
+    expected = [_lane(order, each, 0) for each in range(200)]
+    monkeypatch.setattr(shuffle, "_CELLS", cells)
+    assert _rows(*order.at(epoch, 0, np.arange(1000) % 5)) == [row for rows in expected for row in rows]
+    far = np.array([10**12, 3, 10**12, 0])
+    assert _rows(*order.at(far, 0, np.full(4, 2)))[1:] == [
+        expected[3][2],
+        _lane(order, 10**12, 0)[2],
+        expected[0][2],
+    ]
+
+
+@given(orders, st.integers(0, 10**9))
+def test_place_of_is_the_inverse(order: tuple[list[int], int, int, int], epoch: int) -> None:
+    found = _order(*order)
+    lane = np.repeat(np.arange(found.lanes), found.lengths)
+    place = np.concatenate([np.arange(length) for length in found.lengths])
+    back = found.place_of(epoch, *found.at(epoch, lane, place))
+    assert [part.tolist() for part in back] == [lane.tolist(), place.tolist()]
+
+
+@given(orders, st.integers(0, 9), st.data())
+def test_the_groups_of_a_range_are_those_of_its_places(
+    order: tuple[list[int], int, int, int], epoch: int, data: st.DataObject
+) -> None:
+    found = _order(*order)
+    lane = data.draw(st.integers(0, found.lanes - 1))
+    stop = data.draw(st.integers(0, found.lane_rows(lane)))
+    start = data.draw(st.integers(0, stop))
+    laid = Permutation(len(order[0]), key_of(order[2], 1, epoch)).at(np.arange(len(order[0])))
+    for first, last in ((start, stop), (0, found.lane_rows(lane)), (start, found.lane_rows(lane))):
+        group, _ = found.at(epoch, lane, np.arange(first, last))
+        expected = [int(one) for one in laid if one in group]
+        assert found.groups(epoch, lane, first, last).tolist() == expected
+
+
+@given(st.lists(st.integers(0, 30), min_size=3, max_size=9), st.integers(0, 99))
+def test_hosts_together_read_what_one_reads(group_rows: list[int], epoch: int) -> None:
+    """Eight lanes for 1, 2, 4 or 8 hosts: what each reads of the batches joins to the same batches."""
+    order = _order(group_rows, 8, 3)
+    layout = LaneLayout(order.lengths, 8, 16)
+    lane, place = layout.locate(np.arange(order.rows))
+    whole = _rows(*order.at(epoch, lane, place))
+    for hosts in (2, 4, 8):
+        of_host = lane * hosts // 8
+        found: list[Row | None] = [None] * order.rows
+        for host in range(hosts):
+            mine = np.flatnonzero(of_host == host)
+            for position, row in zip(mine, _rows(*order.at(epoch, lane[mine], place[mine])), strict=True):
+                found[position] = row
+        assert found == whole
+
+
+def test_orders_are_pinned() -> None:
+    """A change here changes what every trainer reads: never change it."""
+    order = _order([3, 0, 4, 2], 2, 0)
+    assert [_lane(order, 0, lane) for lane in (0, 1)] == EPOCH_0
+    assert [_lane(order, 1, lane) for lane in (0, 1)] == EPOCH_1
+    large = EpochOrder(np.full(1000, 256), lanes=64, seed=7)
+    assert (large.window, large.window_rows) == (1, 256)
+    wide = _order([3, 0, 4, 2, 3], 2, 0, 2)
+    assert [_lane(wide, 0, lane) for lane in (0, 1)] == WIDE
+    assert _rows(*large.at(10**6, np.array([0, 1, 63]), np.array([0, 1000, 3999]))) == LARGE
+
+
+WIDE = [
+    [(2, 0), (4, 1), (2, 2), (2, 1), (4, 0), (2, 3)],
+    [(4, 2), (0, 0), (0, 1), (0, 2), (3, 1), (3, 0)],
+]
+EPOCH_0 = [[(0, 1), (0, 0), (0, 2), (3, 0)], [(3, 1), (2, 1), (2, 0), (2, 2), (2, 3)]]
+EPOCH_1 = [[(2, 3), (2, 1), (2, 2), (2, 0)], [(0, 0), (0, 2), (0, 1), (3, 0), (3, 1)]]
+LARGE = [(65, 143), (401, 233), (650, 176)]
+
+
+def test_epochs_seeds_and_lanes_have_orders_of_their_own() -> None:
+    group_rows = [10] * 20
+    orders = [
+        _epoch(_order(group_rows, lanes, seed), epoch)
+        for lanes in (1, 4)
+        for seed in (0, 1, -1)
+        for epoch in range(5)
+    ]
+    assert len({tuple(rows) for rows in orders}) == len(orders)
+
+
+def test_there_may_be_fewer_rows_or_groups_than_lanes() -> None:
+    assert _epoch(_order([], 3, 0), 5) == []
+    assert _order([0, 0], 3, 0).window_rows == 1
+    few = _order([2], 5, 0)
+    assert few.lengths.tolist() == [0, 0, 1, 0, 1]
+    assert sorted(_epoch(few, 0)) == [(0, 0), (0, 1)]
+
+
+def test_a_million_row_groups_are_laid_out_once_an_epoch() -> None:
+    order = EpochOrder(np.full(1_000_000, 256), lanes=64, seed=0)
+    order.at(9, 0, np.zeros(1, np.int64))
+    begin = time.process_time()
+    for place in range(100):
+        order.at(9, place % 64, np.array([place * 1000]))
+    assert time.process_time() - begin < 0.5  # laying it out takes longer than that for ten of them
+
+
+def test_a_late_epoch_costs_what_the_first_costs() -> None:
+    """No walk from the first epoch on: a million epochs later in less than ten times the time."""
+
+    def cost(epoch: int) -> float:
+        begin = time.process_time()
+        EpochOrder(np.full(100_000, 256), lanes=64, seed=0).at(epoch, 5, np.arange(1000))
+        return time.process_time() - begin
+
+    assert min(cost(10**6 + i) for i in range(3)) < 10 * min(cost(i) for i in range(3)) + 0.05
+
+
+@pytest.mark.parametrize("rows_of_group", ["even", "uneven"])
+def test_stored_places_and_neighbours_do_not_correlate(rows_of_group: str) -> None:
+    """A realistic size: 3,906 row groups of 256 rows in 64 lanes; bounds are six standard deviations."""
+    group_rows = np.full(3906, 256)
+    if rows_of_group == "uneven":
+        group_rows[::7] = 31
+    order = EpochOrder(group_rows, lanes=64, seed=11)
+    lane, place = LaneLayout(order.lengths, 64, 256).locate(np.arange(order.rows))
+    group, row = order.at(0, lane, place)
+    stored = (np.cumsum(group_rows) - group_rows)[group] + row
+    # Rows move by whole row groups, of which there are 3,906: they are what is independent.
+    assert abs(_correlation(stored, np.arange(order.rows))) < 6 / np.sqrt(3906)
+    # A batch takes 4 places of each lane, of one window: stored neighbours are together as often as by chance.
+    together = np.abs(np.diff(stored))[lane[1:] == lane[:-1]] == 1
+    assert 0.8 < together.mean() / (2 / order.window_rows) < 1.2
+    if rows_of_group == "even":  # their rows lie anywhere in them
+        place_in_group = row.reshape(-1, 4)
+        assert abs(_correlation(place_in_group[:, 0], place_in_group[:, 1])) < 6 / 500 + 1 / 256
+    # Lanes have nothing in common: the first place of each in a batch, against that of the next lane.
+    first = stored[: order.rows // 256 * 256].reshape(-1, 64, 4)[:, :, 0].ravel()
+    assert abs(_correlation(first[:-1], first[1:])) < 6 / np.sqrt(3906)
+
+
+def test_two_epochs_do_not_correlate() -> None:
+    order = EpochOrder(np.full(4000, 250), lanes=1, seed=11)
+    first, second = (order.at(epoch, 0, np.arange(1_000_000)) for epoch in (0, 1))
+    assert abs(_correlation(*(group * 250 + row for group, row in (first, second)))) < 6 / np.sqrt(4000)
+
+
+def test_a_window_mixes_the_rows_of_several_groups() -> None:
+    order = EpochOrder(np.full(100, 50), lanes=1, seed=2, window=10)
+    group, _ = order.at(0, 0, np.arange(500))
+    assert len(np.unique(group)) == 10
+    runs = np.count_nonzero(np.diff(group)) + 1
+    assert runs > 400  # 450 in the mean: a neighbour is of another group nine times out of ten
+
+
+def _correlation(left: Int64, right: Int64) -> float:
+    return float(np.corrcoef(left, right)[0, 1])
+
+
+def test_what_is_not_there_is_refused() -> None:
+    order = _order([3, 0, 4, 2], 2, 0, 3)
+    with pytest.raises(ConfigError, match="lane 1 has no place 5: it has 5 rows"):
+        order.at(0, np.array([0, 1]), np.array([0, 5]))
+    with pytest.raises(ConfigError, match="lane 0 has no place -1"):
+        order.at(0, 0, np.array([-1]))
+    with pytest.raises(ConfigError, match="there is no lane 2; expected 0 to 1"):
+        order.at(0, 2, np.array([0]))
+    with pytest.raises(ConfigError, match="there is no lane -1"):
+        order.lane_rows(-1)
+    with pytest.raises(ConfigError, match="epoch -1; expected 0 or more"):
+        order.at(-1, 0, np.array([0]))
+    with pytest.raises(ConfigError, match="row group 1 has no row 0: it has 0 rows"):
+        order.place_of(0, np.array([0, 1]), np.array([0, 0]))
+    with pytest.raises(ConfigError, match="row groups 0 to 4; expected those of 0 to 3"):
+        order.place_of(0, np.array([0, 4]), np.array([0, 0]))
+    with pytest.raises(ConfigError, match="places 1 to 5 of lane 0; expected a range within its 4 rows"):
+        order.groups(0, 0, 1, 5)
+    with pytest.raises(ConfigError, match="a row group of -1 rows"):
+        _order([1, -1], 1, 0)
+    with pytest.raises(ConfigError, match="a window of 0 row groups"):
+        _order([1], 1, 0, 0)
+    with pytest.raises(ConfigError, match="0 lanes; expected 0 rows or more and 1 lane or more"):
+        _order([1], 0, 0)

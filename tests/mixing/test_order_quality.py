@@ -1,0 +1,288 @@
+"""Figures of an order: exact over all permutations of a few rows, known for known orders, telling for bad ones."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.lanes import LaneLayout, lane_bounds
+from tokenlake.mixing.quality import (
+    Figure,
+    ShuffleQuality,
+    buffer_shuffled,
+    delivered_rows,
+    quality_of,
+    references,
+    shuffle_quality,
+)
+from tokenlake.mixing.random import Int64, Permutation, key_of, shuffled, splitmix64
+from tokenlake.mixing.shuffle import EpochOrder
+
+ROWS, GROUP, LANES, BATCH = 100_000, 256, 64, 256
+GROUP_ROWS = np.array([GROUP] * (ROWS // GROUP) + [ROWS % GROUP])
+GROUPS = len(GROUP_ROWS)
+BETWEEN = [4, 8, 16, 32, 64, 128]  # lags longer than a lane's share of a batch and shorter than a batch
+
+ABOUT = ("delivered_apart_median", "stored_apart_median", "batch_variance", "batch_groups")
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(4, 3), (5, 2), (6, 2), (6, 4)])
+def test_means_and_deviations_are_those_of_all_permutations(rows: int, batch_size: int) -> None:
+    group_of = np.array([0, 0, 0, 1, 2, 2])[:rows]
+    every = [
+        quality_of(np.array(order), batch_size, group_of).figures() for order in permutations(range(rows))
+    ]
+    for name, figure in every[0].items():
+        values = np.array([one[name].value for one in every])
+        assert {(one[name].uniform, one[name].deviation) for one in every} == {
+            (figure.uniform, figure.deviation)
+        }
+        if not name.endswith("median"):
+            assert np.isclose(values.mean(), figure.uniform), name
+        if name not in ABOUT:
+            assert np.isclose(values.std(), figure.deviation), name
+        if name == "batch_groups":
+            assert values.std() <= figure.deviation
+
+
+def test_the_median_of_a_uniform_permutation_is_that_of_all_pairs() -> None:
+    for rows in (4, 5, 6, 9, 30):
+        distances = sorted(b - a for b in range(rows) for a in range(b))
+        expected = distances[(len(distances) + 1) // 2 - 1]
+        assert quality_of(np.arange(rows), 2).stored_apart_median.uniform == expected
+
+
+def test_figures_that_are_only_about_right_are() -> None:
+    """Medians and variances of batches, over 400 uniform permutations of 1,000 rows."""
+    every = [quality_of(shuffled(1000, key_of(key)), 50) for key in range(400)]
+    for name in ("delivered_apart_median", "stored_apart_median", "batch_variance"):
+        figures = [one.figures()[name] for one in every]
+        values = np.array([figure.value for figure in figures])
+        assert abs(values.mean() - figures[0].uniform) < 4 * figures[0].deviation / 20
+        assert abs(values.std() / figures[0].deviation - 1) < 0.15  # 4 deviations of a deviation of 400
+
+
+def test_rows_as_they_are_stored() -> None:
+    rows, batch = 1000, 50
+    found = quality_of(np.arange(rows), batch, np.arange(rows) // batch)
+    centre = Fraction(rows - 1, 2)
+    squares = sum((i - centre) ** 2 for i in range(rows))
+    for lag, figure in found.autocorrelation.items():
+        products = sum((i - centre) * (i + lag - centre) for i in range(rows - lag))
+        assert figure.value == pytest.approx(float(products / squares))
+    assert list(found.autocorrelation) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert found.rank_correlation.value == pytest.approx(1)
+    assert found.displacement.value == 0
+    apart = (
+        found.delivered_apart,
+        found.delivered_apart_median,
+        found.stored_apart,
+        found.stored_apart_median,
+    )
+    assert {figure.value for figure in apart} == {1.0}
+    assert found.together.value == pytest.approx(1 - (rows // batch - 1) / (rows - 1))
+    assert found.batch_variance.value == pytest.approx(batch**2 * (rows // batch + 1) / (rows + 1))
+    assert found.batch_groups is not None
+    assert found.batch_groups.value == 1
+
+
+def test_rows_backwards() -> None:
+    there, back = quality_of(np.arange(500), 64), quality_of(np.arange(500)[::-1], 64)
+    assert back.rank_correlation.value == pytest.approx(-1)
+    assert back.displacement.value == 250
+    assert back.autocorrelation[1].value == pytest.approx(there.autocorrelation[1].value)
+
+
+@pytest.mark.parametrize("key", range(3))
+def test_full_shuffles_look_like_chance(key: int) -> None:
+    """Every figure of our own generator and of the Feistel permutation lies within 4 deviations."""
+    group_of = np.arange(20_000) // 128
+    for delivered in (shuffled(20_000, key_of(key)), Permutation(20_000, key_of(key)).at(np.arange(20_000))):
+        for name, figure in quality_of(delivered, 128, group_of).figures().items():
+            assert abs(figure.sigmas) < 4, name
+
+
+def test_sigmas_count_deviations() -> None:
+    assert Figure(7.0, 4.0, 2.0).sigmas == 1.5
+    assert Figure(1.0, 4.0, 2.0).sigmas == -1.5
+    assert Figure(4.0, 4.0, 0.0).sigmas == 0
+
+
+def _buffered(rows: int, buffer: int, seed: int) -> list[int]:
+    """The law, row by row."""
+    buffer = min(buffer, rows)
+    held, found = list(range(buffer)), list[int]()
+    for step in range(rows - buffer):
+        drawn = splitmix64(np.array([(key_of(seed, 1) + step) % 2**64], np.uint64))
+        slot = (int(drawn[0]) >> 32) * buffer >> 32
+        found.append(held[slot])
+        held[slot] = buffer + step
+    return found + [held[slot] for slot in shuffled(buffer, key_of(seed, 2)).tolist()]
+
+
+@given(st.integers(0, 40), st.integers(1, 50), st.integers(0, 2**64))
+def test_a_shuffle_buffer_is_as_its_law_says(rows: int, buffer: int, seed: int) -> None:
+    found = buffer_shuffled(rows, buffer, seed).tolist()
+    assert found == _buffered(rows, buffer, seed)
+    assert sorted(found) == list(range(rows))
+
+
+def test_a_buffer_of_one_row_shuffles_nothing_and_none_is_refused() -> None:
+    assert buffer_shuffled(9, 1).tolist() == list(range(9))
+    with pytest.raises(ConfigError, match="a shuffle buffer of 0 rows; expected 1 or more"):
+        buffer_shuffled(9, 0)
+
+
+def test_a_buffer_is_told_from_a_shuffle_and_from_none() -> None:
+    found = references(ROWS, BATCH, np.arange(ROWS) // GROUP)
+    stored, buffered, uniform = found.values()
+    assert list(found) == ["as stored", "buffer of 10000", "uniform"]
+    assert all(abs(figure.sigmas) < 4 for figure in uniform.figures().values())
+    assert stored.rank_correlation.value > 0.9999
+    # A row waits 10,000 steps in the mean, as an exponential draw.
+    assert 0.9 < buffered.rank_correlation.value < 0.97
+    assert buffered.delivered_apart.value == pytest.approx(10_000, rel=0.1)
+    assert buffered.batch_variance.value > 200
+
+
+def _rows_of(order: EpochOrder, batch_size: int, epoch: int) -> list[tuple[int, int]]:
+    layout = LaneLayout(order.lengths, order.lanes, batch_size)
+    found: list[tuple[int, int]] = []
+    for position in range(order.rows):
+        group, row = order.at(epoch, *layout.locate(np.array([position])))
+        found.append((int(group[0]), int(row[0])))
+    return found
+
+
+@given(st.lists(st.integers(0, 5), max_size=8), st.integers(1, 4), st.integers(1, 3), st.integers(0, 9))
+def test_delivered_rows_are_those_of_the_loader(
+    group_rows: list[int], lanes: int, share: int, epoch: int
+) -> None:
+    order = EpochOrder(np.array(group_rows, np.int64), lanes=lanes, seed=3)
+    stored = [(group, row) for group, rows in enumerate(group_rows) for row in range(rows)]
+    delivered, group_of = delivered_rows(order, lanes * share, epoch)
+    assert [stored[row] for row in delivered.tolist()] == _rows_of(order, lanes * share, epoch)
+    assert group_of.tolist() == [group for group, _ in stored]
+
+
+def _order(seed: int, **options: int) -> EpochOrder:
+    return EpochOrder(GROUP_ROWS, lanes=LANES, seed=seed, **options)
+
+
+@pytest.fixture(scope="module")
+def epochs() -> list[ShuffleQuality]:
+    """Six epochs of a real size."""
+    order = _order(17)
+    return [shuffle_quality(order, BATCH, epoch) for epoch in range(6)]
+
+
+def test_an_epoch_is_chance_among_row_groups(epochs: list[ShuffleQuality]) -> None:
+    """Between the lags that windows show, what strays is what so few row groups may."""
+    wider = (ROWS / GROUPS) ** 0.5
+    for found in epochs:
+        beyond = [lag for lag in found.autocorrelation if lag > BATCH * GROUP / (BATCH // LANES) + BATCH]
+        figures = [found.autocorrelation[lag] for lag in BETWEEN + beyond]
+        figures += [found.rank_correlation, found.displacement]
+        assert max(abs(figure.sigmas) for figure in figures) < 4 * wider
+
+
+def test_the_windows_of_an_epoch_show_as_they_must(epochs: list[ShuffleQuality]) -> None:
+    """Of neighbours in delivery 3 in 4 are of one lane's window, which is a row group."""
+    for found in epochs:
+        assert 0.65 < found.autocorrelation[1].value < 0.85
+        assert 0.95 < found.autocorrelation[BATCH].value < 1
+        assert found.batch_groups is not None
+        assert LANES <= found.batch_groups.value < 1.05 * LANES
+        assert found.together.value == pytest.approx((BATCH // LANES - 1) / (GROUP - 1), rel=0.25)
+    # The 4 rows that a batch takes of a lane are worth about one.
+    assert 2.5 < np.mean([found.batch_variance.value for found in epochs]) < 6
+
+
+def test_larger_windows_are_nearer_to_chance() -> None:
+    small, large = (shuffle_quality(_order(17, window=window), BATCH) for window in (1, 4))
+    for lag in (1, 2, BATCH, 4 * BATCH):
+        assert large.autocorrelation[lag].value < small.autocorrelation[lag].value / 2
+    assert large.batch_variance.value < small.batch_variance.value
+    assert large.together.value < small.together.value / 2
+
+
+def _windows_alone(lanes: int) -> np.ndarray:
+    """Stored rows as they are delivered if nothing but the rows of each window is permuted."""
+    bounds, own = lane_bounds(ROWS, lanes).tolist(), []
+    for lane, (begin, end) in enumerate(pairwise(bounds)):
+        parts = [np.arange(at, min(at + GROUP, end)) for at in range(begin, end, GROUP)]
+        own += [part[shuffled(len(part), key_of(17, lane, number))] for number, part in enumerate(parts)]
+    layout = LaneLayout(np.diff(lane_bounds(ROWS, lanes)), lanes, BATCH)
+    lane, place = layout.locate(np.arange(ROWS))
+    return np.concatenate(own)[np.array(bounds)[lane] + place]
+
+
+def test_windows_without_permuted_row_groups_are_told_apart(epochs: list[ShuffleQuality]) -> None:
+    """Rows are permuted in windows of a row group's size, and the row groups stay where they are."""
+    bad = quality_of(_windows_alone(LANES), BATCH, np.arange(ROWS) // GROUP)
+    strays = {lag: [abs(one.autocorrelation[lag].value) for one in [*epochs, bad]] for lag in (4, 8, 16)}
+    for *good, worst in strays.values():
+        assert worst > 3 * max(good)
+    assert bad.batch_variance.value < 0.1  # every batch holds as much of each 64th of the store
+    lane = quality_of(_windows_alone(1), BATCH)
+    assert lane.rank_correlation.value > 0.999
+    assert lane.batch_variance.value > 200
+
+
+def test_figures_are_listed_for_a_report() -> None:
+    found = quality_of(np.arange(10), 5)
+    assert list(found.figures()) == [
+        "autocorrelation 1",
+        "autocorrelation 2",
+        "autocorrelation 4",
+        "rank_correlation",
+        "displacement",
+        "delivered_apart",
+        "delivered_apart_median",
+        "stored_apart",
+        "stored_apart_median",
+        "together",
+        "batch_variance",
+    ]
+    assert found.batch_groups is None
+    assert quality_of(np.arange(10), 5, np.zeros(10, np.int64)).figures()["batch_groups"].value == 1
+
+
+def test_a_batch_that_must_meet_every_group_expects_them_all() -> None:
+    found = quality_of(np.array([3, 1, 0, 2, 5, 4]), 4, np.array([0, 0, 0, 1, 1, 1])).batch_groups
+    assert found is not None
+    both = 1 - 2 * Fraction(3, 6) * Fraction(2, 5)  # the last batch has two rows
+    assert found.uniform == pytest.approx(float((2 + 1 + both) / 2))
+
+
+@pytest.mark.parametrize("delivered", [[0, 1, 2, 2], [0, 1, 2, 4], [-1, 0, 1, 2], [1, 2, 3, 4]])
+def test_what_is_no_permutation_is_refused(delivered: list[int]) -> None:
+    with pytest.raises(ConfigError, match="expected 0 to 3, each once"):
+        quality_of(np.array(delivered), 2)
+
+
+def test_what_is_too_small_or_does_not_fit_is_refused() -> None:
+    for rows, batch_size in ((3, 1), (8, 8), (8, 0)):
+        with pytest.raises(
+            ConfigError, match=f"{rows} rows in batches of {batch_size}; expected 4 rows or more"
+        ):
+            quality_of(np.arange(rows), batch_size)
+    with pytest.raises(ConfigError, match="expected one for each of 8 rows"):
+        quality_of(np.arange(8), 2, np.zeros(7, np.int64))
+    with pytest.raises(ConfigError, match="number of lanes divides"):
+        shuffle_quality(EpochOrder(np.array([8, 8]), lanes=3, seed=1), 4)
+
+
+def test_arrays_that_are_given_stay_as_they_are() -> None:
+    delivered: Int64 = shuffled(100, 1)
+    group_of = np.arange(100) // 7
+    before = delivered.copy(), group_of.copy()
+    quality_of(delivered, 8, group_of)
+    assert np.array_equal(delivered, before[0])
+    assert np.array_equal(group_of, before[1])

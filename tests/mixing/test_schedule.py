@@ -1,0 +1,222 @@
+"""Weights over steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tokenlake
+from tokenlake import WeightSchedulePoint, WeightScheduler
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.schedule import INTERPOLATIONS, constant, row_weights
+
+SEED = [
+    WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),
+    WeightSchedulePoint(step=10000, weights={"code": 0.5, "text": 0.5}),
+    WeightSchedulePoint(step=50000, weights={"code": 0.8, "text": 0.2}),
+]
+
+
+def points(*pairs: tuple[int, float]) -> list[dict]:
+    return [{"step": step, "weights": {"a": weight, "b": 1 - weight}} for step, weight in pairs]
+
+
+def weight(scheduler: WeightScheduler, step: float) -> float:
+    return scheduler.get_weights(step)["a"]
+
+
+class TestWeights:
+    @pytest.mark.parametrize(
+        ("step", "code", "text"),
+        [(0, 0.2, 0.8), (5000, 0.35, 0.65), (10000, 0.5, 0.5), (30000, 0.65, 0.35), (50000, 0.8, 0.2)],
+    )
+    def test_linear_is_what_the_documentation_prints(self, step, code, text):
+        assert WeightScheduler(SEED, interpolation="linear").get_weights(step) == {"code": code, "text": text}
+
+    def test_cosine_eases_in_and_out(self):
+        scheduler = WeightScheduler(SEED, interpolation="cosine")
+        assert scheduler.get_weights(2500)["code"] == pytest.approx(0.243934, abs=5e-7)
+        assert scheduler.get_weights(5000)["code"] == pytest.approx(0.35, abs=1e-15)
+        assert scheduler.get_weights(10000) == {"code": 0.5, "text": 0.5}
+
+    def test_step_holds_until_the_next_point(self):
+        scheduler = WeightScheduler(SEED, interpolation="step")
+        assert [scheduler.get_weights(step)["code"] for step in (0, 9999, 10000, 49999, 50000)] == [
+            *(0.2, 0.2, 0.5, 0.5, 0.8)
+        ]
+
+    @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+    def test_both_ends_hold_on(self, interpolation):
+        scheduler = WeightScheduler(points((10, 0.25), (20, 0.75)), interpolation)
+        assert [weight(scheduler, step) for step in (-5, 0, 9, 10)] == [0.25] * 4
+        assert [weight(scheduler, step) for step in (20, 21, 10**15)] == [0.75] * 3
+
+    def test_step_is_the_default(self):
+        assert WeightScheduler(SEED).interpolation == "step"
+
+    def test_names_keep_the_order_of_the_first_point(self):
+        turned = [points((0, 0.25))[0], {"step": 5, "weights": {"b": 0.5, "a": 0.5}}]
+        scheduler = WeightScheduler([{"step": 0, "weights": {"b": 0.75, "a": 0.25}}, *turned[1:]])
+        assert scheduler.names == ("b", "a")
+        assert list(scheduler.get_weights(7)) == ["b", "a"]
+
+    def test_points_may_be_objects_or_mappings(self):
+        objects = [SimpleNamespace(step=0, weights={"a": 1.0})]
+        assert WeightScheduler(objects) == WeightScheduler([{"step": 0, "weights": {"a": 1.0}}])
+
+    def test_weights_that_are_a_little_off_one_are_divided_by_their_sum(self):
+        scheduler = constant({"a": 0.5, "b": 0.4999999})
+        assert sum(scheduler.pieces[0].first.weights) == 1
+        assert scheduler.get_weights(3) == {"a": 0.5, "b": 0.4999999}
+
+    @given(
+        st.lists(st.floats(1e-3, 1), min_size=1, max_size=9),
+        st.sampled_from(INTERPOLATIONS),
+        st.integers(0, 99),
+    )
+    def test_weights_sum_to_one_at_every_step(self, raw, interpolation, step):
+        first = {str(at): one / sum(raw) for at, one in enumerate(raw)}
+        last = dict(zip(first, reversed(first.values()), strict=True))
+        pair = [{"step": 3, "weights": first}, {"step": 90, "weights": last}]
+        scheduler = WeightScheduler(pair, interpolation)
+        assert sum(scheduler.get_weights(step).values()) == pytest.approx(1.0, abs=1e-12)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("schedule", "message"),
+        [
+            ([], "expected a list of at least one point"),
+            ([{"step": 0, "weights": {"a": 0.5}}], r"Weights must sum to 1.0, got 0.5 at step 0"),
+            ([{"step": 0, "weights": {"a": 1.5, "b": -0.5}}], "the weight of 'b' is -0.5 at step 0"),
+            ([{"step": 0, "weights": {"a": float("nan")}}], "the weight of 'a' is nan"),
+            ([{"step": 0, "weights": {"a": True}}], "the weight of 'a' is True"),
+            ([{"step": 0, "weights": {"a": "much"}}], "the weight of 'a' is 'much'"),
+            ([{"step": 0, "weights": {}}], "there are no weights at step 0"),
+            ([{"step": 0, "weights": [1.0]}], "expected a mapping, name to weight"),
+            ([{"step": 0}], "without 'weights'"),
+            ([{"step": -1, "weights": {"a": 1.0}}], "is at step -1; expected a whole number, 0 or more"),
+            ([{"step": 0.5, "weights": {"a": 1.0}}], "is at step 0.5; expected a whole number"),
+            (points((5, 0.5), (5, 0.6)), "step 5 of the schedule comes after step 5; steps must grow"),
+            (
+                [*points((0, 0.5)), {"step": 1, "weights": {"a": 0.5, "c": 0.5}}],
+                r"step 1 of the schedule weighs \['a', 'c'\], the points before it weigh \['a', 'b'\]",
+            ),
+        ],
+    )
+    def test_a_schedule_that_cannot_be_says_why(self, schedule, message):
+        with pytest.raises(ConfigError, match=message):
+            WeightScheduler(schedule)
+
+    def test_an_unknown_interpolation_names_the_nearest(self):
+        with pytest.raises(
+            ConfigError, match=r"'liner'; expected one of step, linear, cosine. Did you mean 'linear'\?"
+        ):
+            WeightScheduler(SEED, interpolation="liner")
+
+    def test_new_points_must_lie_behind_what_is_fixed(self):
+        scheduler = WeightScheduler(points((0, 0.5)))
+        with pytest.raises(
+            ConfigError, match="step 10 cannot be added to a schedule that is fixed up to step 10"
+        ):
+            scheduler.extend(at=10, points=points((10, 0.5)))
+        with pytest.raises(ConfigError, match="cannot extend the schedule at step -1"):
+            scheduler.extend(at=-1, points=points((10, 0.5)))
+        with pytest.raises(ConfigError, match="the points before it weigh"):
+            scheduler.extend(at=1, points=[{"step": 10, "weights": {"a": 1.0}}])
+        with pytest.raises(ConfigError, match="at least one point"):
+            scheduler.extend(at=1, points=[])
+
+
+class TestExtending:
+    @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+    @pytest.mark.parametrize("at", [0, 4, 10, 15, 17, 20, 33])
+    def test_what_comes_before_stays_and_the_weights_there_are_pinned(self, interpolation, at):
+        old = WeightScheduler(points((10, 0.25), (20, 0.75)), interpolation)
+        new = old.extend(at=at, points=points((at + 7, 0.1)))
+        assert [new.get_weights(step) for step in range(at + 1)] == [
+            old.get_weights(step) for step in range(at + 1)
+        ]
+        assert weight(new, at + 7) == 0.1
+        middle = (weight(old, at) + 0.1) / 2
+        assert weight(new, at + 3.5) == pytest.approx(weight(old, at) if interpolation == "step" else middle)
+
+    def test_a_cosine_that_is_cut_stays_the_same_cosine(self):
+        old = WeightScheduler(points((0, 0.0), (100, 1.0)), "cosine")
+        new = old.extend(at=30, points=points((60, 0.0)))
+        assert weight(new, 15) == weight(old, 15) == pytest.approx(0.054496737)
+        assert weight(new, 45) == pytest.approx(weight(old, 30) / 2)
+
+    def test_points_behind_the_cut_are_left_out(self):
+        new = WeightScheduler(points((0, 0.0), (100, 1.0)), "step").extend(at=50, points=points((200, 0.5)))
+        assert [weight(new, step) for step in (99, 100, 199, 200)] == [0.0, 0.0, 0.0, 0.5]
+
+    def test_pinned_weights_sum_to_exactly_one(self):
+        for interpolation in INTERPOLATIONS:
+            new = WeightScheduler(points((0, 0.1), (97, 0.7)), interpolation).extend(
+                at=31, points=points((60, 0.0))
+            )
+            assert all(sum(piece.first.weights) == Fraction(1) for piece in new.pieces)
+
+
+class TestJson:
+    @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+    def test_a_schedule_survives_being_stored_with_its_keys_sorted(self, interpolation):
+        first = {"step": 0, "weights": {"z": 0.1, "m": 0.7, "a": 0.2}}
+        scheduler = WeightScheduler(
+            [first, {"step": 50, "weights": {"a": 0.5, "m": 0.0, "z": 0.5}}], interpolation
+        )
+        longer = scheduler.extend(at=20, points=[{"step": 30, "weights": {"a": 1.0, "m": 0.0, "z": 0.0}}])
+        longest = longer.extend(at=25, points=[{"step": 31, "weights": {"a": 0.0, "m": 0.0, "z": 1.0}}])
+        for one in (scheduler, longer, longest):
+            again = WeightScheduler.from_json(json.loads(json.dumps(one.to_json(), sort_keys=True)))
+            assert again == one and hash(again) == hash(one)
+            assert again.names == ("z", "m", "a")
+            assert [again.get_weights(step) for step in range(60)] == [
+                one.get_weights(step) for step in range(60)
+            ]
+        assert len({scheduler, longer, longest}) == 3
+
+    @pytest.mark.parametrize("data", [{}, {"points": []}, {"points": [{}], "names": ["a"]}, {"points": 3}])
+    def test_something_else_is_refused(self, data):
+        with pytest.raises(ConfigError, match="this is no weight schedule"):
+            WeightScheduler.from_json(data)
+
+
+class TestWeightsPerToken:
+    def test_a_source_with_long_rows_needs_fewer_of_them(self):
+        per_row = row_weights({"long": 0.5, "short": 0.5}, {"long": 3000, "short": 1000, "other": 1})
+        assert per_row == {"long": 0.25, "short": 0.75}
+
+    @given(st.lists(st.tuples(st.floats(1e-4, 1), st.floats(0.1, 1e6)), min_size=1, max_size=8))
+    def test_drawing_by_row_gives_the_shares_of_tokens(self, sources):
+        total = sum(share for share, _ in sources)
+        shares = {str(at): share / total for at, (share, _) in enumerate(sources)}
+        means = {str(at): mean for at, (_, mean) in enumerate(sources)}
+        tokens = {name: each * means[name] for name, each in row_weights(shares, means).items()}
+        assert {name: count / sum(tokens.values()) for name, count in tokens.items()} == pytest.approx(shares)
+
+    @pytest.mark.parametrize("means", [{}, {"a": 0}, {"a": float("inf")}, {"a": -1}])
+    def test_a_source_without_tokens_has_no_weight_per_token(self, means):
+        with pytest.raises(ConfigError, match=r"source 'a' has .* tokens per row; expected a mean above 0"):
+            row_weights({"a": 1.0}, means)
+
+
+def test_mixing_imports_nothing_but_numpy():
+    script = (
+        "import sys, tokenlake.mixing\n"
+        "heavy = {'pyarrow', 'pydantic', 'yaml', 'prefect', 'transformers', 'tokenizers', 'polars', 'duckdb', 'jax'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,252 @@
+"""The real parts together, on loopback: server, work pool, worker, deployments, and launched runs.
+
+One server with one home serves a whole file. Everything started here is ended here, by process id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+# Slow enough to be interrupted: the reference engine, and a dozen units of 1 MiB.
+SLOW: Final = ("tokenize.engine=tokenizers", "source.unit_size=1MiB", "pack.seq_length=256")
+
+LAUNCH: Final = """
+import json, sys
+from tokenlake.prefect.launch import launch
+from tokenlake.errors import TokenlakeError
+
+def tell(event):
+    # One write: several threads tell.
+    sys.stdout.write(json.dumps([type(event).__name__, getattr(event, "unit", None)]) + "\\n")
+    sys.stdout.flush()
+
+try:
+    result = launch(sys.argv[1], sys.argv[2:], workers=2, on_event=tell)
+    print(json.dumps(["result", [result.status, result.units_built, result.units_resumed]]))
+except TokenlakeError as error:
+    print(json.dumps(["error", type(error).__name__]))
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some 12 MB of JSONL: modules of the standard library."""
+    modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    texts = [module.read_text("utf-8", errors="ignore") for module in modules]
+    path = tmp_path_factory.mktemp("data") / "code.jsonl"
+    with path.open("w") as file:
+        while file.tell() < 12_000_000:
+            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    return path
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A home of its own and no server yet."""
+    return environment_of(tmp_path_factory)
+
+
+def environment_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same for a fixture that adds to it."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT", "TOKENLAKE"))}
+    return kept | {
+        "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "TOKENLAKE_CACHE": str(tmp_path_factory.mktemp("cache")),
+        "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{ROOT}",
+        "PYTHONWARNINGS": "ignore",
+        "NO_COLOR": "1",
+    }
+
+
+@pytest.fixture(scope="module")
+def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A running server; the environment that names it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/api"
+    with started(environment, "server", "start", "--port", str(port)):
+        until(lambda: answers(f"{url}/health"), "the server answers")
+        yield environment | {"PREFECT_API_URL": url}
+
+
+@pytest.fixture(scope="module")
+def worker(server: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The deployments, and a worker of their pool."""
+    prefect(server, "work-pool", "create", "tokenlake", "--type", "process")
+    prefect(server, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
+    with started(server, "worker", "start", "--pool", "tokenlake", "--limit", "1"):
+        yield server
+
+
+def two_sources(folder: Path) -> dict[str, str]:
+    """Some documents of code and of web; their files by source."""
+    found: dict[str, str] = {}
+    for name, many in (("code", 40), ("web", 200)):
+        texts = [{"text": f"{name} {i} " + "flows to the sea. " * (i % 50 + 1)} for i in range(many)]
+        found[name] = str(folder / f"{name}.jsonl")
+        Path(found[name]).write_text("".join(json.dumps(text) + "\n" for text in texts))
+    return found
+
+
+class Launched:
+    """A process that launches a run and prints its events as JSON lines."""
+
+    def __init__(
+        self,
+        environment: dict[str, str],
+        config: Path | str,
+        overrides: tuple[str, ...],
+        code: str = LAUNCH,
+    ) -> None:
+        self.told: list[list[Any]] = []
+        self.errors = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, str(config), *overrides],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Launched:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def read_until(self, event: str, times: int) -> None:
+        assert self.process.stdout is not None
+        while sum(name == event for name, _ in self.told) < times:
+            line = self.process.stdout.readline()
+            assert line, f"ended before {event}: {self.process.communicate()}"
+            self.told.append(json.loads(line))
+
+    def wait(self) -> int:
+        rest, self.errors = self.process.communicate(timeout=90)
+        self.told += [json.loads(line) for line in rest.splitlines()]
+        return self.process.returncode
+
+
+def launched(environment: dict[str, str], config: Path | str, *overrides: str) -> Launched:
+    return Launched(environment, config, overrides)
+
+
+def asked(data: Path, tokenizer: Path, store: Path) -> dict[str, Any]:
+    """A configuration of a dozen slow units; JSON is YAML."""
+    return {
+        "datasets": [{"name": "data", "data_files": str(data)}],
+        "default_tokenizer": str(tokenizer),
+        "source": {"unit_size": "1MiB"},
+        "tokenize": {"engine": "tokenizers"},
+        "pack": {"enabled": True, "seq_length": 256},
+        "save": {"output_dir": str(store)},
+    }
+
+
+class started:  # noqa: N801 - reads as what it does
+    """A command of Prefect in the background, ended by its process id."""
+
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", *arguments],
+            env=environment,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *ignored: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def prefect(environment: dict[str, str], *arguments: str) -> str:
+    """Run a command of Prefect to its end and return what it printed."""
+    command = [sys.executable, "-m", "prefect", *arguments]
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build_workers(of: int | None = None) -> list[psutil.Process]:
+    """Our worker processes below this process, or below ``of``."""
+    found = psutil.Process(of).children(recursive=True)
+    return [process for process in found if "tokenlake.etl.worker" in process.cmdline()]
+
+
+def cancel(environment: dict[str, str], run: str) -> None:
+    """Ask for what `prefect flow-run cancel` asks for, without the seconds that the command takes to start."""
+    post(environment, f"flow_runs/{run}/set_state", state={"type": "CANCELLING"})
+
+
+def tasks_of(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
+    return post(environment, "task_runs/filter", flow_runs={"id": {"any_": [run]}})
+
+
+def get(environment: dict[str, str], path: str) -> Any:
+    with urllib.request.urlopen(f"{environment['PREFECT_API_URL']}/{path}", timeout=10) as answer:
+        return json.load(answer)
+
+
+def post(environment: dict[str, str], path: str, **body: Any) -> Any:
+    request = urllib.request.Request(
+        f"{environment['PREFECT_API_URL']}/{path}",
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    for attempt in range(5):
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            # The server's database is busy, nothing was done; Prefect's own client asks again, too.
+            if error.code != 503 or attempt == 4:
+                raise
+            time.sleep(0.5 * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def until(happened: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.1)

@@ -1,0 +1,124 @@
+"""Which Prefect server a run reports to, found without importing Prefect."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tokenlake.errors import ConfigError
+from tokenlake.prefect.server import configured_api_url
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    """Answers as a Prefect server does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/api/health" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def api_url() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Health)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/api"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty PREFECT_HOME and working directory."""
+    for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def profiles(home: Path, url: str, active: str = "mine") -> None:
+    text = f'active = "{active}"\n[profiles.mine]\nPREFECT_API_URL = "{url}"\n[profiles.bare]\n'
+    (home / "profiles.toml").write_text(text)
+
+
+def test_nothing_is_configured() -> None:
+    assert configured_api_url() is None
+
+
+def test_the_environment_names_it(monkeypatch: pytest.MonkeyPatch, api_url: str) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", api_url)
+    assert configured_api_url() == api_url
+
+
+def test_the_active_profile_names_it(home: Path, api_url: str) -> None:
+    profiles(home, api_url)
+    assert configured_api_url() == api_url
+
+
+def test_a_profile_without_a_server(home: Path, api_url: str) -> None:
+    profiles(home, api_url, active="bare")
+    assert configured_api_url() is None
+
+
+def test_the_profile_is_chosen_by_the_environment(
+    home: Path, api_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles(home, api_url, active="bare")
+    monkeypatch.setenv("PREFECT_PROFILE", "mine")
+    assert configured_api_url() == api_url
+
+
+def test_an_empty_variable_turns_the_profile_off(
+    home: Path, api_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles(home, api_url)
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    assert configured_api_url() is None
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (".env", 'export PREFECT_API_URL="{url}"'),
+        ("prefect.toml", '[api]\nurl = "{url}"'),
+        ("pyproject.toml", '[tool.prefect.api]\nurl = "{url}"'),
+    ],
+)
+def test_a_file_in_the_working_directory_does_not(
+    tmp_path: Path, api_url: str, file: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "data")
+    Path(file).write_text(text.format(url=api_url))
+    assert configured_api_url() is None
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/api", "http://nowhere.invalid/api"])
+def test_a_server_that_does_not_answer_is_an_error(home: Path, url: str) -> None:
+    profiles(home, url)
+    with pytest.raises(ConfigError, match=r"profile 'mine'.*prefect server start"):
+        configured_api_url()
+
+
+def test_something_else_that_answers_is_an_error(api_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", api_url.replace("/api", "/other"))
+    with pytest.raises(ConfigError, match="not healthy"):
+        configured_api_url()
+
+
+def test_launching_does_not_import_prefect_before_a_server_is_on_its_way() -> None:
+    code = """import sys, tokenlake.prefect.launch
+sys.exit('prefect' in sys.modules or 'pydantic' in sys.modules)"""
+    env = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "lib")}
+    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0

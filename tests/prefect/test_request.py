@@ -1,0 +1,275 @@
+"""A run's parameters to a configuration, its name, its groups of units, its log lines, its limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prefect.utilities.names import generate_slug
+
+from tokenlake.config.stages import TokenizerConfig
+from tokenlake.errors import ConfigError
+from tokenlake.etl.events import UnitProgress
+from tokenlake.prefect import request as request_module
+from tokenlake.prefect.engine import ProgressLog, group_name, group_units
+from tokenlake.prefect.policy import check_paths
+from tokenlake.prefect.request import DEPLOYMENTS, requested_name, resolve_request
+from tokenlake.prefect.run_state import given_name
+
+DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """Stands in for the making of the demo's corpus and tokenizer; lists the folders it was asked for."""
+    asked: list[Path] = []
+
+    def settings(folder: Path, report: object, *, trained: bool) -> dict[str, object]:
+        asked.append(folder)
+        tokenizer = {"default_tokenizer": "trained"} if trained else {}
+        return {"datasets": [{"name": "code", "data_files": "corpus"}], **tokenizer}
+
+    monkeypatch.setattr(request_module, "demo_settings", settings)
+    yield asked
+
+
+def write(folder: Path, *lines: str) -> str:
+    path = folder / "mine.yaml"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+class TestRequest:
+    def test_a_file_alone(self, tmp_path: Path) -> None:
+        config = resolve_request(write(tmp_path, *DATA))
+        assert config.name == "mine"
+        assert config.datasets[0].data_files == "a.jsonl"
+
+    def test_flat_values_come_before_those_of_the_file(self, tmp_path: Path) -> None:
+        path = write(tmp_path, *DATA, "save: {output_dir: there}")
+        config = resolve_request(path, ["b.jsonl", "c.jsonl"], "my/tokenizer", "here", "other")
+        assert config.datasets[0].data_files == ("b.jsonl", "c.jsonl")
+        assert config.datasets[0].name == "one"
+        assert config.default_tokenizer == "my/tokenizer"
+        assert config.save.output_dir == "here"
+        assert config.name == "other"
+
+    def test_overrides_come_last(self, tmp_path: Path) -> None:
+        config = resolve_request(write(tmp_path, *DATA), name="other", overrides=["name=third"])
+        assert config.name == "third"
+
+    def test_a_tokenizer_keeps_the_options_beside_it(self, tmp_path: Path) -> None:
+        path = write(tmp_path, DATA[0], "tokenize: {default_tokenizer: {name_or_path: a, max_length: 77}}")
+        config = resolve_request(path, tokenizer="b")
+        chosen = config.tokenize.default_tokenizer
+        assert isinstance(chosen, TokenizerConfig)
+        assert (chosen.name_or_path, chosen.max_length) == ("b", 77)
+
+    def test_a_mapping(self) -> None:
+        config = resolve_request({"name": "x", "pack": {"enabled": True}}, "a.jsonl", "gpt2")
+        assert config.pack.enabled
+        assert config.datasets[0].name == "data"
+
+    @pytest.mark.parametrize("name", ["llama2-2048", "demo"])
+    def test_a_deployment_by_name_with_data(self, name: str) -> None:
+        config = resolve_request(name, "a.jsonl", "gpt2")
+        assert config.name == name
+        assert config.pack.enabled
+
+    @pytest.mark.parametrize("config", ["llama2-2048", {"name": "mine"}, "demo.yaml"])
+    def test_only_the_demo_brings_data(
+        self, demo: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Any
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "demo.yaml").write_text("pack: {enabled: true, seq_length: 64}")
+        with pytest.raises(ConfigError, match=r"names no data to read; give --param data_files="):
+            resolve_request(config)
+        assert demo == []
+
+    @pytest.mark.parametrize("config", [None, "", "demo", str(DEPLOYMENTS / "demo.yaml")])
+    def test_nothing_at_all_is_the_demo(self, demo: list[Path], config: str | None) -> None:
+        found = resolve_request(config)
+        assert found.name == "demo"
+        assert found.default_tokenizer == "trained"
+        assert found.datasets[0].data_files == "corpus"
+
+    @pytest.mark.parametrize(
+        "given", [{"tokenizer": "gpt2"}, {"overrides": ["tokenize.default_tokenizer=gpt2"]}], ids=str
+    )
+    def test_the_demo_trains_no_tokenizer_where_one_is_given(self, demo: list[Path], given: Any) -> None:
+        found = resolve_request("demo", **given)
+        assert "gpt2" in (found.default_tokenizer, found.tokenize.default_tokenizer)
+        assert "trained" not in (found.default_tokenizer, found.tokenize.default_tokenizer)
+
+    def test_data_in_overrides_is_data(self, demo: list[Path]) -> None:
+        config = resolve_request("llama2-2048", overrides=["datasets=[{data_files: a.jsonl}]"])
+        assert config.datasets[0].data_files == "a.jsonl"
+        assert demo == []
+
+    def test_several_datasets_and_data_files_are_ambiguous(self, tmp_path: Path) -> None:
+        path = write(tmp_path, "datasets: [{data_files: a}, {data_files: b}]")
+        with pytest.raises(ConfigError, match=r"2 datasets.*datasets\.0\.data_files"):
+            resolve_request(path, "c.jsonl")
+
+    def test_an_unknown_name_says_which_there_are(self) -> None:
+        with pytest.raises(ConfigError, match=r"did you mean 'llama2-2048'.*demo, llama2-2048"):
+            resolve_request("lama2-2048")
+
+    def test_a_missing_file_is_the_loader_s_error(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="no such file"):
+            resolve_request(str(tmp_path / "none.yaml"))
+
+    @pytest.mark.parametrize(
+        ("config", "overrides"),
+        [
+            ({"name": "x", "save": {"hub_token": "hf_secret"}}, []),
+            ({"name": "x"}, ["save.hub_token=hf_secret"]),
+            (
+                {"name": "x", "datasets": [{"data_files": "a", "storage_options": {"secret": "hf_secret"}}]},
+                [],
+            ),
+        ],
+    )
+    def test_secrets_must_be_references(self, config: dict[str, object], overrides: list[str]) -> None:
+        files = None if "datasets" in config else "a.jsonl"
+        with pytest.raises(ConfigError, match="literal secret") as caught:
+            resolve_request(config, files, overrides=overrides)
+        assert "hf_secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("word", ["anon", "cloud", "google_default"])
+    def test_where_gcsfs_finds_a_token_is_no_secret(self, word: str, tmp_path: Path) -> None:
+        options = {"storage_options": {"token": word}}
+        asked = {
+            "datasets": [{"data_files": "gs://a", **options}],
+            "save": {"output_dir": "gs://b", **options},
+        }
+        path = write(tmp_path, *(f"{key}: {json.dumps(value)}" for key, value in asked.items()))
+        for config in (asked, path):
+            found = resolve_request(config, name="x").model_dump(mode="json")
+            assert (
+                found["datasets"][0]["storage_options"] == found["save"]["storage_options"] == {"token": word}
+            )
+        for key in ("secret", "hf_token"):
+            with pytest.raises(ConfigError, match="literal secret"):
+                resolve_request(asked, overrides=[f"save.storage_options={{{key}: {word}}}"])
+
+    def test_a_reference_to_a_secret_is_taken(self) -> None:
+        config = resolve_request({"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl")
+        assert config.model_dump(mode="json")["save"]["hub_token"] == {"env": "HF_TOKEN"}
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "expected"),
+    [
+        ("llama2-2048", None, "llama2-2048"),
+        ("some/folder/web.yaml", "", "web"),
+        ("llama2-2048", "mine", "mine"),
+        ({"name": "inner"}, None, "inner"),
+        ({}, None, "tokenize"),
+        ("", None, "demo"),
+        (None, None, "demo"),
+    ],
+)
+def test_a_run_is_called_after_its_dataset(config: object, name: str | None, expected: str) -> None:
+    assert requested_name(config, name) == expected
+
+
+class TestGroups:
+    @given(units=st.lists(st.integers(0, 10**6), max_size=700), most=st.integers(1, 300))
+    def test_groups_are_the_units_in_order_and_even(self, units: list[int], most: int) -> None:
+        groups = group_units(units, most)
+        assert [unit for group in groups for unit in group] == units
+        assert len(groups) == min(len(units), most)
+        sizes = {len(group) for group in groups}
+        assert not sizes or max(sizes) - min(sizes) <= 1
+
+    def test_names_hold_the_digits_of_the_files(self) -> None:
+        assert group_name((17,)) == "unit 00017"
+        assert group_name((17, 18, 19)) == "units 00017-00019"
+
+
+class TestProgressLog:
+    def test_a_line_every_ten_seconds_and_one_at_the_end(self) -> None:
+        now = [0.0]
+        lines: list[str] = []
+        progress = ProgressLog("unit 00003", 100_000_000, lines.append, clock=lambda: now[0])
+        for _ in range(25):
+            now[0] += 1.0
+            progress.add(UnitProgress(3, "code", 2_000_000, 10, 500))
+        progress.done(250, 12_500)
+        assert lines == [
+            "unit 00003: 20% of 95.4 MiB, 2.00 MB/s, 100 documents, 5.00 k tokens",
+            "unit 00003: 40% of 95.4 MiB, 2.00 MB/s, 200 documents, 10.0 k tokens",
+            "unit 00003: 95.4 MiB in 25.0 s, 4.00 MB/s, 250 documents, 12.5 k tokens",
+        ]
+
+
+class TestPolicy:
+    def check(self, files: str, store: str, inputs: str | None, outputs: str | None) -> None:
+        config = resolve_request({"name": "x"}, files, "gpt2", store)
+        given = {"TOKENLAKE_ALLOWED_INPUTS": inputs, "TOKENLAKE_ALLOWED_OUTPUTS": outputs}
+        check_paths(config, {key: value for key, value in given.items() if value is not None})
+
+    def test_without_limits_everything_is_allowed(self) -> None:
+        self.check("/anywhere/*.jsonl", "/else", None, None)
+
+    def test_inside_is_allowed(self, tmp_path: Path) -> None:
+        self.check(f"{tmp_path}/a/**/*.jsonl", f"{tmp_path}/out", f"/x:{tmp_path}/a", str(tmp_path))
+
+    @pytest.mark.parametrize("files", ["/etc/*.conf", "a/../../x.jsonl", "allowed*/x.jsonl", "link/x.jsonl"])
+    def test_inputs_outside_are_refused(self, files: str, tmp_path: Path) -> None:
+        (tmp_path / "allowed").mkdir()
+        (tmp_path / "link").symlink_to("/etc")
+        path = files if files.startswith("/") else f"{tmp_path}/{files}"
+        with pytest.raises(ConfigError, match=r"data_files of 'data'.*TOKENLAKE_ALLOWED_INPUTS"):
+            self.check(path, "out", f"{tmp_path}/allowed", None)
+
+    def test_outputs_outside_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
+            self.check("a.jsonl", f"{tmp_path}x", None, str(tmp_path))
+
+    @pytest.mark.parametrize("store", ["s3://lake/tokens", "s3a://lake/tokens/new", "file:///data/out/x"])
+    def test_stores_inside_are_allowed(self, store: str) -> None:
+        self.check("a.jsonl", store, None, "s3://lake/tokens:/data/out")
+
+    @pytest.mark.parametrize(
+        "store",
+        [
+            *(
+                "s3://lake",
+                "s3://lake/tokens2",
+                "s3://other/tokens",
+                "s3://lake/tokens/../x",
+                "gs://lake/tokens",
+            ),
+            *("file:///data/out/%2e%2e/x", "FILE:///data/out/%2e%2e/x", "~/x", "/data/out/../x"),
+        ],
+    )
+    def test_stores_outside_are_refused(
+        self, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        allowed = f"s3://lake/tokens:/data/out:{tmp_path}"
+        with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
+            self.check("a.jsonl", store, None, allowed)
+
+    def test_literal_secrets_of_the_store_are_refused(self) -> None:
+        save = {"output_dir": "s3://lake", "storage_options": {"secret": "hunter22"}}
+        with pytest.raises(ConfigError, match="literal secret") as caught:
+            resolve_request({"name": "x", "save": save}, "a.jsonl", "gpt2")
+        assert "hunter22" not in str(caught.value)
+
+    def test_an_empty_list_allows_nothing(self) -> None:
+        with pytest.raises(ConfigError, match="nothing at all"):
+            self.check("a.jsonl", "out", "", None)
+
+
+def test_a_name_that_somebody_gave_is_told_from_one_that_prefect_made_up() -> None:
+    assert not [name for name in (generate_slug(2) for _ in range(2000)) if given_name(name)]
+    for name in ("nightly", "my-run", "llama2-2048", "books of June"):
+        assert given_name(name) == name

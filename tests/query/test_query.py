@@ -1,0 +1,315 @@
+"""SQL over a store: what can be asked, on verified bytes, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.store.support import SEQ_LENGTH, build_store, copy_store, settings, write_inputs
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.etl.runner import build_dataset
+from tokenlake.query.decode import Decoder
+from tokenlake.query.sequences import read_sequences
+from tokenlake.query.session import query
+from tokenlake.query.tables import relations
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
+    return build_store(tmp_path_factory.mktemp("query"), tokenizer_dir)
+
+
+def _rows(store: Path, sql: str) -> list[dict]:
+    return query(store, sql).to_pylist()
+
+
+def test_a_dataset_is_a_view_of_its_newest_version(store: Path) -> None:
+    newest = _rows(store, "select count(*) as n, min(len(input_ids)) as l from small")
+    assert newest == _rows(store, 'select count(*) as n, min(len(input_ids)) as l from "small@v2"')
+    assert newest != _rows(store, 'select count(*) as n, min(len(input_ids)) as l from "small@v1"')
+    assert newest[0]["l"] == SEQ_LENGTH
+
+
+def test_rows_are_those_of_the_shards(store: Path) -> None:
+    found = _rows(store, "select split, shard, row, input_ids from small order by shard, row")
+    expected = []
+    for path in sorted((store / "small" / "v2" / "data").iterdir()):
+        for row, ids in enumerate(pq.read_table(path)["input_ids"].to_pylist()):
+            shard = f"data/{path.name}"
+            expected.append(
+                {"split": path.name.partition("-")[0], "shard": shard, "row": row, "input_ids": ids}
+            )
+    assert found == expected
+
+
+def test_documents_say_where_every_piece_comes_from(store: Path) -> None:
+    by_source = _rows(
+        store,
+        'select source, path, count(distinct position) as documents from "small@v1/documents" group by all order by 1',
+    )
+    assert by_source == [
+        {"source": "notes", "path": "river.txt", "documents": 40},
+        {"source": "pages", "path": "lake.jsonl", "documents": 39},
+    ]
+    totals = _rows(store, 'select sum(length) as tokens from "small/documents"')
+    assert totals == _rows(store, "select tokens from datasets where version = 2")
+
+
+def test_the_documents_of_all_datasets(store: Path) -> None:
+    found = _rows(store, "select dataset, version, count(*) as n from documents group by all")
+    assert [(row["dataset"], row["version"]) for row in found] == [("small", 2)]
+
+
+def test_accounts_sum_to_the_manifest(store: Path) -> None:
+    manifest = Catalog(open_store(store)).manifest("small", 2)
+    found = _rows(
+        store,
+        "select source, sum(rows_read) as rows_read, sum(tokens) as tokens, sum(eos) as eos "
+        "from accounts where dataset = 'small' and version = 2 group by source order by source",
+    )
+    assert found == [
+        {"source": name, "rows_read": account.rows_read, "tokens": account.tokens, "eos": account.eos}
+        for name, account in manifest.accounts.items()
+    ]
+    bad = _rows(
+        store, "select map_values(quarantined) as n from accounts where source = 'pages' and version = 2"
+    )
+    assert bad == [{"n": [1]}]
+
+
+def test_bad_records_can_be_read(store: Path) -> None:
+    assert _rows(store, 'select position, reason from "small/quarantine"') == [
+        {"position": _offset_of_bad_page(store), "reason": "null_text"}
+    ]
+
+
+def _offset_of_bad_page(store: Path) -> int:
+    return (store.parent / "pages" / "lake.jsonl").read_bytes().index(b'{"text": null}')
+
+
+def test_tables_about_the_store(store: Path) -> None:
+    assert _rows(store, "select distinct path from inputs where version = 2 order by path") == [
+        {"path": "lake.jsonl"},
+        {"path": "river.txt"},
+        {"path": "sea.txt"},
+    ]
+    sums = _rows(store, "select sum(rows) as r, sum(bytes) as b from shards where version = 1")
+    assert sums == _rows(store, "select rows as r, bytes as b from datasets where version = 1")
+    assert sums == _rows(store, "select sum(rows) as r, sum(bytes) as b from splits where version = 1")
+
+
+def test_decode_gives_text(store: Path) -> None:
+    [row] = _rows(
+        store,
+        "select decode(input_ids[1:segment_lengths[1]], 'small') as text from small where split = 'train' limit 1",
+    )
+    assert row["text"].endswith("centimetres overnight.<|endoftext|>")
+
+
+def test_every_relation_can_be_asked(store: Path) -> None:
+    for name in relations(Catalog(open_store(store))):
+        # Nothing in this store is a mixture.
+        assert query(store, f'from "{name}" limit 1').num_rows == (name != "mixture"), name
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "describe small",
+        'summarize "small@v1"',
+        "explain select * from small",
+        "with x as (from small) select count(*) from x",
+        "select 1",
+        "show tables",
+    ],
+)
+def test_statements_that_read_are_welcome(store: Path, sql: str) -> None:
+    assert query(store, sql).num_columns > 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("copy (select 1) to 'x.csv'", "may only read, and this is COPY"),
+        ("explain analyze copy (select 1) to 'x.csv'", "may only read, and this is COPY"),
+        ("create table x as select 1", "may only read, and this is CREATE"),
+        ("attach 'x.db'", "may only read, and this is ATTACH"),
+        ("set threads = 1", "may only read, and this is SET"),
+        ("install httpfs", "may only read"),
+        ("select 1; select 2", "expected one SQL statement, got 2"),
+        ("", "expected one SQL statement, got 0"),
+        ("select * from read_text('/etc/hostname')", "disabled by configuration"),
+        ("select * from '/etc/hostname'", "nothing called '/etc/hostname'"),
+        ("select * from glob('/etc/*')", "disabled by configuration"),
+        ("select * from smal", "nothing called 'smal' to query; did you mean small"),
+        ("select * from small-v1", "syntax error"),
+        ("select * from small@v1", 'need double quotes: "small@v1"'),
+        ("select nope from small", "nope"),
+        ("select decode([1], 'absent')", "no dataset 'absent'"),
+    ],
+)
+def test_everything_else_is_refused(store: Path, tmp_path: Path, monkeypatch, sql: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        query(store, sql)
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_the_store_that_the_query_did_not_name_is_out_of_reach(store: Path) -> None:
+    [shard, *_] = sorted((store / "small" / "v1" / "data").iterdir())
+    with pytest.raises(ConfigError, match="disabled by configuration"):
+        query(store, f"select * from '{shard}', \"small@v2\"")
+
+
+def test_python_variables_are_no_tables(store: Path) -> None:
+    known = {"a": [1]}
+    with pytest.raises(ConfigError, match="nothing called 'known'"):
+        query(store, "select * from known")
+    assert known
+
+
+def test_a_flipped_bit_is_found_before_duckdb_sees_it(store: Path, tmp_path: Path) -> None:
+    copy = copy_store(store, tmp_path / "copy")
+    [shard, *_] = sorted((copy / "small" / "v2" / "data").iterdir())
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(IntegrityError, match=f"{shard.name}: the file was changed after it was committed"):
+        query(copy, "select max(len(input_ids)) from small")
+    assert query(copy, 'select max(len(input_ids)) from "small@v1"').num_rows == 1
+    shard.unlink()
+    with pytest.raises(IntegrityError, match=f"{shard.name}: the file is missing"):
+        query(copy, "select max(len(input_ids)) from small")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select count(*) as n from small",
+        "select split, count(*) as n, max(row) as last from small group by split order by split",
+        "select a.shard, count(*) as n from small a join shards s on a.shard = s.path group by all order by all",
+        "with x as (select * from small) select count(*) as n from x where row % 2 = 0",
+        "select distinct shard from small order by shard",
+        "select * from small limit 0",
+        "select * from small where split = 'none'",
+    ],
+)
+def test_a_query_that_needs_no_stored_column_opens_no_shard(store: Path, tmp_path: Path, sql: str) -> None:
+    copy = copy_store(store, tmp_path / "copy")
+    sizes: list[int] = []
+    expected = query(store, f"select * from ({sql}) where (select count(input_ids) from small) > 0")
+    for shard in (copy / "small" / "v2" / "data").iterdir():
+        shard.unlink()
+    assert query(copy, sql, on_verified=sizes.append) == expected
+    assert sizes == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select count(input_ids) from small",
+        "select count(*) from small where input_ids is not null",
+        "select coalesce(input_ids, [1]) from small",
+        "select try(input_ids[1]) from small",
+        "select count(*) from small where try(len(input_ids)) is null",
+        "select count(distinct documents) from small",
+        "select count(columns(*)) from small",
+        "select s is null from small s",
+        "explain select count(*) from small",
+        "summarize small",
+        'select count(*) from "small/documents"',
+        'select (select count(*) from small), (select count(*) from "small/quarantine")',
+    ],
+)
+def test_any_other_query_sees_verified_files_alone(store: Path, tmp_path: Path, sql: str) -> None:
+    copy = copy_store(store, tmp_path / "copy")
+    [shard, *_] = sorted((copy / "small" / "v2" / "data").iterdir())
+    shard.unlink()
+    assert query(store, sql).num_rows > 0
+    with pytest.raises(IntegrityError, match=f"{shard.name}: the file is missing"):
+        query(copy, sql)
+
+
+def test_a_damaged_tokenizer_is_not_used(store: Path, tmp_path: Path) -> None:
+    copy = copy_store(store, tmp_path / "copy")
+    tokenizer = copy / "small" / "v2" / "tokenizer" / "tokenizer.json"
+    tokenizer.write_bytes(tokenizer.read_bytes() + b" ")
+    opened = open_store(copy)
+    with pytest.raises(IntegrityError, match=r"tokenizer\.json: the file was changed"):
+        Decoder.of(opened, Catalog(opened).manifest("small", 2))
+
+
+def test_nothing_is_drawn_into_the_output_of_a_slow_query(store: Path) -> None:
+    # DuckDB takes a program without a file for a person who types.
+    code = "import sys; from tokenlake.query import query; print(query(*sys.argv[1:]).to_pylist())"
+    sql = "select current_setting('enable_progress_bar') as bar"
+    command = [sys.executable, "-c", code, str(store), sql]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[{'bar': False}]\n"
+
+
+def test_an_empty_store_can_be_asked(tmp_path: Path) -> None:
+    assert query(tmp_path, "select count(*) as n from datasets").to_pylist() == [{"n": 0}]
+    assert query(tmp_path, "from documents").num_rows == 0
+
+
+def test_a_store_whose_path_looks_like_a_glob(store: Path, tmp_path: Path) -> None:
+    copy = copy_store(store, tmp_path / "it's [a] store*")
+    assert query(copy, "select count(*) from small") == query(store, "select count(*) from small")
+
+
+def test_sums_are_plain_integers(store: Path) -> None:
+    assert str(query(store, "select sum(x) as s from range(10) t(x)").schema.field("s").type) == "int64"
+    [row] = _rows(store, "select sum(x::hugeint * 1000000000000000000) as s from range(100) t(x)")
+    assert row["s"] == 4950 * 10**18
+
+
+def test_sequences_carry_their_segments(store: Path) -> None:
+    opened = open_store(store)
+    manifest = Catalog(opened).manifest("small", 2)
+    decoder = Decoder.of(opened, manifest)
+    total = manifest.splits["train"].rows
+    everything = list(read_sequences(opened, manifest, None, 0, total + 5))
+    assert [sequence.row for sequence in everything] == list(range(total))
+    for sequence in everything:
+        assert sum(len(segment.ids) for segment in sequence.segments) + sequence.padding == SEQ_LENGTH
+    assert list(read_sequences(opened, manifest, "train", 3, 2)) == everything[3:5]
+    assert list(read_sequences(opened, manifest, "train", -2, 5)) == everything[-2:]
+    first = everything[0].segments[0]
+    line = (store.parent / "notes" / "river.txt").read_bytes()[first.position :].split(b"\n")[0].decode()
+    assert decoder.text(first.ids) == line + "<|endoftext|>"
+
+
+@pytest.mark.parametrize(
+    ("split", "row", "message"),
+    [("test", 0, "no split 'test'; expected one of train, validation"), ("train", 10_000, "past the end")],
+)
+def test_sequences_that_are_not_there(store: Path, split: str, row: int, message: str) -> None:
+    opened = open_store(store)
+    manifest = Catalog(opened).manifest("small", 2)
+    with pytest.raises(ConfigError, match=message):
+        list(read_sequences(opened, manifest, split, row, 1))
+
+
+def test_a_dataset_that_is_not_packed(tmp_path: Path, tokenizer_dir: Path) -> None:
+    write_inputs(tmp_path)
+    build_dataset({**settings(tmp_path, tokenizer_dir), "pack": {"enabled": False}}, workers=1)
+    store = tmp_path / "store"
+    [first] = _rows(store, 'select * exclude file from "small/documents" order by shard, row limit 1')
+    [ids] = _rows(
+        store, "select input_ids, decode(input_ids, 'small') as text from small order by shard, row limit 1"
+    )
+    assert first["length"] == len(ids["input_ids"])
+    assert (first["source"], first["path"], first["segment"], first["start"]) == ("notes", "river.txt", 1, 0)
+    assert ids["text"].startswith("Note ")
+    opened = open_store(store)
+    manifest = Catalog(opened).manifest("small", 1)
+    [sequence] = read_sequences(opened, manifest, first["split"], first["row"], 1)
+    assert [segment.ids for segment in sequence.segments] == [tuple(ids["input_ids"])]

@@ -1,0 +1,181 @@
+"""A version's tables and card, from an account and a manifest made by hand."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.store.support import build_store
+from tokenlake.fingerprint import file_id
+from tokenlake.report import dataset
+from tokenlake.report.card import render_card
+from tokenlake.report.dataset import equations, remarks, sources_table
+from tokenlake.store.account import Account
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.manifest import Manifest
+
+ACCOUNT = Account(
+    rows_read=13,
+    filtered={"empty": 1, "excluded": 2},
+    quarantined={"null_text": 1, "invalid_utf8": 0},
+    normalized={"crlf": 4},
+    kept=9,
+    documents=9,
+    tokens=1_000,
+    content_packed=990,
+    dropped={"truncated": 10},
+    eos=9,
+    pad=25,
+    sequences=8,
+    slots=1_024,
+    special_tokens_in_text=3,
+    text_bytes=4_000,
+)
+
+
+def _shard(split: str, unit: int) -> ShardEntry:
+    return ShardEntry(
+        path=f"data/{split}-{unit:05d}-00.parquet",
+        split=split,
+        unit=unit,
+        part=0,
+        bytes=700,
+        sha256="ab" * 32,
+        rows=4,
+        tokens=499,
+        documents=5,
+        row_groups=(0,),
+        logical={},
+    )
+
+
+def _manifest(*splits: str) -> Manifest:
+    path = "a|b.txt"
+    entry = InputFileEntry(
+        source="s", path=path, size=5, token="sha256:" + "0" * 64, file_id=file_id("s", path)
+    )
+    return Manifest(
+        kind="packed",
+        dataset="demo",
+        version=3,
+        fingerprint="cd" * 32,
+        seq_length=128,
+        config={},
+        tokenizer={
+            "s": {"name": "gpt2", "vocab_size": 50257, "eos_id": 0, "files": {"tokenizer.json": "ef" * 32}}
+        },
+        files=tuple(_shard(split, unit) for unit, split in enumerate(splits)),
+        other_files={},
+        inputs=(entry,),
+        accounts={"s": ACCOUNT},
+        produced_by={"tokenlake": "0.1.0", "pyarrow": "26.0"},
+    )
+
+
+def _header(card: str) -> dict:
+    _, header, _ = card.split("---\n", 2)
+    return yaml.safe_load(header)
+
+
+def test_equations_close_before_the_readers_eyes() -> None:
+    assert dict(equations(ACCOUNT, 128)) == {
+        "rows read": "13 = 9 kept + 3 filtered (1 empty, 2 excluded) + 1 quarantined (null_text)",
+        "documents": "9 = 9 kept",
+        "tokens": "1,000 = 990 written + 10 dropped (truncated)",
+        "slots": "1,024 = 8 x 128 = 990 content + 9 EOS + 25 padding",
+    }
+    assert dict(equations(Account(), None)) == {
+        "rows read": "0 = 0 kept",
+        "documents": "0 = 0 kept",
+        "tokens": "0 = 0 written",
+    }
+
+
+def test_remarks_only_when_there_is_something_to_say() -> None:
+    assert remarks(Account()) == []
+    assert remarks(ACCOUNT) == [
+        "normalized on reading: 4 crlf",
+        "special-token strings inside documents: 3",
+    ]
+
+
+def test_tables_of_a_manifest() -> None:
+    manifest = _manifest("train", "validation")
+    assert dict(dataset.headline(manifest).rows) == {
+        "documents": "9",
+        "tokens": "998 (9 EOS) from 3.91 KiB of text",
+        "sequences": "8 x 128, 97.56% full",
+        "stored": "1.37 KiB in 2 shards, 11.2 bits per token",
+    }
+    assert [row["split"] for row in dataset.splits_table(manifest).records()] == ["train", "validation"]
+    assert dataset.inputs_table(manifest).records() == [
+        {"source": "s", "files": 1, "bytes": 5, "example": "a|b.txt"}
+    ]
+    assert sources_table(manifest.accounts).records()[0]["quarantined"] == 1
+    assert dataset.tokenizers_table(manifest).records()[0]["name"] == "gpt2"
+    assert dict(dataset.lineage_table(manifest).rows)["produced by"] == "pyarrow 26.0, tokenlake 0.1.0"
+
+
+def test_the_card_is_a_function_of_the_manifest() -> None:
+    assert render_card(_manifest("train")) == render_card(_manifest("train"))
+
+
+def test_the_cards_header_globs_each_split() -> None:
+    header = _header(render_card(_manifest("train", "validation", "no")))
+    [config] = header["configs"]
+    assert config["config_name"] == "default"
+    assert config["data_files"] == [
+        {"split": "no", "path": "data/no-*.parquet"},
+        {"split": "train", "path": "data/train-*.parquet"},
+        {"split": "validation", "path": "data/validation-*.parquet"},
+    ]
+    assert header["size_categories"] == ["n<1K"]
+
+
+def test_a_split_whose_name_starts_another_is_listed_by_file() -> None:
+    manifest = _manifest("train", "train-long", "train")
+    [config] = _header(render_card(manifest))["configs"]
+    for entry in config["data_files"]:
+        paths = [entry["path"]] if isinstance(entry["path"], str) else entry["path"]
+        found = {s.path for s in manifest.files for path in paths if fnmatch.fnmatch(s.path, path)}
+        assert found == {s.path for s in manifest.files if s.split == entry["split"]}
+
+
+def test_a_version_without_rows_still_has_a_card() -> None:
+    assert "configs" not in _header(render_card(_manifest()))
+
+
+def test_a_tokens_dataset_has_no_slots() -> None:
+    card = render_card(replace(_manifest("train"), kind="tokens", seq_length=None))
+    assert "slots" not in card
+    assert "Tokenized documents" in card
+
+
+def test_the_card_of_a_real_version_loads_with_datasets(tmp_path: Path, tokenizer_dir: Path) -> None:
+    pytest.importorskip("datasets")
+    store = build_store(tmp_path, tokenizer_dir)
+    manifest = Catalog(open_store(store)).manifest("small", 2)
+    script = (
+        "import sys, datasets\n"
+        "for name, rows in datasets.load_dataset(sys.argv[1]).items(): print(name, rows.num_rows)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(store / "small" / "v2")],
+        env=os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == [
+        text for name, totals in manifest.splits.items() for text in (name, str(totals.rows))
+    ]

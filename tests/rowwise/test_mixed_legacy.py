@@ -1,0 +1,253 @@
+"""The older interface: a mixture described by one object, and read by one call."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tokenlake as tl
+from tokenlake import DatasetMixture, TextDatasetInform, build_dataset
+from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceNotFoundError
+from tokenlake.etl import runner
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with the same kind of rows in several formats."""
+    pq.write_table(
+        pa.table({"text": [f"p{n}" for n in range(30)], "lang": ["en"] * 30}), tmp_path / "p.parquet"
+    )
+    rows = [{"content": f"j{n}", "id": n, "extra": 0} for n in range(20)]
+    (tmp_path / "array.json").write_text(json.dumps(rows, indent=1))
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "lines.json").write_text(" \n" + lines)
+    (tmp_path / "named.jsonl").write_text(lines)
+    (tmp_path / "packed.json.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "table.tsv").write_text("content\tid\na,b\t1\n")
+    (tmp_path / "tabs.txt").write_text("content\tid\na,b\t1\n")
+    (tmp_path / "prose.txt").write_text("first line\n\nsecond line\n")
+    return tmp_path
+
+
+def parquet(folder: Path, **options: Any) -> TextDatasetInform:
+    return TextDatasetInform(data_files=folder / "p.parquet", **{"content_field": "text"} | options)
+
+
+def lines(folder: Path, **options: Any) -> TextDatasetInform:
+    return TextDatasetInform(type="json", data_files=str(folder / "lines.json"), **options)
+
+
+def alone(inform: TextDatasetInform, **options: Any) -> list[dict[str, Any]]:
+    return list(build_dataset(DatasetMixture([inform], streaming=False, **options)))
+
+
+# --- one dataset
+
+
+@pytest.mark.parametrize("name", ["array.json", "lines.json", "named.jsonl", "packed.json.gz"])
+@pytest.mark.parametrize("kind", ["json", None])
+def test_json_files_are_arrays_or_lines_as_they_themselves_say(folder, name, kind):
+    rows = alone(TextDatasetInform(type=kind, data_files=folder / name))
+    assert rows == [{"text": f"j{n}"} for n in range(20)]
+
+
+def test_files_of_both_kinds_of_json_are_one_dataset(folder):
+    rows = alone(TextDatasetInform(type="json", data_files=[folder / "array.json", folder / "lines.json"]))
+    assert Counter(row["text"] for row in rows) == {f"j{n}": 2 for n in range(20)}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("table.tsv", "tsv"), ("tabs.txt", "tsv"), ("table.tsv", None)])
+def test_tables_with_tabs(folder, name, kind):
+    assert alone(TextDatasetInform(type=kind, data_files=folder / name)) == [{"text": "a,b"}]
+
+
+def test_every_line_of_a_text_file_is_a_text(folder):
+    rows = alone(TextDatasetInform(type="txt", data_files=folder / "prose.txt"))
+    assert rows == [{"text": "first line"}, {"text": "second line"}]
+
+
+def test_the_text_gets_the_mixtures_field_and_only_the_fields_asked_for_stay(folder):
+    assert alone(lines(folder))[3] == {"text": "j3"}
+    assert alone(lines(folder, additional_fields=["id"]))[3] == {"text": "j3", "id": 3}
+    assert alone(lines(folder, additional_fields=["id"]), text_target_field="body")[3] == {
+        "body": "j3",
+        "id": 3,
+    }
+    assert alone(lines(folder, content_field=None))[3] == {"content": "j3", "id": 3, "extra": 0}
+
+
+def test_a_row_that_lacks_a_field_is_an_error(folder):
+    with pytest.raises(BadRecordError, match="row 0: the row lacks 'content'; it has 'text', 'lang'"):
+        alone(parquet(folder, content_field="content"))
+    with pytest.raises(BadRecordError, match="lacks 'url'"):
+        alone(parquet(folder, additional_fields=["url"]))
+
+
+def test_preferences_without_a_text_stay_as_they_are(tmp_path):
+    row = {"chosen": "a", "rejected": "b", "id": 1}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row))
+    assert alone(TextDatasetInform(data_files=tmp_path / "x.jsonl")) == [row]
+
+
+def test_fields_are_renamed_and_then_the_callback_is_called(folder):
+    def callback(row: dict[str, Any]) -> dict[str, Any] | None:
+        return {"content": row["body"].upper()} if row["id"] % 2 else None
+
+    rows = alone(lines(folder, format_fields={"content": "body"}, format_callback=callback))
+    assert rows == [{"text": f"J{n}"} for n in range(1, 20, 2)]
+
+
+def test_only_so_many_rows_are_read(folder):
+    assert alone(parquet(folder, num_rows=3)) == [{"text": f"p{n}"} for n in range(3)]
+
+
+# --- several
+
+
+def counts(mixture: DatasetMixture, most: int) -> Counter[Any]:
+    return Counter((row["__source__"], row["text"][0]) for row in islice(build_dataset(mixture), most))
+
+
+def test_weights_go_by_place_where_no_dataset_has_a_name(folder):
+    mixture = DatasetMixture(
+        informs=[parquet(folder), lines(folder)],
+        mixture_weights={"ds1": 0.7, "ds2": 0.3},
+        mixture_block_size=100,
+    )
+    assert counts(mixture, 1000) == {("ds1", "p"): 700, ("ds2", "j"): 300}
+
+
+def test_weights_go_by_name_where_the_names_are_the_datasets(folder):
+    informs = [parquet(folder, name="p"), lines(folder, name="j")]
+    mixture = DatasetMixture(informs, mixture_weights={"j": 0.1, "p": 0.9}, mixture_block_size=10)
+    assert counts(mixture, 100) == {("p", "p"): 90, ("j", "j"): 10}
+    informs = [parquet(folder), lines(folder)]
+    mixture = DatasetMixture(
+        informs, mixture_weights={"dataset_1": 0.1, "dataset_0": 0.9}, mixture_block_size=10
+    )
+    assert counts(mixture, 100) == {("dataset_0", "p"): 90, ("dataset_1", "j"): 10}
+
+
+def test_weights_that_fit_no_names_and_no_places_are_refused(folder):
+    named = [parquet(folder, name="code"), lines(folder, name="text")]
+    with pytest.raises(ConfigError, match="must be for code, text; did you mean 'text'"):
+        DatasetMixture(named, mixture_weights={"code": 0.5, "txt": 0.5})
+    plain = [parquet(folder), lines(folder)]
+    with pytest.raises(ConfigError, match="must be for dataset_0, dataset_1, or one weight each under names"):
+        DatasetMixture(plain, mixture_weights={"a": 0.5, "b": 0.25, "c": 0.25})
+    # Neither by name nor, since that would swap them, by place.
+    with pytest.raises(ConfigError, match="got weights for dataset_1, dataset_2"):
+        DatasetMixture(plain, mixture_weights={"dataset_1": 0.5, "dataset_2": 0.5})
+    with pytest.raises(ConfigError, match=r"Weights must sum to 1\.0, got 0\.9"):
+        build_dataset(DatasetMixture(plain, mixture_weights={"a": 0.5, "b": 0.4}))
+
+
+@pytest.mark.parametrize(("stop", "rows"), [("all_exhausted", 50), ("first_exhausted", 40)])
+def test_it_stops_as_it_is_told(folder, stop, rows):
+    mixture = DatasetMixture([parquet(folder), lines(folder)], stop_strategy=stop, mixture_block_size=2)
+    assert abs(sum(1 for _ in build_dataset(mixture)) - rows) <= 1
+
+
+def test_without_blocks_the_datasets_take_turns_until_one_ends(folder):
+    rows = list(build_dataset(DatasetMixture([parquet(folder), lines(folder)], block_mixture=False)))
+    assert 40 <= len(rows) <= 41
+    assert all({rows[n]["text"][0], rows[n + 1]["text"][0]} == {"p", "j"} for n in range(0, 40, 2))
+
+
+def test_without_streaming_the_datasets_come_one_after_the_other(folder):
+    source = build_dataset(DatasetMixture([parquet(folder), lines(folder)], streaming=False))
+    assert [row["text"] for row in source] == [f"p{n}" for n in range(30)] + [f"j{n}" for n in range(20)]
+    assert isinstance(source, tl.CompositeShardedSource)
+
+
+def test_batches_are_columns(folder):
+    informs = [parquet(folder), lines(folder)]
+    single = DatasetMixture(informs, stop_strategy="all_exhausted")
+    by_8 = list(build_dataset(DatasetMixture(informs, stop_strategy="all_exhausted", batch_size=8)))
+    assert [len(batch["text"]) for batch in by_8] == [8] * 6 + [2]
+    assert [text for batch in by_8 for text in batch["text"]] == [
+        row["text"] for row in build_dataset(single)
+    ]
+
+
+def test_the_seed_decides_the_order(folder):
+    def names(**options: Any) -> list[str]:
+        mixture = DatasetMixture([parquet(folder), lines(folder)], **options)
+        return [row["__source__"] for row in islice(mixture.build(), 100)]
+
+    assert names() == names(seed=42) != names(seed=0) == names(seed=None)
+
+
+REFUSED = [
+    ({"informs": []}, ConfigError, "informs: got .*at least one TextDatasetInform"),
+    ({"informs": [{"data_files": "x"}]}, ConfigError, "number 0 is a dict"),
+    (
+        {"pack_tokens": True},
+        NotAvailableError,
+        "pack_tokens is not available here: pack with the `pack` stage",
+    ),
+    ({"shuffle_buffer_size": 10}, NotAvailableError, "shuffle_buffer_size"),
+    ({"streaming": False, "mixture_weights": {"x": 1.0}}, ConfigError, "no meaning with streaming=False"),
+    ({"block_mixture": False, "mixture_weights": {"x": 1.0}}, ConfigError, "with block_mixture=False"),
+    ({"streaming": False, "batch_size": 8}, ConfigError, "batch_size: got 8 with streaming=False"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), REFUSED)
+def test_what_makes_no_mixture_is_refused_before_anything_is_read(options, error, message):
+    with pytest.raises(error, match=message):
+        DatasetMixture(**{"informs": [TextDatasetInform(data_files="nowhere.json")]} | options)
+
+
+OPENED = [
+    ({}, ConfigError, "data_files is missing"),
+    ({"data_files": "nowhere.jsonl"}, SourceNotFoundError, "nowhere"),
+    ({"data_files": "x.jsonl", "type": "jsno"}, ConfigError, "type.*did you mean 'json'"),
+    ({"data_files": "x.jsonl", "num_rows": 0}, ConfigError, "TextDatasetInform: num_rows"),
+    ({"data_files": "x.jsonl", "additional_fields": "id"}, ConfigError, "additional_fields: got 'id'"),
+    (
+        {"data_files": "x.jsonl", "additional_fields": ["text"]},
+        ConfigError,
+        "the field that gets the text of 'content'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), OPENED)
+def test_a_dataset_that_cannot_be_read_is_an_error_when_it_is_opened(
+    tmp_path, monkeypatch, options, error, message
+):
+    monkeypatch.chdir(tmp_path)
+    Path("x.jsonl").write_text('{"content": "a"}')
+    with pytest.raises(error, match=message):
+        build_dataset(DatasetMixture([TextDatasetInform(**options)]))
+
+
+def test_two_datasets_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="must be different ones"):
+        DatasetMixture([TextDatasetInform(name="a"), TextDatasetInform(name="a")])
+
+
+# --- one name for two things
+
+
+def test_whatever_is_no_mixture_builds_a_version_as_before():
+    for config in ({}, {"datasets": []}, "nowhere.yaml"):
+        with pytest.raises(tl.TokenlakeError) as ours:
+            build_dataset(config, workers=1)
+        with pytest.raises(tl.TokenlakeError) as theirs:
+            runner.build_dataset(config, workers=1)
+        assert (type(ours.value), str(ours.value)) == (type(theirs.value), str(theirs.value))
+
+
+def test_options_of_a_build_are_refused_with_a_mixture(folder):
+    with pytest.raises(ConfigError, match="workers, on_event and retries are of building a version"):
+        build_dataset(DatasetMixture([parquet(folder)]), workers=2)  # type: ignore[call-overload]

@@ -1,0 +1,257 @@
+"""Tokens that are kept on disk: made once, the same rows either way, and never those of something else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tokenlake as tl
+from tests.rowwise.pipeline_support import texts, write_jsonl, written
+from tests.rowwise.sharded_support import Plain, numbered
+from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake.errors import ConfigError, SourceError
+from tokenlake.rowwise.cache import CachedShardedSource
+from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource
+from tokenlake.tokenizers.encoder import Encoder
+
+
+class Gaps(ShardedDataSource):
+    """Rows of tokens in two shards, with gaps in their numbers; counts what is drawn, and may break."""
+
+    def __init__(self, rows: int = 50, breaks: int | None = None) -> None:
+        self.rows, self.breaks, self.drawn = rows, breaks, 0
+
+    @property
+    def shard_names(self) -> tuple[str, ...]:
+        return ("a", "b")
+
+    @property
+    def every_row(self) -> bool:
+        return False
+
+    def open_shard(self, shard_name: str) -> Iterator[Row]:
+        return (row for _, row in self.open_shard_numbered(shard_name))
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        if row > 3 * self.rows:
+            raise ConfigError("beyond its end")
+        for number in range(0, 3 * self.rows, 3):
+            if number < row:
+                continue
+            if number == self.breaks:
+                raise SourceError("broken")
+            self.drawn += 1
+            ids = np.arange(number, number + 1 + number % 5, dtype=np.int32)
+            yield (
+                number,
+                {"input_ids": ids, "loss_mask": ids % 2 == 0, "tags": {"n": [number]}, "s": shard_name},
+            )
+
+
+def plain(rows: Any) -> list[Any]:
+    return [
+        (n, {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()}) for n, row in rows
+    ]
+
+
+def test_rows_are_read_once_and_are_the_same_afterwards(tmp_path: Path):
+    inner = Gaps()
+    source = CachedShardedSource(inner, lambda: tmp_path / "kept")
+    first = {name: list(source.open_shard_numbered(name)) for name in "ab"}
+    assert inner.drawn == 100
+    again = {name: list(source.open_shard_numbered(name)) for name in "ab"}
+    assert inner.drawn == 100
+    for name in "ab":
+        assert plain(first[name]) == plain(again[name]) == plain(Gaps().open_shard_numbered(name))
+    kinds = {key: getattr(value, "dtype", None) for key, value in again["a"][4][1].items()}
+    assert kinds == {"input_ids": np.int32, "loss_mask": np.bool_, "tags": None, "s": None}
+
+
+def test_any_row_can_be_opened_before_and_after(tmp_path: Path):
+    source = CachedShardedSource(Gaps(20), lambda: tmp_path / "kept")
+    for _ in range(2):
+        for row in (1, 3, 30, 57, 58, 60):
+            assert plain(source.open_shard_numbered("a", row)) == plain(
+                Gaps(20).open_shard_numbered("a", row)
+            )
+        with pytest.raises(ConfigError, match="beyond its end"):
+            numbered(source, "a", 61)
+        list(source)
+
+
+def test_a_reading_that_stops_early_keeps_nothing(tmp_path: Path):
+    inner = Gaps()
+    source = CachedShardedSource(inner, lambda: tmp_path / "kept")
+    rows = source.open_shard("a")
+    assert len(list(islice(rows, 10))) == 10
+    del rows
+    assert list(tmp_path.rglob("*.parquet")) == []
+    with pytest.raises(SourceError, match="broken"):
+        list(CachedShardedSource(Gaps(breaks=60), lambda: tmp_path / "kept"))
+    assert list(tmp_path.rglob("*.parquet")) == []
+    assert len(list(source)) == 100
+
+
+def test_two_readings_at_a_time_do_not_disturb_each_other(tmp_path: Path):
+    source = CachedShardedSource(Gaps(), lambda: tmp_path / "kept")
+    pairs = list(zip(source.open_shard_numbered("a"), source.open_shard_numbered("a"), strict=True))
+    assert plain(one for one, _ in pairs) == plain(other for _, other in pairs)
+    assert len(list(source.open_shard("a"))) == 50
+
+
+def test_where_nothing_can_be_written_rows_come_all_the_same(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    source = CachedShardedSource(Gaps(), lambda: tmp_path / "file" / "kept")
+    assert len(list(source)) == 100
+
+
+def test_a_damaged_folder_is_made_anew(tmp_path: Path):
+    inner = Gaps()
+    source = CachedShardedSource(inner, lambda: tmp_path / "kept")
+    expected = plain(source.open_shard_numbered("a"))
+    manifest = tmp_path / "kept" / "00000" / "_tokenlake" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    assert plain(source.open_shard_numbered("a")) == expected
+    assert inner.drawn == 100
+    assert plain(source.open_shard_numbered("a")) == expected
+    assert inner.drawn == 100
+
+
+def test_what_json_does_not_have_is_an_error(tmp_path: Path):
+    source = CachedShardedSource(Plain({"a": [{"input_ids": [1], "x": object()}]}), lambda: tmp_path / "kept")
+    with pytest.raises(ConfigError, match="a kept field holds what JSON does not have"):
+        list(source)
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+# In a pipeline
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """How many texts were tokenized, call by call."""
+    calls: list[int] = []
+    encode = Encoder.encode
+
+    def counting(self: Encoder, text: Any) -> Any:
+        calls.append(len(text))
+        return encode(self, text)
+
+    monkeypatch.setattr(Encoder, "encode", counting)
+    monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
+    return calls
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return written(sentencepiece(), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def config(tmp_path: Path, tokenizer: str) -> dict[str, Any]:
+    path = write_jsonl(tmp_path / "data" / "rows.jsonl", texts(40))
+    return {
+        "datasets": [{"name": "a", "data_files": str(path)}],
+        "default_tokenizer": tokenizer,
+        "tokenize": {"cache_tokenized": True, "max_length": 12},
+    }
+
+
+def ids(config: dict[str, Any], *stages: str, **more: Any) -> list[list[int]]:
+    pipeline = tl.Pipeline.from_config(config | more).source().tokenize()
+    for stage in stages:
+        getattr(pipeline, stage)()
+    return [row["input_ids"].tolist() for row in pipeline.build()]
+
+
+def test_a_second_run_does_not_tokenize_again(config: dict[str, Any], encoded: list[int], tmp_path: Path):
+    first = ids(config)
+    assert sum(encoded) == 40
+    assert ids(config) == first
+    assert sum(encoded) == 40
+    assert list((tmp_path / "cache" / "tokens").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenize": {"cache_tokenized": True, "max_length": 5}},
+        {"tokenize": {"cache_tokenized": True, "max_length": 12, "remove_columns": ["text"]}},
+        {"pack": {"enabled": True, "seq_length": 32}},
+    ],
+)
+def test_other_settings_are_other_tokens(config: dict[str, Any], encoded: list[int], change: dict[str, Any]):
+    expected = ids(config | change, tokenize=(config | change)["tokenize"] | {"cache_tokenized": False})
+    ids(config)
+    before = sum(encoded)
+    assert ids(config | change) == expected
+    assert sum(encoded) == before + 40
+
+
+def test_a_changed_file_is_tokenized_again(config: dict[str, Any], encoded: list[int]):
+    ids(config)
+    path = Path(config["datasets"][0]["data_files"])
+    path.write_text(path.read_text().replace("word", "turn"))
+    os.utime(path, ns=(1, 1))
+    changed = ids(config)
+    assert sum(encoded) == 80
+    assert changed == ids(config, tokenize={"max_length": 12})
+
+
+def test_whether_documents_are_packed_is_known_when_rows_are_drawn(
+    config: dict[str, Any], encoded: list[int]
+):
+    uncached = {"tokenize": {"max_length": 12}, "pack": {"seq_length": 64}}
+    expected = ids(config | uncached, "pack")
+    for _ in range(2):
+        assert ids(config, "pack", pack={"seq_length": 64}) == expected
+
+
+def test_a_cache_path_is_where_a_dataset_is_kept(config: dict[str, Any], encoded: list[int], tmp_path: Path):
+    dataset = config["datasets"][0] | {"cache_path": str(tmp_path / "own")}
+    for _ in range(2):
+        ids(config, datasets=[dataset], tokenize={})
+    assert sum(encoded) == 40
+    assert list((tmp_path / "own").rglob("*.parquet"))
+    ids(config, datasets=[dataset | {"cache_enabled": False}], tokenize={})
+    ids(config, datasets=[dataset], tokenize={"cache_tokenized": False})
+    assert sum(encoded) == 120
+
+
+def test_what_a_lambda_makes_is_not_kept(config: dict[str, Any], encoded: list[int], tmp_path: Path):
+    dataset = config["datasets"][0] | {
+        "format_callback": lambda row: row,
+        "cache_path": str(tmp_path / "own"),
+    }
+    with pytest.raises(ConfigError, match="the rows of 'a' cannot be kept"):
+        ids(config, datasets=[dataset])
+    ids(config, datasets=[dataset], tokenize={})
+    assert not (tmp_path / "own").exists()
+
+
+def test_what_a_stage_of_ones_own_makes_is_not_kept(config: dict[str, Any]):
+    class Shout(tl.BaseStage):
+        @property
+        def name(self) -> str:
+            return "shout"
+
+        def process(self, data: Any, context: Any) -> Any:
+            return {
+                key: source.map(lambda row: {"text": row["text"].upper()}) for key, source in data.items()
+            }
+
+    with pytest.raises(ConfigError, match="a stage of your own makes them"):
+        tl.Pipeline.from_config(config).source().stage(Shout()).tokenize()
+
+
+def test_a_mixture_that_restarts_tokenizes_every_text_once(config: dict[str, Any], encoded: list[int]):
+    mixture = config | {"mix": {"total_rows": 200}}
+    pipeline = tl.Pipeline.from_config(mixture).source().tokenize().mix()
+    assert len(list(pipeline.build())) == 200
+    assert sum(encoded) == 40

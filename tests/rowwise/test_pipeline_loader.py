@@ -1,0 +1,511 @@
+"""AsyncDataLoader: rows to batches, prepared ahead, in order, and with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import threading
+import time
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tokenlake as tl
+from tests.reading.support import lake_of
+from tests.rowwise.pipeline_support import Counted, Endless, prefetching_threads, require_no_threads, tokens
+from tests.rowwise.sharded_support import Known, Plain, counted
+from tokenlake.errors import BadRecordError, ConfigError, SourceError
+from tokenlake.loader.prefetch import Prefetched
+from tokenlake.rowwise.batches import shuffled_by_buffer
+from tokenlake.rowwise.loader import AsyncDataLoader
+from tokenlake.rowwise.source import ShardedDataSource
+
+
+def numbered(count: int) -> Known:
+    return Known({"a": [{"input_ids": [i, i + 1], "id": i} for i in range(count)]})
+
+
+def ids_of(batches: Any) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in batches]
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 23), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(1, 4), st.integers(1, 5)
+)
+def test_batches_are_the_rows_in_order_however_they_are_prefetched(
+    rows: int, size: int, drop_last: bool, prefetch: bool, workers: int, ahead: int
+):
+    loader = AsyncDataLoader(numbered(rows), size, prefetch, workers, ahead, drop_last=drop_last)
+    expected = [list(range(at, min(at + size, rows))) for at in range(0, rows, size)]
+    if drop_last and rows % size:
+        del expected[-1]
+    assert ids_of(loader) == expected
+    assert len(loader) == len(expected)
+
+
+def test_a_batch_holds_int32_ids_of_one_shape():
+    (batch,) = AsyncDataLoader(tokens([3, 3]), 2)
+    assert batch["input_ids"].tolist() == [[100, 101, 102], [200, 201, 202]]
+    assert batch["input_ids"].dtype == np.int32
+    assert set(batch) == {"input_ids"}
+
+
+def test_arrays_keep_their_type():
+    rows = [
+        {"input_ids": np.arange(2, dtype=np.int32), "weight": np.float16(1), "x": np.zeros((2, 3), np.int8)}
+    ]
+    (batch,) = AsyncDataLoader(Plain({"a": rows * 2}), 2)
+    assert {name: (value.dtype, value.shape) for name, value in batch.items()} == {
+        "input_ids": (np.dtype(np.int32), (2, 2)),
+        "weight": (np.dtype(np.float16), (2,)),
+        "x": (np.dtype(np.int8), (2, 2, 3)),
+    }
+
+
+def test_texts_and_ragged_fields_stay_lists():
+    rows = [{"text": "a", "tags": [1], "n": 1}, {"text": "b", "tags": [1, 2], "n": 2}]
+    (batch,) = AsyncDataLoader(Plain({"a": rows}), 2)
+    assert batch["text"] == ["a", "b"]
+    assert batch["tags"] == [[1], [1, 2]]
+    assert batch["n"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rows_of_different_lengths_are_filled_up(side: Any):
+    rows = [
+        {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "loss_mask": [False, True, True]},
+        {"input_ids": [4], "labels": [4], "loss_mask": [True]},
+    ]
+    (batch,) = AsyncDataLoader(Plain({"a": rows}), 2, pad_token_id=9, padding_side=side)
+    filled = {
+        "input_ids": [4, 9, 9],
+        "labels": [4, -100, -100],
+        "loss_mask": [1, 0, 0],
+        "attention_mask": [1, 0, 0],
+    }
+    for name, values in filled.items():
+        expected = values[1:] + values[:1] if side == "left" else values
+        assert batch[name][1].tolist() == expected, name
+    assert batch["attention_mask"][0].tolist() == [1, 1, 1]
+    assert batch["loss_mask"].dtype == np.bool_
+    assert batch["labels"].dtype == batch["attention_mask"].dtype == np.int32
+
+
+def test_a_mask_that_rows_have_is_kept_and_filled_up():
+    rows = [{"input_ids": [1, 2], "attention_mask": [0, 1]}, {"input_ids": [3], "attention_mask": [1]}]
+    (batch,) = AsyncDataLoader(Plain({"a": rows}), 2, pad_token_id=0)
+    assert batch["attention_mask"].tolist() == [[0, 1], [1, 0]]
+
+
+def test_all_batches_have_the_same_fields():
+    loader = AsyncDataLoader(tokens([2, 2, 1, 3]), 2, pad_token_id=0)
+    assert [sorted(batch) for batch in loader] == [["attention_mask", "input_ids"]] * 2
+
+
+def test_rows_of_different_lengths_are_an_error_where_nobody_says_what_fills_them():
+    with pytest.raises(ConfigError, match="'input_ids': the rows of a batch have different lengths"):
+        list(AsyncDataLoader(tokens([1, 2]), 2))
+
+
+def test_rows_of_different_fields_are_an_error():
+    rows = [{"input_ids": [1], "a": 1}, {"input_ids": [2]}]
+    with pytest.raises(BadRecordError, match="'a' is in some of them alone"):
+        list(AsyncDataLoader(Plain({"a": rows}), 2))
+
+
+def test_a_shuffle_is_a_function_of_seed_and_epoch():
+    def epochs(seed: int | None) -> list[list[list[int]]]:
+        loader = AsyncDataLoader(numbered(60), 4, shuffle_buffer_size=16, seed=seed)
+        return [ids_of(loader) for _ in range(3)]
+
+    first = epochs(7)
+    assert first == epochs(7)
+    assert first[0] != first[1] != first[2]
+    assert epochs(8) != first
+    assert epochs(None) == epochs(0)
+    for epoch in first:
+        assert sorted(chain.from_iterable(epoch)) == list(range(60))
+
+
+def test_the_shuffled_order_is_pinned():
+    assert list(shuffled_by_buffer(range(12), 4, 1)) == [1, 2, 4, 5, 7, 0, 3, 8, 9, 6, 11, 10]
+
+
+@given(st.integers(0, 50), st.integers(1, 60), st.integers(0, 2**64 - 1))
+def test_a_shuffle_loses_nothing_and_holds_no_more_than_its_buffer(count: int, size: int, key: int):
+    order = list(shuffled_by_buffer(range(count), size, key))
+    assert sorted(order) == list(range(count))
+    assert all(item <= place + size for place, item in enumerate(order))
+
+
+def test_a_slow_source_is_not_the_end_of_an_epoch():
+    def rows() -> Iterator[dict[str, Any]]:
+        for i in range(6):
+            time.sleep(0.03)
+            yield {"id": i}
+
+    assert ids_of(AsyncDataLoader(rows(), 2)) == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_an_error_of_the_source_comes_in_its_place(prefetch: bool):
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from ({"id": i} for i in range(4))
+        raise SourceError("the disk is gone")
+
+    seen = []
+    with pytest.raises(SourceError, match="the disk is gone"):
+        seen.extend(batch["id"].tolist() for batch in AsyncDataLoader(rows(), 2, prefetch))
+    assert seen == [[0, 1], [2, 3]]
+    require_no_threads()
+
+
+def test_after_an_error_there_is_nothing_more():
+    def rows() -> Iterator[int]:
+        yield 1
+        raise SourceError("no")
+
+    batches = Prefetched(rows(), lambda item: item, workers=2, ahead=2)
+    assert next(batches) == 1
+    with pytest.raises(SourceError):
+        next(batches)
+    assert list(batches) == []
+
+
+def test_an_iteration_that_is_left_leaves_no_threads():
+    source = Endless(lambda i: {"id": i})
+    for batch in AsyncDataLoader(source, 2):
+        assert batch["id"].tolist() == [0, 1]
+        assert prefetching_threads()
+        break
+    gc.collect()
+    require_no_threads()
+
+
+def test_closing_ends_the_threads_and_the_source():
+    closed = threading.Event()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        try:
+            yield from ({"id": i} for i in range(1 << 60))
+        finally:
+            closed.set()
+
+    batches: Any = iter(AsyncDataLoader(rows(), 2))
+    next(batches)
+    batches.close()
+    assert not prefetching_threads()
+    assert closed.is_set()
+    assert list(batches) == []
+
+
+def test_no_thread_starts_before_the_first_batch_is_asked_for():
+    iter(AsyncDataLoader(numbered(4), 2))
+    assert not prefetching_threads()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_more_than_the_buffer_is_prepared_ahead(workers: int):
+    source = Counted(numbered(1000))
+    batches = iter(AsyncDataLoader(source, 10, True, workers, 2))
+    next(batches)
+    time.sleep(0.1)
+    assert source.drawn <= 10 * (1 + 2)
+
+
+def test_memory_is_bounded_however_long_the_source_is():
+    alive, most = 0, 0
+    lock = threading.Lock()
+
+    class Payload(np.ndarray):
+        def __del__(self) -> None:
+            nonlocal alive
+            with lock:
+                alive -= 1
+
+    def make(number: int) -> dict[str, Any]:
+        nonlocal alive, most
+        with lock:
+            alive += 1
+            most = max(most, alive)
+        return {"x": np.zeros(4, np.int32).view(Payload)}
+
+    loader = AsyncDataLoader(Endless(make), 10, True, 2, 3, shuffle_buffer_size=50)
+    for batch in islice(loader, 500):
+        del batch
+    assert most <= 50 + 10 * (3 + 2 + 2)
+
+
+def test_batches_can_be_awaited():
+    async def collect() -> list[list[int]]:
+        return [batch["id"].tolist() async for batch in AsyncDataLoader(numbered(7), 3, drop_last=False)]
+
+    assert asyncio.run(collect()) == [[0, 1, 2], [3, 4, 5], [6]]
+    require_no_threads()
+
+
+def test_the_event_loop_goes_on_while_a_batch_is_awaited():
+    ticks = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for i in range(4):
+            time.sleep(0.05)
+            yield {"id": i}
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.005)
+
+    async def run() -> None:
+        task = asyncio.create_task(tick())
+        async for _ in AsyncDataLoader(rows(), 2, False):
+            pass
+        task.cancel()
+
+    asyncio.run(run())
+    assert ticks > 5
+
+
+def test_a_cancelled_wait_leaves_no_threads():
+    release = threading.Event()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        release.wait(5)
+        yield {"id": 0}
+
+    async def wait() -> None:
+        async for _ in AsyncDataLoader(rows(), 1):
+            pytest.fail("nothing was released")
+
+    async def run() -> None:
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    require_no_threads()
+
+
+def test_a_length_that_is_unknown_is_a_type_error():
+    loader = AsyncDataLoader(Plain({"a": []}), 2)
+    assert bool(loader)
+    with pytest.raises(TypeError):
+        len(loader)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"prefetch_workers": True},
+        {"prefetch_buffer_size": 0},
+        {"shuffle_buffer_size": 0},
+        {"padding_side": "middle"},
+        {"source": 3},
+        {"sharding": object()},
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any]):
+    given: dict[str, Any] = {"source": numbered(1), **options}
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        AsyncDataLoader(**given)
+
+
+class Twice(tl.ExpandTransform):
+    """Two rows of most, none of some."""
+
+    def __call__(self, example: Any) -> Iterator[dict[str, Any]]:
+        if example["id"] % 5 != 3:
+            yield from (dict(example), {"id": -example["id"]})
+
+
+SOURCES: dict[str, Any] = {
+    "shards": lambda: Plain(counted(a=9, b=0, c=14)),
+    "gaps": lambda: Known(
+        {"a": [{"id": 0}, {}, {}, {"id": 1}], "b": [{}, *({"id": i} for i in range(2, 17))]}
+    ),
+    "filtered": lambda: Plain(counted(a=9, b=14)).filter(lambda row: row["id"] % 3),
+    "several rows of one": lambda: Plain(counted(a=7, b=6)).transform(Twice()),
+    "mixture": lambda: tl.MixedShardedSource(
+        {"x": Plain(counted(a=9)), "y": Plain(counted(b=8))}, {"x": 0.5, "y": 0.5}, 4, 1, "all_exhausted"
+    ),
+    "rows in memory": lambda: [{"id": i} for i in range(19)],
+}
+
+
+@settings(max_examples=120)
+@given(
+    st.sampled_from(sorted(SOURCES)),
+    st.integers(1, 6),
+    st.none() | st.integers(1, 30),
+    st.integers(0, 45),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_state_goes_on_exactly(
+    name: str, size: int, buffer: int | None, cut: int, prefetch: bool, drop_last: bool
+):
+    def loader() -> AsyncDataLoader:
+        return AsyncDataLoader(
+            SOURCES[name](), size, prefetch, shuffle_buffer_size=buffer, drop_last=drop_last, seed=5
+        )
+
+    whole = loader()
+    epochs = [ids_of(whole) for _ in range(3)]
+    cut, epoch = min(cut % (len(epochs[0]) + 1), len(epochs[0])), cut % 2
+    first = loader()
+    for _ in range(epoch):
+        ids_of(first)
+    begun = iter(first)
+    head = ids_of(islice(begun, cut))
+    state = json.loads(json.dumps(first.state_dict()))
+    second = loader()
+    second.load_state_dict(state)
+    assert head + ids_of(second) == epochs[epoch]
+    assert second.state_dict()["epoch"] == epoch + 1
+    assert ids_of(second) == epochs[epoch + 1]
+    begun.close()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Seeking(ShardedDataSource):
+    """Numbered rows that can be opened anywhere, and a count of those that were drawn."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.drawn = rows, 0
+
+    @property
+    def shard_names(self) -> Any:
+        return ("a",)
+
+    def open_shard(self, shard_name: str) -> Iterator[dict[str, Any]]:
+        return (row for _, row in self.open_shard_numbered(shard_name))
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number in range(row, self.rows):
+            self.drawn += 1
+            yield number, {"id": number}
+
+
+@pytest.mark.parametrize(("buffer", "most"), [(None, 1), (20, 400)])
+def test_a_source_that_seeks_is_read_from_the_oldest_row_that_is_still_to_come(buffer: int | None, most: int):
+    source = Seeking(5000)
+    loader = AsyncDataLoader(source, 10, False, shuffle_buffer_size=buffer)
+    begun = iter(loader)
+    ids_of(islice(begun, 400))
+    state, wanted = loader.state_dict(), ids_of(begun)
+    again = AsyncDataLoader(source, 10, False, shuffle_buffer_size=buffer)
+    again.load_state_dict(state)
+    source.drawn = 0
+    assert ids_of(again) == wanted
+    assert source.drawn <= 1000 + most
+
+
+def test_a_state_counts_what_was_delivered_and_not_what_was_prepared():
+    loader = AsyncDataLoader(numbered(40), 2, True, 2, 8)
+    batches = iter(loader)
+    next(batches)
+    time.sleep(0.05)
+    assert loader.state_dict()["rows"] == 2
+    other = iter(loader)  # a second iteration is the next epoch; the first one says nothing any more
+    next(batches)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["rows"]) == (1, 0)
+    next(other)
+    assert loader.state_dict()["rows"] == 2
+
+
+def test_a_state_of_another_run_is_refused():
+    state = AsyncDataLoader(numbered(4), 2, seed=1).state_dict()
+    with pytest.raises(ConfigError, match=r"seed is 1 there and 2 here; shuffle_buffer_size is None there"):
+        AsyncDataLoader(numbered(4), 2, seed=2, shuffle_buffer_size=3).load_state_dict(state)
+    with pytest.raises(ConfigError, match="shards is 1 there and 2 here"):
+        AsyncDataLoader(Known(counted(a=1, b=1)), 2, seed=1).load_state_dict(state)
+    with pytest.raises(ConfigError, match="no state of a loader of rows"):
+        AsyncDataLoader(numbered(4), 2).load_state_dict({"step": 1})
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
+    return tl.open(lake_of(tmp_path_factory).url, "learned")
+
+
+def _ids(batches: Any) -> list[Any]:
+    return [np.asarray(batch["input_ids"]).tolist() for batch in batches]
+
+
+def test_of_a_stored_dataset_it_is_the_loader(learned: tl.Dataset):
+    wanted = [_ids(tl.DataLoader(learned, 6, shuffle=False, drop_last=True))]
+    both = tl.DataLoader(learned, 6, seed=2, drop_last=True)
+    wanted += [_ids(both), _ids(both)]
+    assert _ids(AsyncDataLoader(learned, 6)) == wanted[0]
+    loader = AsyncDataLoader(learned, 6, shuffle_buffer_size=1, seed=2)
+    assert len(loader) == len(wanted[1])
+    head = _ids(islice(loader, 3))
+    state = loader.state_dict()
+    assert head + _ids(loader) == wanted[1]  # goes on where it was left
+
+    async def collect() -> list[Any]:
+        return _ids([batch async for batch in loader])
+
+    assert asyncio.run(collect()) == wanted[2]
+    again = tl.DataLoader(learned, 6, seed=2, drop_last=True)
+    again.load_state_dict(state)
+    assert head + _ids(again) == wanted[1]
+    with pytest.raises(ConfigError, match="pad_token_id"):
+        AsyncDataLoader(learned, 6, pad_token_id=0)
+    require_no_threads()
+
+
+def test_of_a_mixture_it_is_the_loader(learned: tl.Dataset):
+    mixture = tl.Mixture({"a": learned}, {"a": 1.0}, rows=30)
+    assert _ids(AsyncDataLoader(mixture, 6, False)) == _ids(tl.DataLoader(mixture, 6, drop_last=True))
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_batches_on_devices(learned: tl.Dataset, prefetch: bool):
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    source = tokens([2, 3, 1, 2, 3])
+    wanted = list(AsyncDataLoader(source, 2, pad_token_id=9))
+    for options in ({"sharding": sharding}, {"prefetch_to_device": True}):
+        loader = AsyncDataLoader(source, 2, prefetch, pad_token_id=9, **options)
+        batches = list(loader)
+        for batch, right in zip(batches, wanted, strict=True):
+            assert batch.keys() == right.keys()
+            for name, values in batch.items():
+                assert isinstance(values, jax.Array)
+                assert values.dtype == right[name].dtype == np.int32
+                assert np.array_equal(values, right[name])
+        assert loader.state_dict()["epoch"] == 1
+        left: Any = iter(loader)
+        next(left)
+        left.close()
+        assert list(left) == []
+        assert loader.state_dict()["rows"] == 2
+        stored = AsyncDataLoader(learned, 8, prefetch, **options)
+        assert _ids(stored) == _ids(tl.DataLoader(learned, 8, shuffle=False))
+        assert isinstance(next(iter(stored))["input_ids"], jax.Array)
+    assert batches[0]["input_ids"].sharding.device_set == {jax.local_devices()[0]}
+    require_no_threads()
+
+
+def test_what_no_device_holds_is_refused_by_name():
+    for rows in ([{"text": "a"}], [{"id": 1}]):
+        with pytest.raises(ConfigError, match=rf"the field '{next(iter(rows[0]))}' is .*drop_fields"):
+            list(AsyncDataLoader(Plain({"a": rows}), 1, prefetch_to_device=True))
+    with pytest.raises(ConfigError, match="drop_last"):
+        AsyncDataLoader(numbered(3), 2, drop_last=False, prefetch_to_device=True)

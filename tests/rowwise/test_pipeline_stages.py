@@ -1,0 +1,779 @@
+"""The stages of a pipeline: what each makes of the sources, in which order, and that none reads before its time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tokenlake as tl
+from tests.rowwise.pipeline_support import Counted, gpt, llama, texts, write_jsonl, written
+from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
+from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
+from tokenlake.rowwise.directory import FlatManifest
+from tokenlake.rowwise.save import SavedShardedSource
+from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise.stage import BaseStage, PipelineContext
+from tokenlake.tokenizers.fingerprint import describe
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return written(sentencepiece(), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def another(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return written(byte_level(), tmp_path_factory.mktemp("gpt"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_jsonl(folder / "a" / "1.jsonl", texts(30))
+    write_jsonl(folder / "a" / "2.jsonl", texts(10, "more"))
+    write_jsonl(folder / "b" / "1.jsonl", texts(25, "other"))
+    return folder
+
+
+@pytest.fixture
+def one(files: Path, tokenizer: str) -> dict[str, Any]:
+    return {
+        "datasets": [{"name": "a", "data_files": str(files / "a" / "*.jsonl")}],
+        "default_tokenizer": tokenizer,
+    }
+
+
+@pytest.fixture
+def two(files: Path, one: dict[str, Any]) -> dict[str, Any]:
+    return one | {"datasets": [*one["datasets"], {"name": "b", "data_files": str(files / "b")}]}
+
+
+def pipeline(config: dict[str, Any], **more: Any) -> tl.Pipeline:
+    return tl.Pipeline.from_config(config | more)
+
+
+def ids_of(rows: Any) -> list[list[int]]:
+    return [np.asarray(row["input_ids"]).tolist() for row in rows]
+
+
+def expected_ids(rows: list[dict[str, Any]]) -> list[list[int]]:
+    return tl.TokenizerManager().tokenize_batch(llama(), [row["text"] for row in rows])["input_ids"]
+
+
+class Wrap(BaseStage):
+    """A stage of the user's own: counts the rows that are drawn through it."""
+
+    @property
+    def name(self) -> str:
+        return "wrap"
+
+    def process(
+        self, data: dict[str, ShardedDataSource], context: PipelineContext
+    ) -> dict[str, ShardedDataSource]:
+        self.seed = context.seed
+        self.counted = {name: Counted(source) for name, source in data.items()}
+        return dict(self.counted)
+
+
+# Order of stages
+
+
+def test_source_comes_first(one: dict[str, Any]):
+    for call in ("tokenize", "mix", "pack", "save", "load", "build"):
+        with pytest.raises(RuntimeError, match=r"^Call source\(\) before other pipeline stages$"):
+            getattr(pipeline(one), call)()
+    with pytest.raises(RuntimeError, match=r"Call source\(\) before"):
+        pipeline(one).stage(Wrap())
+
+
+def test_source_comes_once(one: dict[str, Any]):
+    with pytest.raises(RuntimeError, match=r"^source\(\) has already been called$"):
+        pipeline(one).source().source()
+
+
+@pytest.mark.parametrize("stage", ["tokenize", "mix", "pack", "save", "load"])
+def test_every_stage_comes_once(one: dict[str, Any], stage: str, tmp_path: Path):
+    made = pipeline(one, save={"output_dir": str(tmp_path / "out")}).source()
+    if stage == "pack":
+        made.tokenize()
+    getattr(made, stage)()
+    with pytest.raises(RuntimeError, match=r"already been called|cannot come after"):
+        getattr(made, stage)()
+
+
+@pytest.mark.parametrize(
+    ("before", "stage"),
+    [
+        (["tokenize", "pack"], "mix"),
+        (["tokenize", "load"], "pack"),
+        (["mix"], "tokenize"),
+        (["load"], "save"),
+        (["load"], "tokenize"),
+    ],
+)
+def test_stages_go_in_their_order(one: dict[str, Any], before: list[str], stage: str):
+    made = pipeline(one).source()
+    for name in before:
+        getattr(made, name)()
+    stages, data = made.get_stages(), made.get_data()
+    with pytest.raises(RuntimeError, match=rf"{stage}\(\) cannot come after {before[-1]}\(\)"):
+        getattr(made, stage)()
+    assert (made.get_stages(), made.get_data()) == (stages, data)
+
+
+def test_packing_needs_tokens(one: dict[str, Any]):
+    with pytest.raises(RuntimeError, match=r"Call tokenize\(\) before pack\(\)"):
+        pipeline(one).source().pack()
+
+
+def test_nothing_but_build_comes_after_load(one: dict[str, Any]):
+    with pytest.raises(RuntimeError, match=r"wrap\(\) cannot come after load\(\)"):
+        pipeline(one).source().load().stage(Wrap())
+
+
+def test_every_stage_returns_the_pipeline_and_is_remembered(two: dict[str, Any], tmp_path: Path):
+    made = pipeline(two, save={"output_dir": str(tmp_path / "out")}, mix={"total_rows": 10})
+    assert made.get_stages() == []
+    assert made.source().tokenize().stage(Wrap()).mix().pack().save().load() is made
+    assert made.get_stages() == ["source", "tokenize", "wrap", "mix", "pack", "save", "load"]
+
+
+# Configuration
+
+
+def test_a_configuration_is_a_model_a_mapping_or_a_file(one: dict[str, Any], tmp_path: Path):
+    path = tmp_path / "pipe.yaml"
+    dataset = one["datasets"][0]
+    path.write_text(
+        f"default_tokenizer: {one['default_tokenizer']}\nseed: 3\n"
+        f"datasets:\n- name: a\n  data_files: {dataset['data_files']}\ntokenize: {{max_length: 5}}\n"
+    )
+    more = {"seed": 3, "tokenize": {"max_length": 5}}
+    configs = [tl.PipelineConfig.model_validate(one | more), one | more, path, str(path)]
+    results = [ids_of(tl.Pipeline.from_config(config).source().tokenize().build()) for config in configs]
+    assert results[0] == results[1] == results[2] == results[3]
+    assert max(map(len, results[0])) == 5
+    assert {tl.Pipeline.from_config(config).get_context().seed for config in configs} == {3}
+
+
+def test_what_is_wrong_in_a_mapping_is_said_at_once(one: dict[str, Any]):
+    with pytest.raises(ConfigError, match="seeed"):
+        pipeline(one, seeed=1)
+    with pytest.raises(ConfigError, match="At least one dataset is required"):
+        tl.Pipeline.from_config({"datasets": []})
+
+
+def test_what_is_wrong_between_sections_of_a_model_can_be_asked_for_first(one: dict[str, Any]):
+    config = tl.PipelineConfig.model_validate(one | {"mix": {"weights": {"z": 1.0}}})
+    made = tl.Pipeline.from_config(config)
+    assert config.validate() == ["Mix weight references unknown dataset: z"]
+    with pytest.raises(ConfigError, match="Mix weight references unknown dataset: z"):
+        made.source()
+    assert made.get_stages() == []
+
+
+@pytest.mark.parametrize("as_mapping", [True, False])
+def test_a_stages_configuration_goes_in_the_place_of_the_pipelines_own(one: dict[str, Any], as_mapping: bool):
+    given = {"max_length": 4} if as_mapping else tl.TokenizeStageConfig(max_length=4)
+    made = pipeline(one, tokenize={"max_length": 9}).source().tokenize(given)
+    assert max(map(len, ids_of(made.build()))) == 4
+    assert made.get_context().config.tokenize.max_length == 4
+
+
+def test_a_wrong_stage_configuration_changes_nothing(one: dict[str, Any]):
+    made = pipeline(one).source()
+    before = made.get_context().config
+    with pytest.raises(ConfigError, match="tokenize: max_lenght"):
+        made.tokenize({"max_lenght": 4})
+    with pytest.raises(ConfigError, match="tokenize: got a int, must be a TokenizeStageConfig"):
+        made.tokenize(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="unknown dataset: q"):
+        made.mix({"weights": {"q": 1.0}})
+    assert made.get_stages() == ["source"]
+    assert made.get_context().config is before
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "call"),
+    [
+        ("save.push_to_hub", {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}}, "save"),
+        ("cache.cache_type", {"cache": {"cache_type": "memory"}}, "source"),
+        ("cache.cache_dir", {"cache": {"cache_dir": "x"}}, "source"),
+        ("ray.enabled", {"ray": {"enabled": True}}, "source"),
+        ("source.splits", {"source": {"splits": {"train": 0.5, "test": 0.5}}}, "source"),
+        ("observability.progress_enabled", {"observability": {"progress_enabled": False}}, "source"),
+        ("mix.lanes", {"mix": {"lanes": 8}}, "mix"),
+        ("mix.epochs", {"mix": {"epochs": 1.0}}, "mix"),
+    ],
+)
+def test_an_option_that_does_not_act_is_an_error_that_says_so(
+    one: dict[str, Any], key: str, options: dict[str, Any], call: str
+):
+    made = pipeline(one, **options)
+    with pytest.raises(NotAvailableError, match=rf"{key}: .* does not act in a pipeline yet; today: "):
+        getattr(made if call == "source" else made.source(), call)()
+
+
+def test_an_option_of_a_dataset_that_does_not_act_is_an_error_too(one: dict[str, Any]):
+    dataset = one["datasets"][0] | {"exclude": "gone.parquet", "shard_column": "lang"}
+    with pytest.raises(NotAvailableError, match=r"(?s)datasets\.a\.exclude.*datasets\.a\.shard_column"):
+        pipeline(one, datasets=[dataset]).source()
+
+
+def test_create_pipeline_takes_models_and_mappings(files: Path, tokenizer: str):
+    made = tl.create_pipeline(
+        datasets=[
+            tl.DatasetConfig(data_files=str(files / "a" / "1.jsonl")),
+            {"data_files": str(files / "b" / "*.jsonl")},
+        ],
+        default_tokenizer=tokenizer,
+        streaming=True,
+        seed=5,
+        load={"batch_size": 4},
+    )
+    assert list(made.source().get_data()) == ["dataset_0", "dataset_1"]
+    assert made.get_context().seed == 5
+    assert made.get_context().config.load.batch_size == 4
+    with pytest.raises(ConfigError, match="nonsense"):
+        tl.create_pipeline(datasets=[], nonsense=1)
+
+
+# source
+
+
+def test_source_opens_every_dataset_by_its_format(two: dict[str, Any]):
+    data = pipeline(two).source().get_data()
+    assert {name: type(source) for name, source in data.items()} == {
+        "a": tl.JsonShardedSource,
+        "b": tl.JsonShardedSource,
+    }
+    assert [row["id"] for row in data["a"]] == [*range(30), *range(10)]
+
+
+def test_a_file_that_is_not_there_is_an_error_of_source(one: dict[str, Any], tmp_path: Path):
+    with pytest.raises(SourceNotFoundError):
+        pipeline(one, datasets=[{"data_files": str(tmp_path / "none.jsonl")}]).source()
+
+
+def test_the_policy_of_the_section_source_acts(one: dict[str, Any], tmp_path: Path):
+    path = write_jsonl(tmp_path / "bad.jsonl", texts(3))
+    path.write_text(path.read_text() + "{no json\n" + '{"text": "' + "x" * 500 + '"}\n')
+    dataset = {"data_files": str(path)}
+    with pytest.raises(tl.TokenlakeError):
+        list(pipeline(one, datasets=[dataset]).source().build())
+    made = pipeline(one, datasets=[dataset]).source({"on_bad_record": "quarantine", "max_record_bytes": 400})
+    assert len(list(made.build())) == 3
+
+
+def test_callback_renames_and_limits_act_before_tokens(one: dict[str, Any]):
+    dataset = one["datasets"][0] | {
+        "num_rows": 4,
+        "format_callback": lambda row: {"body": row["text"].upper(), "number": row["id"]},
+        "format_fields": {"body": "text"},
+        "additional_fields": ["number"],
+    }
+    rows = list(pipeline(one, datasets=[dataset]).source().tokenize().build())
+    assert ids_of(rows) == expected_ids([{"text": row["text"].upper()} for row in texts(4)])
+    assert [row["number"] for row in rows] == [0, 1, 2, 3]
+
+
+# tokenize
+
+
+def test_rows_are_those_of_the_tokenized_source(one: dict[str, Any]):
+    made = pipeline(one).source().tokenize()
+    assert isinstance(made.get_data()["a"], tl.TokenizedShardedSource)
+    rows = list(made.build())
+    assert ids_of(rows) == expected_ids(texts(30) + texts(10, "more"))
+    assert rows[0]["input_ids"].dtype == np.int32
+    assert set(rows[0]) == {"input_ids", "attention_mask"}
+
+
+def test_the_datasets_tokenizer_goes_before_the_stages_and_that_before_the_pipelines(
+    two: dict[str, Any], tokenizer: str, another: str
+):
+    datasets = [two["datasets"][0] | {"tokenizer": another}, two["datasets"][1]]
+
+    def chosen(**more: Any) -> list[str]:
+        made = pipeline(two, **more).source().tokenize()
+        return [chosen.options.name_or_path for chosen in made.get_context().tokenizers.values()]
+
+    assert chosen() == [tokenizer, tokenizer]
+    assert chosen(datasets=datasets) == [another, tokenizer]
+    assert chosen(tokenize={"default_tokenizer": another}) == [another, another]
+    assert chosen(datasets=datasets, tokenize={"default_tokenizer": tokenizer}) == [another, tokenizer]
+
+
+def test_the_stages_max_length_applies_unless_the_dataset_sets_its_own(two: dict[str, Any], tokenizer: str):
+    own = {"name_or_path": tokenizer, "max_length": 3}
+    datasets = [two["datasets"][0] | {"tokenizer": own}, two["datasets"][1] | {"tokenizer": tokenizer}]
+    made = pipeline(two, datasets=datasets, tokenize={"max_length": 5}).source().tokenize().get_data()
+    assert {name: max(map(len, ids_of(source))) for name, source in made.items()} == {"a": 3, "b": 5}
+
+
+def test_a_dataset_without_a_tokenizer_is_an_error(one: dict[str, Any]):
+    with pytest.raises(ConfigError, match=r"datasets\.a\.tokenizer: missing"):
+        pipeline(one, default_tokenizer=None).source().tokenize()
+
+
+def test_columns_are_kept_or_removed(one: dict[str, Any]):
+    rows = pipeline(one).source().tokenize({"remove_columns": ["text"]}).build()
+    assert set(next(rows)) == {"input_ids", "attention_mask", "id"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "longest", "count"), [("keep", 20, 40), ("truncate", 8, 40), ("drop", 8, 20)]
+)
+def test_long_documents_are_kept_cut_or_left_out(one: dict[str, Any], policy: str, longest: int, count: int):
+    made = pipeline(one, tokenize={"max_length": 8, "long_documents": policy}).source().tokenize()
+    lengths = [len(ids) for ids in ids_of(made.build())]
+    whole = [len(ids) for ids in expected_ids(texts(30) + texts(10, "more"))]
+    expected = {
+        "keep": whole,
+        "truncate": [min(length, 8) for length in whole],
+        "drop": [length for length in whole if length <= 8],
+    }[policy]
+    assert lengths == expected
+    assert max(whole) > 8 >= min(whole)
+
+
+def test_padding_acts_where_nothing_is_packed(one: dict[str, Any], tokenizer: str):
+    padded = {"name_or_path": tokenizer, "padding": "max_length", "max_length": 40}
+    rows = list(pipeline(one, default_tokenizer=padded).source().tokenize().build())
+    assert {len(row["input_ids"]) for row in rows} == {40}
+    with pytest.raises(ConfigError, match="packing fills every row"):
+        pipeline(one, default_tokenizer=padded).source().tokenize().pack()
+
+
+# truncation and packing
+
+
+def lengths_of(rows: Any) -> set[int]:
+    return {len(row["input_ids"]) for row in rows}
+
+
+def test_nothing_is_cut_where_packing_follows_also_if_that_is_said_later(one: dict[str, Any]):
+    short = {"max_length": 4}
+    made = pipeline(one, tokenize=short).source().tokenize()
+    tokenized = made.get_data()["a"]
+    assert lengths_of(tokenized) == {4}
+    rows = list(made.pack({"seq_length": 16}).build())
+    assert max(lengths_of(tokenized)) > 4
+    content = sum(int((row["segment_ids"] > 0).sum()) for row in rows)
+    whole = expected_ids(texts(30) + texts(10, "more"))
+    assert content == sum(len(ids) + 1 for ids in whole)
+
+
+def test_nothing_is_cut_where_packing_is_announced(one: dict[str, Any]):
+    made = pipeline(one, tokenize={"max_length": 4}, pack={"enabled": True}).source().tokenize()
+    assert max(lengths_of(made.build())) > 4
+
+
+def test_an_explicit_truncation_cuts_before_packing(one: dict[str, Any], tokenizer: str):
+    cut = {"name_or_path": tokenizer, "truncation": True, "max_length": 4}
+    rows = pipeline(one, default_tokenizer=cut).source().tokenize().pack({"seq_length": 5}).build()
+    assert all(set(row["segment_ids"]) == {1} for row in rows)  # four tokens and EOS, forty times
+
+
+def test_a_pack_section_that_says_no_leaves_rows_as_they_are(one: dict[str, Any]):
+    made = pipeline(one, tokenize={"max_length": 4}).source().tokenize().pack({"enabled": False})
+    assert lengths_of(made.build()) == {4}
+
+
+def test_calling_pack_is_asking_for_it(one: dict[str, Any]):
+    made = pipeline(one).source().tokenize().pack()
+    assert isinstance(made.get_data()["a"], tl.PackedShardedSource)
+    assert lengths_of(made.build()) == {2048}
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "pool", "first_fit", "best_fit"])
+def test_every_strategy_keeps_every_token(one: dict[str, Any], strategy: str):
+    rows = list(pipeline(one).source().tokenize().pack({"seq_length": 32, "strategy": strategy}).build())
+    whole = [token for ids in expected_ids(texts(30) + texts(10, "more")) for token in [*ids, 2]]
+    packed = [token for row in rows for token in row["input_ids"][row["segment_ids"] > 0].tolist()]
+    assert sorted(packed) == sorted(whole)
+
+
+def test_kept_fields_cannot_be_packed(one: dict[str, Any]):
+    dataset = one["datasets"][0] | {"additional_fields": ["id"]}
+    with pytest.raises(ConfigError, match="'id' cannot be kept beside packed rows"):
+        pipeline(one, datasets=[dataset]).source().tokenize().pack()
+
+
+# mix
+
+
+def test_mixed_rows_say_where_they_are_from(two: dict[str, Any]):
+    mix = {"weights": {"a": 0.75, "b": 0.25}, "block_size": 8, "seed": 1}
+    made = pipeline(two, mix=mix).source().tokenize().mix()
+    assert list(made.get_data()) == ["mixed"]
+    rows = list(islice(made.build(), 400))
+    assert [row["__source__"] for row in rows].count("a") == 300
+    for block in range(0, 400, 8):
+        assert [row["__source__"] for row in rows[block : block + 8]].count("b") == 2
+
+
+def test_a_schedule_moves_the_weights(two: dict[str, Any]):
+    schedule = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 100, "weights": {"a": 0.0, "b": 1.0}}]
+
+    def names(**more: Any) -> list[str]:
+        made = pipeline(two).source().mix({"weight_schedule": schedule, "block_size": 10, **more})
+        return [row["__source__"] for row in islice(made.build(), 400)]
+
+    assert names(step_rows=1) == ["a"] * 100 + ["b"] * 300
+    assert names(step_rows=2) == ["a"] * 200 + ["b"] * 200
+    assert (
+        names(batch_size=3, lanes=None) == ["a"] * 300 + ["b"] * 100
+    )  # a step is a batch, where nobody says more
+
+
+def test_a_step_of_a_schedule_is_a_training_step_where_loading_follows(two: dict[str, Any]):
+    schedule = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 10, "weights": {"a": 0.0, "b": 1.0}}]
+
+    def names(load: dict[str, Any], **mix: Any) -> list[set[str]]:
+        made = pipeline(two, load={"batch_size": 4})
+        made = made.source().mix({"weight_schedule": schedule, "block_size": 2, **mix}).load(load or None)
+        return [set(batch["__source__"]) for batch in islice(made.build(), 20)]
+
+    assert names({"batch_size": 8}) == [{"a"}] * 10 + [{"b"}] * 10
+    assert names({}) == [{"a"}] * 10 + [{"b"}] * 10
+    assert names({"batch_size": 8}, step_rows=4) == [{"a"}] * 5 + [{"b"}] * 15
+    packed = pipeline(two).source().tokenize().mix({"weight_schedule": schedule}).pack({"seq_length": 16})
+    with pytest.raises(
+        ConfigError, match=r"mix.step_rows: missing. Documents are packed after they are mixed"
+    ):
+        packed.load({"batch_size": 8})
+
+
+def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):
+    def order(of_all: int, **mix: Any) -> list[str]:
+        made = pipeline(two, seed=of_all).source().mix({"block_size": 50, **mix})
+        return [row["__source__"] for row in islice(made.build(), 50)]
+
+    assert order(1) == order(1) != order(2)
+    assert order(1, seed=0) == order(2, seed=0)
+
+
+def test_a_mixture_ends_as_its_strategy_says(two: dict[str, Any]):
+    rows = list(pipeline(two).source().mix({"stop_strategy": "all_exhausted"}).build())
+    assert len(rows) == 65
+    assert len(list(pipeline(two).source().mix({"total_rows": 100}).build())) == 100
+
+
+def test_a_mixture_can_end_after_so_many_tokens(two: dict[str, Any]):
+    rows = list(pipeline(two).source().tokenize().mix({"total_tokens": 1000}).build())
+    total = sum(len(row["input_ids"]) for row in rows)
+    assert total >= 1000 > total - len(rows[-1]["input_ids"])
+    with pytest.raises(tl.TokenlakeError, match="has no input_ids to count"):
+        list(pipeline(two).source().mix({"total_tokens": 1000}).build())
+
+
+def test_a_single_dataset_is_mixed_only_where_something_is_asked(one: dict[str, Any]):
+    assert list(pipeline(one).source().mix().get_data()) == ["a"]
+    assert list(pipeline(one).source().mix({"block_size": 7}).get_data()) == ["mixed"]
+
+
+def test_different_tokenizers_cannot_be_mixed(two: dict[str, Any], another: str):
+    datasets = [two["datasets"][0] | {"tokenizer": another}, two["datasets"][1]]
+    made = pipeline(two, datasets=datasets).source().tokenize()
+    with pytest.raises(ConfigError, match=r"mix: 'b' is tokenized by .* which is another tokenizer"):
+        made.mix()
+    assert made.get_stages() == ["source", "tokenize"]
+
+
+def test_an_endless_mixture_is_packed_without_end(two: dict[str, Any], tmp_path: Path):
+    long = write_jsonl(tmp_path / "long.jsonl", [{"text": f"many words {n} " * 400} for n in range(4)])
+    datasets = [{"name": "a", "data_files": str(long)}, {"name": "b", "data_files": str(long)}]
+    made = pipeline(two, datasets=datasets).source().tokenize().mix().pack({"seq_length": 64})
+    batches = list(islice(made.load({"batch_size": 50}).build(), 40))  # more than the eight documents have
+    assert {batch["input_ids"].shape for batch in batches} == {(50, 64)}
+
+
+# save
+
+
+def test_rows_are_saved_once_and_read_back(one: dict[str, Any], tmp_path: Path):
+    counting = Wrap()
+    made = (
+        pipeline(one, save={"output_dir": str(tmp_path / "out")}).source().stage(counting).tokenize().save()
+    )
+    assert not (tmp_path / "out").exists()
+    batches = made.load({"batch_size": 4}).build()
+    assert counting.counted["a"].drawn == 40
+    assert (tmp_path / "out" / "_tokenlake" / "manifest.json").is_file()
+    first = [batch["input_ids"].shape for batch in batches]
+    assert len(first) == 10
+    assert sum(1 for _ in made.build()) == 10
+    assert counting.counted["a"].drawn == 40
+
+
+def test_what_is_saved_is_what_was_made(one: dict[str, Any], tmp_path: Path):
+    expected = list(pipeline(one).source().tokenize().build())
+    for form in ("parquet", "arrow", "jsonl"):
+        save = {"output_dir": str(tmp_path / form), "format": form, "num_shards": 3}
+        rows = list(pipeline(one, save=save).source().tokenize().save().build())
+        assert ids_of(rows) == ids_of(expected)
+        assert len(list((tmp_path / form).glob(f"*.{form}"))) == 3
+
+
+def test_drawing_from_saved_rows_saves_them_first(one: dict[str, Any], tmp_path: Path):
+    made = pipeline(one, save={"output_dir": str(tmp_path / "out")}).source().save()
+    source = made.get_data()["a"]
+    assert isinstance(source, SavedShardedSource)
+    assert "SavedShardedSource" in repr(source)
+    assert not (tmp_path / "out").exists()
+    assert [row["id"] for row in source] == [*range(30), *range(10)]
+    assert len(source) == 40
+
+
+def test_every_dataset_has_a_directory_of_its_own(two: dict[str, Any], tmp_path: Path):
+    datasets = [
+        two["datasets"][0],
+        two["datasets"][1] | {"save_path": str(tmp_path / "own"), "save_format": "jsonl"},
+    ]
+    save = {"output_dir": str(tmp_path / "out"), "compression": "lz4"}
+    pipeline(two, datasets=datasets, save=save).source().tokenize().save().build()
+    assert [path.name for path in (tmp_path / "out" / "a").glob("*.parquet")] == [
+        "train-00000-of-00001.parquet"
+    ]
+    assert [path.name for path in (tmp_path / "own").glob("*.jsonl")] == ["train-00000-of-00001.jsonl"]
+
+
+def test_build_after_save_yields_what_was_written(two: dict[str, Any], tmp_path: Path):
+    rows = pipeline(two, save={"output_dir": str(tmp_path / "out")}).source().save().build()
+    assert len(list(rows)) == 65
+
+
+def test_a_target_that_is_not_empty_is_refused_and_stays(one: dict[str, Any], tmp_path: Path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty"):
+        pipeline(one, save={"output_dir": str(target)}).source().save()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in target.iterdir()] == ["mine.txt"]
+    pipeline(one, save={"output_dir": str(target), "overwrite": True}).source().save().build()
+    assert (target / "mine.txt").read_text() == "mine"
+    assert list(target.glob("*.parquet"))
+
+
+def test_a_target_that_was_filled_meanwhile_is_refused_too(one: dict[str, Any], tmp_path: Path):
+    target = tmp_path / "out"
+    made = pipeline(one, save={"output_dir": str(target)}).source().save()
+    target.mkdir()
+    (target / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty"):
+        made.build()
+    assert [path.name for path in target.iterdir()] == ["mine.txt"]
+
+
+def test_an_error_while_saving_leaves_nothing_and_can_be_mended(one: dict[str, Any], tmp_path: Path):
+    calls = 0
+
+    def callback(row: dict[str, Any]) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            raise OSError("gone")
+        return row
+
+    dataset = one["datasets"][0] | {"format_callback": callback}
+    made = pipeline(one, datasets=[dataset], save={"output_dir": str(tmp_path / "out")}).source().save()
+    with pytest.raises(OSError, match="gone"):
+        made.build()
+    assert list(tmp_path.iterdir()) == []
+    assert len(list(made.build())) == 40
+
+
+def test_two_datasets_cannot_have_one_directory(two: dict[str, Any], tmp_path: Path):
+    datasets = [dataset | {"save_path": str(tmp_path / "x")} for dataset in two["datasets"]]
+    with pytest.raises(ConfigError, match="one in the other"):
+        pipeline(two, datasets=datasets).source().save()
+
+
+def test_an_input_is_not_replaced(one: dict[str, Any], tmp_path: Path):
+    path = write_jsonl(tmp_path / "data" / "rows.jsonl", texts(3))
+    save = {"output_dir": str(tmp_path / "data"), "overwrite": True}
+    with pytest.raises(ConfigError, match="holds the input"):
+        pipeline(one, datasets=[{"data_files": str(path)}], save=save).source().save()
+    assert path.exists()
+
+
+def test_what_never_ends_cannot_be_saved(two: dict[str, Any], tmp_path: Path):
+    save = {"output_dir": str(tmp_path / "out")}
+    made = pipeline(two, save=save).source().tokenize().mix()
+    with pytest.raises(ConfigError, match="'mixed' never ends"):
+        made.save()
+    made.pack({"seq_length": 8})
+    with pytest.raises(ConfigError, match="'mixed' never ends"):
+        made.save()
+    pipeline(two, save=save).source().tokenize().mix({"total_rows": 30}).save().build()
+    assert list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_a_dataset_that_was_mixed_cannot_be_saved_in_its_own_way(two: dict[str, Any], tmp_path: Path):
+    datasets = [two["datasets"][0] | {"save_path": str(tmp_path / "x")}, two["datasets"][1]]
+    made = pipeline(two, datasets=datasets, mix={"total_rows": 9}).source().mix()
+    with pytest.raises(ConfigError, match=r"datasets\.a\.save_path: set, but what is saved is 'mixed'"):
+        made.save()
+
+
+def test_a_save_section_that_says_no_writes_nothing(one: dict[str, Any], tmp_path: Path):
+    save = {"output_dir": str(tmp_path / "out"), "enabled": False}
+    assert len(list(pipeline(one, save=save).source().save().build())) == 40
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_can_be_saved_before_they_are_mixed(two: dict[str, Any], tmp_path: Path):
+    made = pipeline(two, save={"output_dir": str(tmp_path / "out")}).source().tokenize().save()
+    rows = list(islice(made.mix({"block_size": 10}).build(), 200))
+    assert {row["__source__"] for row in rows} == {"a", "b"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"a", "b"}
+
+
+# load and build
+
+
+def test_rows_of_different_lengths_are_filled_up_with_the_tokenizers_padding(
+    one: dict[str, Any], another: str
+):
+    made = pipeline(one, default_tokenizer=another).source().tokenize().load({"batch_size": 7})
+    whole = tl.TokenizerManager().tokenize_batch(gpt(), [row["text"] for row in texts(7)])["input_ids"]
+    batch = next(made.build())
+    longest = max(map(len, whole))
+    assert batch["input_ids"].shape == (7, longest)
+    assert batch["attention_mask"].sum(axis=1).tolist() == [len(ids) for ids in whole]
+    for row, ids in zip(batch["input_ids"].tolist(), whole, strict=True):
+        assert row == [*ids, *[gpt().pad_id] * (longest - len(ids))]
+
+
+def test_packed_batches_hold_ids_and_segments(one: dict[str, Any]):
+    batch = next(pipeline(one).source().tokenize().pack({"seq_length": 16}).load({"batch_size": 3}).build())
+    assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
+        "input_ids": ((3, 16), np.dtype(np.int32)),
+        "segment_ids": ((3, 16), np.dtype(np.int32)),
+    }
+
+
+def test_the_options_of_load_act(one: dict[str, Any]):
+    def batches(**load: Any) -> list[list[int]]:
+        made = pipeline(one, seed=3, load={"batch_size": 16, **load}).source().load()
+        return [batch["id"].tolist() for batch in made.build()]
+
+    in_order = batches()
+    assert [len(batch) for batch in in_order] == [16, 16]
+    assert batches(prefetch_enabled=False) == batches(prefetch_workers=1, prefetch_buffer_size=1) == in_order
+    assert [len(batch) for batch in batches(drop_last=False)] == [16, 16, 8]
+    shuffled = batches(shuffle_buffer_size=20)
+    assert shuffled == batches(shuffle_buffer_size=20) != in_order
+
+
+def test_without_a_mix_all_datasets_come_one_after_the_other(two: dict[str, Any]):
+    rows = pipeline(two).source().build()
+    assert isinstance(rows, Iterator)
+    assert [row["text"] for row in rows] == [
+        row["text"] for row in texts(30) + texts(10, "more") + texts(25, "other")
+    ]
+    made = pipeline(two, load={"batch_size": 10}).source().load()
+    assert list(made.get_data()) == ["a", "b"]
+    assert all(isinstance(loader, tl.AsyncDataLoader) for loader in made.get_data().values())
+    assert sum(1 for _ in made.build()) == 4 + 2
+
+
+def test_no_stage_reads_a_row(two: dict[str, Any], tmp_path: Path):
+    counting = Wrap()
+    made = pipeline(two, save={"output_dir": str(tmp_path / "out")}, mix={"total_rows": 20}).source()
+    made.stage(counting).tokenize().mix().pack().save().load()
+    repr(made.get_data())
+    assert [source.drawn for source in counting.counted.values()] == [0, 0]
+    again = pipeline(two, mix={"total_rows": 60}, pack={"seq_length": 16}).source().stage(counting)
+    batches = again.tokenize().mix().pack().load().build()
+    assert [source.drawn for source in counting.counted.values()] == [0, 0]
+    next(batches)
+    assert all(source.drawn for source in counting.counted.values())
+
+
+# stages of one's own
+
+
+def test_a_stage_of_ones_own_is_applied(one: dict[str, Any]):
+    stage = Wrap({"any": "thing"})
+    made = pipeline(one, seed=4).source().stage(stage)
+    assert stage.seed == 4
+    assert stage.config == {"any": "thing"}
+    assert made.get_stages() == ["source", "wrap"]
+    assert made.get_data() == stage.counted
+    assert sum(1 for _ in made.build()) == stage.counted["a"].drawn == 40
+
+
+def test_a_stage_of_ones_own_may_make_tokens_and_names(one: dict[str, Any]):
+    class Letters(BaseStage):
+        @property
+        def name(self) -> str:
+            return "letters"
+
+        def process(self, data: Any, context: PipelineContext) -> Any:
+            return {
+                "x": data["a"].map(lambda row: {"input_ids": [len(word) for word in row["text"].split()]})
+            }
+
+    made = pipeline(one).source().stage(Letters()).pack({"seq_length": 8, "eos_token_id": 0}).build()
+    assert next(made)["input_ids"].tolist() == [4, 6, 1, 0, 4, 6, 1, 3]
+
+
+@pytest.mark.parametrize("made", [None, {}, {"a": 3}, []])
+def test_what_a_stage_returns_is_checked(one: dict[str, Any], made: Any):
+    class Odd(BaseStage):
+        @property
+        def name(self) -> str:
+            return "odd"
+
+        def process(self, data: Any, context: PipelineContext) -> Any:
+            return made
+
+    with pytest.raises(ConfigError, match="stage 'odd': process returned"):
+        pipeline(one).source().stage(Odd())
+
+
+def test_a_stage_is_a_stage(one: dict[str, Any]):
+    with pytest.raises(ConfigError, match="must be a BaseStage, made by its class"):
+        pipeline(one).source().stage(Wrap)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_path: Path):
+    config = two | {"seed": 7, "save": {"output_dir": str(tmp_path / "out")}}
+    made = pipeline(config).source().tokenize({"max_length": 100, "remove_columns": ["text"]}).save()
+    list(made.build())
+    manifest = FlatManifest.of(tmp_path / "out" / "a")
+    assert manifest.kind == "tokens"
+    settings = {"name": "a"}, {"max_length": 100, "remove_columns": ["text"]}, 7
+    found = manifest.made_of["config"]
+    assert (found["datasets"][0], found["tokenize"], found["seed"]) == settings
+    assert [entry["path"] for entry in manifest.made_of["inputs"]] == ["1.jsonl", "2.jsonl"]
+    assert manifest.made_of["tokenizer"]["a"]["probe"] == describe(llama().files)["probe"]
+    assert str(tmp_path) not in str(found)
+
+    mixed = pipeline(two).source().tokenize().mix({"total_rows": 20}).pack({"seq_length": 16})
+    list(mixed.save({"output_dir": str(tmp_path / "mixed")}).build())
+    manifest = FlatManifest.of(tmp_path / "mixed")
+    assert manifest.kind == "packed" and manifest.made_of["config"]["mix"] == {"total_rows": 20}
+    assert [entry["source"] for entry in manifest.made_of["inputs"]] == ["a", "a", "b"]
+    assert set(manifest.made_of["tokenizer"]) == {"a", "b"}
+
+
+def test_workers_tokenize_ahead_and_change_no_row(two: dict[str, Any]):
+    def rows(workers: int) -> tuple[list[list[int]], bool]:
+        made = pipeline(two).source().tokenize({"num_workers": workers, "batch_size": 2}).build()
+        begun = [next(made) for _ in range(3)]
+        ahead = any(thread.name.startswith("tokenlake-prefetch") for thread in threading.enumerate())
+        return ids_of([*begun, *made]), ahead
+
+    alone, without = rows(1)
+    assert (rows(3), without) == ((alone, True), False)
+    assert not any(thread.name.startswith("tokenlake-prefetch") for thread in threading.enumerate())

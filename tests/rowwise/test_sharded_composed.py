@@ -1,0 +1,128 @@
+"""Several sources as one, and the first rows of one: names, numbers, limits, lengths."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rowwise.sharded_support import Known, Plain, counted, ids, numbered
+from tokenlake.errors import ConfigError
+from tokenlake.rowwise.combine import CompositeShardedSource, LimitedShardedSource
+from tokenlake.rowwise.source import ShardedDataSource
+
+
+def test_a_composite_has_all_shards_under_their_names():
+    source = CompositeShardedSource([Plain(counted(a=2, b=1)), Known(counted(c=3))])
+    assert source.shard_names == ("a", "b", "c")
+    assert [ids(source.open_shard(name)) for name in source.shard_names] == [[0, 1], [2], [0, 1, 2]]
+    assert ids(source.open_shard_at_row("c", 1)) == [1, 2]
+    info = source.get_shard_info("c")
+    assert (info.name, info.index, info.rows) == ("c", 2, 3)
+
+
+def test_shards_of_the_same_name_get_names_of_their_own():
+    first, second = Plain({"a": [{"id": 1}]}), Plain({"a": [{"id": 2}], "0/a": [{"id": 3}]})
+    source = CompositeShardedSource([first, second])
+    assert source.shard_names == ("0/a", "1/a", "1/0/a")
+    assert [ids(source.open_shard(name)) for name in source.shard_names] == [[1], [2], [3]]
+
+
+def test_the_same_source_twice_is_read_twice():
+    source = Known(counted(a=2))
+    assert ids(iter(CompositeShardedSource([source, source]))) == [0, 1, 0, 1]
+    assert len(CompositeShardedSource([source, source])) == 4
+
+
+def test_the_length_of_a_composite_is_known_if_every_ones_is():
+    with pytest.raises(TypeError, match="unknown"):
+        len(CompositeShardedSource([Known(counted(a=2)), Plain(counted(b=2))]))
+    with pytest.raises(TypeError, match="left out"):
+        len(CompositeShardedSource([Known(counted(a=2)), Known(counted(b=2)).filter(bool)]))
+
+
+def test_sources_that_come_one_by_one_are_all_there():
+    source = CompositeShardedSource(Plain(counted(**{name: 1})) for name in "ab")
+    assert source.shard_names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ([], "at least one"),
+        ([{"a": []}], "got a dict"),
+        (Plain(counted(a=1)), "got a Plain, must be a list"),
+        (None, "got a NoneType, must be a list"),
+    ],
+)
+def test_a_composite_of_no_sources_is_refused(sources, message):
+    with pytest.raises(ConfigError, match=message):
+        CompositeShardedSource(sources)
+
+
+# --- limited
+
+SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=4)
+
+
+def sources(sizes: list[int], kept: set[int]) -> list[ShardedDataSource]:
+    """The same rows, with and without known sizes, with and without gaps."""
+    shards = counted(**{f"s{place}": size for place, size in enumerate(sizes)})
+    gaps = {name: [row if row["id"] in kept else {} for row in rows] for name, rows in shards.items()}
+    return [Plain(shards), Known(shards), Plain(shards).filter(lambda row: row["id"] in kept), Known(gaps)]
+
+
+@given(SIZES, st.integers(0, 20), st.sets(st.integers(0, 16)), st.randoms())
+@settings(max_examples=50)
+def test_a_limit_is_the_first_rows_whatever_is_opened_first(sizes, limit, kept, random):
+    for source in sources(sizes, kept):
+        every = [(name, *pair) for name in source.shard_names for pair in numbered(source, name)]
+        limited = LimitedShardedSource(source, limit)
+        places = [
+            (name, row) for place, name in enumerate(source.shard_names) for row in range(sizes[place] + 1)
+        ]
+        random.shuffle(places)
+        for name, row in places:
+            expected = [
+                (number, value) for shard, number, value in every[:limit] if shard == name and number >= row
+            ]
+            assert numbered(limited, name, row) == expected
+        assert list(limited) == [row for _, _, row in every[:limit]]
+
+
+@given(SIZES, st.integers(0, 20))
+@settings(max_examples=30)
+def test_the_length_of_a_limited_source_is_exact(sizes, limit):
+    source = Known(counted(**{f"s{place}": size for place, size in enumerate(sizes)}))
+    limited = LimitedShardedSource(source, limit)
+    assert len(limited) == len(list(limited)) == min(limit, sum(sizes))
+    rows = [limited.get_shard_info(name).rows for name in limited.shard_names]
+    assert rows == [len(numbered(limited, name)) for name in limited.shard_names]
+    assert len(LimitedShardedSource(limited, 3)) == min(3, len(limited))
+
+
+def test_a_limited_source_of_unknown_length_says_so():
+    limited = LimitedShardedSource(Plain(counted(a=3)), 2)
+    assert limited.get_shard_info("a").rows is None
+    with pytest.raises(TypeError, match="unknown"):
+        len(limited)
+
+
+def test_a_limited_source_reads_no_further_than_its_limit():
+    def refuse(row):
+        assert row["id"] < 3
+        return row
+
+    limited = LimitedShardedSource(Plain(counted(a=2, b=5, c=9)).map(refuse), 3)
+    assert ids(iter(limited)) == [0, 1, 2]
+
+
+def test_an_unknown_shard_of_a_limited_source_is_an_error():
+    with pytest.raises(ConfigError, match="no shard is named 'x'"):
+        LimitedShardedSource(Plain(counted(a=3)), 2).open_shard("x")
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, "3", None, True])
+def test_a_limit_is_a_whole_number_from_0_on(limit):
+    with pytest.raises(ConfigError, match="max_rows: got"):
+        LimitedShardedSource(Plain(counted(a=3)), limit)

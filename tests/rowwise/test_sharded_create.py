@@ -1,0 +1,198 @@
+"""From a dataset's configuration, or a pattern, to sources and files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tokenlake
+from tests.sources.support import inputs, read, texts
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.errors import ConfigError, DamagedFileError, NotAvailableError, SourceNotFoundError
+from tokenlake.rowwise.files import (
+    FilesShardedSource,
+    JsonShardedSource,
+    ParquetShardedSource,
+    TextShardedSource,
+    create_source,
+    expand_data_files,
+)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    rows = [{"id": place, "lang": "en" if place % 2 else "de"} for place in range(6)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "b.parquet", row_group_size=2)
+    (tmp_path / "c.txt").write_text("one\ntwo\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a.jsonl", JsonShardedSource), ("b.parquet", ParquetShardedSource), ("c.txt", TextShardedSource)],
+)
+def test_the_class_is_that_of_the_format(folder, name, kind):
+    for config in ({"data_files": str(folder / name)}, DatasetConfig(data_files=str(folder / name))):
+        source = create_source(config)
+        assert type(source) is kind
+        assert source.shard_names == (name,)
+
+
+def test_files_of_several_formats_are_one_source(folder):
+    source = create_source({"data_files": [f"{folder}/a.jsonl", f"{folder}/b.parquet"]})
+    assert type(source) is FilesShardedSource
+    assert [row["id"] for row in source] == [*range(6), *range(6)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "b.parquet"])
+def test_what_the_configuration_says_of_rows_is_followed(folder, name):
+    source = create_source({"data_files": str(folder / name), "num_rows": 4, "where": "lang = 'en'"})
+    assert [row["id"] for row in source] == [1, 3]
+    assert list(source.open_shard_numbered(name, 2)) == [(3, {"id": 3, "lang": "en"})]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.data"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n" * 5000], ids=["", "mark", "blank lines"])
+def test_type_json_reads_lines_and_arrays(tmp_path, name, start):
+    """Whatever the name says: the beginning of a file tells, on every road."""
+    objects = [{"text": f"t{place}", "meta": {"x": "{\n"}} for place in range(300)]
+    lines = start + b"".join(json.dumps(each).encode() + b"\n" for each in objects)
+    array = start + json.dumps(objects, indent=1).encode()
+    path = tmp_path / name
+    for data, format_ in ((lines, "jsonl"), (array, "json")):
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        (file,) = inputs(path, type="json")
+        assert file.format == format_
+        assert texts(read(path, type="json")) == [each["text"] for each in objects]
+        assert list(create_source({"data_files": str(path), "type": "json"})) == objects
+        assert list(JsonShardedSource(path, jsonl=False)) == objects
+        if name in ("a.json", "a.json.gz"):
+            assert list(create_source({"data_files": str(path)})) == objects
+
+
+def test_a_file_of_type_json_that_is_neither_is_damaged(tmp_path):
+    path = tmp_path / "a.json"
+    for data in (b'{\n"text": "a"\n}\n', b'{"text": \n', b"", b"12"):
+        path.write_bytes(data)
+        with pytest.raises(DamagedFileError, match="array"):
+            list(create_source({"data_files": str(path), "type": "json"}))
+    empty = tmp_path / "a.jsonl"
+    empty.write_bytes(b"")
+    assert list(create_source({"data_files": str(empty), "type": "json"})) == []
+
+
+def test_text_goes_into_the_content_field(folder):
+    config = {"data_files": f"{folder}/c.txt", "text_mode": "lines", "content_field": "body"}
+    assert list(create_source(config)) == [{"body": "one"}, {"body": "two"}]
+    assert list(create_source({"data_files": f"{folder}/c.txt"})) == [{"text": "one\ntwo\n"}]
+
+
+def test_bad_records_follow_the_policy(folder):
+    (folder / "a.jsonl").write_text('{"id":1}\n{"id":\n{"id":3}\n')
+    config = {"data_files": f"{folder}/a.jsonl", "on_bad_record": "quarantine"}
+    assert [row["id"] for row in create_source(config)] == [1, 3]
+
+
+def test_a_type_overrides_the_extension(folder):
+    (folder / "d.data").write_text('{"id":1}\n')
+    assert list(create_source({"data_files": f"{folder}/d.data", "type": "jsonl"})) == [{"id": 1}]
+    with pytest.raises(ConfigError, match="extension"):
+        create_source({"data_files": f"{folder}/d.data"})
+
+
+def test_the_tokenizer_is_not_a_sources_matter(folder):
+    source = create_source({"data_files": f"{folder}/b.parquet", "tokenizer": "openai-community/gpt2"})
+    assert len(source) == 6
+
+
+@pytest.mark.parametrize(
+    ("option", "error"),
+    [
+        ({"chat": {}}, NotAvailableError),
+        ({"long_documents": "drop"}, NotAvailableError),
+        ({"additional_fields": ["id"]}, NotAvailableError),
+        ({"shard_column": "id"}, NotAvailableError),
+        ({"cache_path": "/tmp/x"}, NotAvailableError),
+        ({"num_shards": 3}, NotAvailableError),
+        ({"splits": {"train": 0.5, "test": 0.5}}, NotAvailableError),
+        ({"exclude": "x.parquet"}, NotAvailableError),
+        ({"max_bad_fraction": 0.5}, NotAvailableError),
+        ({"num_row": 3}, ConfigError),
+        ({"type": "parqet"}, ConfigError),
+    ],
+)
+def test_options_that_rows_do_not_follow_are_errors_that_name_them(folder, option, error):
+    with pytest.raises(error, match=next(iter(option))):
+        create_source({"data_files": f"{folder}/b.parquet", **option})
+
+
+@pytest.mark.parametrize("config", ["data.jsonl", None, 3])
+def test_a_configuration_is_a_mapping_or_a_model(config):
+    with pytest.raises(ConfigError, match="must be a DatasetConfig or a mapping"):
+        create_source(config)
+
+
+def test_a_callers_mapping_and_model_stay_as_they_are(folder):
+    mapping = {"data_files": f"{folder}/b.parquet"}
+    model = DatasetConfig(data_files=f"{folder}/b.parquet")
+    create_source(mapping), create_source(model)
+    assert mapping == {"data_files": f"{folder}/b.parquet"}
+    assert model.name is None
+
+
+# --- expand_data_files
+
+
+def test_patterns_become_files_in_the_order_of_the_entries(folder):
+    (folder / "sub").mkdir()
+    for name in ("1.jsonl", "2.jsonl", "x.bin", ".hidden.jsonl"):
+        (folder / "sub" / name).write_text("{}\n")
+    assert expand_data_files(f"{folder}/sub/[0-9].jsonl") == [f"{folder}/sub/{n}.jsonl" for n in (1, 2)]
+    assert expand_data_files(folder / "sub") == [f"{folder}/sub/{n}.jsonl" for n in (1, 2)]
+    both = expand_data_files([f"{folder}/sub/2.jsonl", f"{folder}/**/*.jsonl"])
+    assert both == [f"{folder}/sub/2.jsonl", f"{folder}/a.jsonl", f"{folder}/sub/1.jsonl"]
+    assert expand_data_files(f"{folder}/sub/x.bin") == [f"{folder}/sub/x.bin"]
+
+
+def test_paths_are_absolute(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert expand_data_files("a.jsonl") == [str(folder / "a.jsonl")]
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(folder):
+    with pytest.raises(SourceNotFoundError, match="nothing matches"):
+        expand_data_files(f"{folder}/*.json")
+
+
+# --- the snippets of the seeds
+
+
+def test_the_seeds_snippets_of_sources_run(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for name in ("data1", "data2"):
+        Path(name).mkdir()
+        pq.write_table(
+            pa.table({"input_ids": [[1, 2], [3]], "attention_mask": [[1, 1], [1]]}), f"{name}/0.parquet"
+        )
+
+    source1 = tokenlake.ParquetShardedSource("data1/*.parquet")
+    source2 = tokenlake.ParquetShardedSource("data2/*.parquet")
+    combined = tokenlake.CompositeShardedSource([source1, source2])
+    processed = [example for shard in combined.shard_names for example in combined.open_shard(shard)]
+    assert [row["input_ids"] for row in processed] == [[1, 2], [3], [1, 2], [3]]
+
+    source = tokenlake.ParquetShardedSource("./data1/*.parquet")
+    for shard in source.shard_names:
+        count = 0
+        for example in source.open_shard(shard):
+            assert example["attention_mask"]
+            count += 1
+            if count >= 10:
+                break
+        assert count == 2

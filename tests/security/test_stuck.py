@@ -1,0 +1,105 @@
+"""What cannot be stopped from inside is ended from outside: a stuck worker is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tokenlake.errors import ConfigError, WorkerError
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.runner import build_dataset
+from tokenlake.etl.worker_io import Lines, SilenceError, patience
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+
+FUNCTIONS = """
+import re
+
+def astray(row):
+    if row["text"] == "now":  # holds the interpreter's lock: nothing else of the process runs
+        re.match(r"(a+)+$", "a" * 60 + "b")
+    return row
+"""
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "lake_functions.py").write_text(FUNCTIONS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_a_function_that_never_returns(
+    functions: Path, tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLAKE_WORKER_SECONDS", "9")
+    # Behind what planning looks at, which happens in the process that was asked to plan.
+    rows = [{"text": f"a lake {i} " * 20} for i in range(3000)] + [{"text": "now"}, {"text": "a river"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {
+        "name": "stuck",
+        "datasets": [
+            {
+                "name": "pages",
+                "data_files": str(tmp_path / "in.jsonl"),
+                "transforms": [{"apply": "lake_functions:astray"}],
+            }
+        ],
+        "default_tokenizer": str(tokenizer_dir),
+        "pack": {"enabled": True, "seq_length": 64},
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+    heard = r"was stuck and was killed: nothing was heard of it for 9 seconds"
+    stuck = rf"{heard}\. It was preparing pages: in\.jsonl, records from \d+ to \d+\."
+    with pytest.raises(WorkerError, match=stuck) as caught:
+        build_dataset(config, workers=1)
+    assert type(caught.value) is WorkerError  # not WorkerDiedError, which would be tried again
+    with pytest.raises(ProcessLookupError):
+        os.kill(caught.value.details["pid"], 0)
+    catalog = Catalog(open_store(tmp_path / "store"))
+    assert not [info for info in catalog.versions("stuck") if info.committed]
+
+
+def test_the_pool_lives_on_with_another_worker() -> None:
+    with WorkerPool(1, seconds=0.05) as pool:  # less than a worker needs to start
+        before = pool.pids()
+        with pytest.raises(WorkerError, match="It was beginning a job"):
+            pool.run({"op": "nothing"})
+        assert len(pool.pids()) == 1
+        assert pool.pids() != before
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf", "1e9"])
+def test_a_time_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLAKE_WORKER_SECONDS", text)
+    with pytest.raises(ConfigError, match="TOKENLAKE_WORKER_SECONDS"):
+        patience()
+
+
+def test_lines_come_whole_however_they_arrive() -> None:
+    long = "x" * 100_000
+    script = """
+import sys, time
+for piece in ("a\\nb", "c\\n" + "x" * 100_000, "\\n\\nlast"):
+    sys.stdout.write(piece); sys.stdout.flush(); time.sleep(0.05)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process, process.stdout:
+        lines = Lines(process.stdout)
+        found = [lines.next(60) for _ in range(6)]
+    assert found == [b"a\n", b"bc\n", f"{long}\n".encode(), b"\n", b"last", b""]
+
+
+def test_silence_is_an_error() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as pipe, os.fdopen(write, "wb"), pytest.raises(SilenceError):
+        Lines(pipe).next(0.01)

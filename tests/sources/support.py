@@ -1,0 +1,77 @@
+"""A stand-in for a resolved source, and shorthands for reading files in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from tokenlake.sources.batch import TextBatch
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.records import read_range
+from tokenlake.sources.splits import split_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The fields of a resolved source that reading needs."""
+
+    name: str = "web"
+    data_files: tuple[str, ...] = ()
+    type: str | None = None
+    content_field: str = "text"
+    text_mode: str = "document"
+    on_bad_record: str = "quarantine"
+    max_bad_fraction: float = 0.001
+    max_record_bytes: int = 256 << 20
+    max_expansion: float = 1000.0
+    num_rows: int | None = None
+    where: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    subset: str | None = None
+    split: str = "train"
+    delimiter: str | None = None
+
+
+def inputs(*paths: Path | str, **options: Any) -> list[InputFile]:
+    source = Source(data_files=tuple(map(str, paths)), **options)
+    return list_inputs(cast("Any", source))
+
+
+def one(path: Path, **options: Any) -> InputFile:
+    (file,) = inputs(path, **options)
+    return file
+
+
+def read(path: Path, unit_size: int = 128 << 20, **options: Any) -> list[TextBatch]:
+    """Read a file range by range."""
+    source: Any = Source(**options)
+    file = one(path, **{k: v for k, v in options.items() if k in {"type", "text_mode"}})
+    return [batch for part in split_file(file, unit_size) for batch in read_range(part, source)]
+
+
+def texts(batches: list[TextBatch]) -> list[str]:
+    return [text for batch in batches for text in batch.text.to_pylist()]
+
+
+def positions(batches: list[TextBatch]) -> list[int]:
+    return [position for batch in batches for position in batch.positions.tolist()]
+
+
+def faults(batches: list[TextBatch]) -> list[tuple[int, int | None, str]]:
+    """Return (position, line, reason) of every bad record."""
+    return [(bad.position, bad.line, bad.reason) for batch in batches for bad in batch.bad]
+
+
+def normalized(batches: list[TextBatch]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for batch in batches:
+        for name, count in batch.normalized.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def renamed(file: InputFile, **changes: Any) -> InputFile:
+    return replace(file, **changes)

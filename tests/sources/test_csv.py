@@ -1,0 +1,236 @@
+"""CSV and TSV: cells stay what they are, speed changes nothing, and neither does where blocks end."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.sources.csv_reference import Unclosed, rows_of
+from tests.sources.support import Source, one, positions, read, texts
+from tokenlake.errors import DamagedFileError
+from tokenlake.sources.batch import Parsed, Want
+from tokenlake.sources.csv import Layout, parse_csv
+from tokenlake.sources.opening import opened
+from tokenlake.sources.records import read_rows
+from tokenlake.sources.splits import split_file
+from tokenlake.sources.stream import ByteStream
+
+FOLDER = pytest.TempPathFactory
+COMPRESS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
+}
+
+
+def parse(path: Path, want: Want, layout: Layout) -> list[Parsed]:
+    file = one(path)
+    with opened(file) as data:
+        return list(parse_csv(file, ByteStream(data), want, layout))
+
+
+def whole(blocks: list[Parsed]) -> list[dict[str, str]]:
+    return [row for block in blocks if block.rows is not None for row in block.rows.columns.to_pylist()]
+
+
+# ---- the law: nothing but the definition counts ------------------------------------------------------
+
+SOUP = st.lists(
+    st.sampled_from(
+        [b'"', b'""', b",", b"\n", b"\r\n", b"\r", b"a", b"bb", b'"a', b'",', b'"\n', "é".encode()]
+    )
+    | st.sampled_from([b"\xc3", b"\0", b"x,y\n", b'"1","2"\n', b"1,2\n", b"c" * 20]),
+    max_size=40,
+).map(b"".join)
+BLOCKS = st.sampled_from([1, 3, 7, 16, 64, 1 << 20])
+
+
+@settings(max_examples=400, deadline=None)
+@given(SOUP, BLOCKS, st.sampled_from([9, 25, 1 << 20]))
+@example(b'a,b\n"x"\r', 64, 100)
+@example(b'a,b\n1,"x"\r\n2,"y\r\n"\r\n', 5, 100)
+@example(b'a,b\n1,"x\n2,"y"\n', 64, 100)
+@example(b'a,b\n1,5" disk\n2,"6" disk"\n', 64, 100)
+def test_any_bytes_are_read_as_the_definition_says(
+    tmp_path_factory: FOLDER, body: bytes, block_bytes: int, limit: int
+) -> None:
+    data = b"a,b\n" + body
+    path = tmp_path_factory.getbasetemp() / "soup.csv"
+    path.write_bytes(data)
+    layout = Layout(delimiter=44, max_record_bytes=limit, block_bytes=block_bytes)
+    want = Want(text="b", columns=None, max_record_bytes=limit)
+    try:
+        rows, blank, crlf = rows_of(data, 44, limit)
+    except Unclosed:
+        with pytest.raises(DamagedFileError, match="the quote that opens a cell on line"):
+            parse(path, want, layout)
+        return
+    found = parse(path, want, layout)
+    expected = [(n, row) for n, row in enumerate(rows[1:])]
+    good = [(n, row) for n, row in expected if len(row.cells) == 2 and not row.reasons]
+    assert [n for block in found for n in block.positions.tolist()] == [n for n, _ in good]
+    assert [tuple(row.values()) for row in whole(found)] == [
+        tuple(cell.decode() for cell in row.cells) for _, row in good
+    ]
+    assert [t for b in found if b.text is not None for t in b.text.to_pylist()] == [
+        row.cells[1].decode() for _, row in good
+    ]
+    bad = {line.position: line for block in found for line in block.bad}
+    assert sorted(bad) == [n for n, row in expected if len(row.cells) != 2 or row.reasons]
+    for n, line in bad.items():
+        assert line.fault.reason in rows[n + 1].reasons | {"ragged_row"}
+        assert line.raw == rows[n + 1].raw
+    assert sum(block.normalized.get("blank_line", 0) for block in found) == blank
+    assert sum(block.normalized.get("crlf", 0) for block in found) == crlf
+    assert sum(block.bytes_read for block in found) <= len(data)
+
+
+def test_a_row_longer_than_a_block_and_the_limit_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b'a,b\n1,"\n"\n2,"\n",' + b"x" * 5000 + b"\r\n3,4\n5\n")
+    found = parse(path, Want(text="b"), Layout(delimiter=44, max_record_bytes=999, block_bytes=16))
+    (long, ragged) = [line for block in found for line in block.bad]
+    assert (long.position, long.fault.reason, len(long.raw)) == (1, "record_too_long", 5006)
+    assert long.fault.detail == "the row has 5006 bytes, max_record_bytes is 999 (line 4)"
+    assert ragged.fault.detail.endswith("(line 7)")
+    assert sum(block.normalized.get("crlf", 0) for block in found) == 1
+
+
+# ---- what is written is read -------------------------------------------------------------------------
+
+CELL = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12) | st.sampled_from(
+    ["NA", "null", "", "007", "1e5", "2020-01-01", "true", " x ", '"', "a\nb", "\r\n", ",", "\t", "'", "\\"]
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(st.tuples(CELL, CELL, CELL), max_size=8), st.sampled_from(",;\t|a"), BLOCKS, st.data())
+def test_what_a_writer_wrote_is_read(
+    tmp_path_factory: FOLDER, rows: list[tuple[str, str, str]], delimiter: str, block_bytes: int, data: Any
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "written.csv"
+    # The module leaves carriage returns unquoted where lines do not end in one.
+    returns = any("\r" in cell for row in rows for cell in row)
+    every = csv.QUOTE_ALL if returns else data.draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        end = data.draw(st.sampled_from(["\n", "\r\n"]))
+        writer = csv.writer(file, delimiter=delimiter, quoting=every, lineterminator=end)
+        writer.writerows([("x", "y.z", ""), *rows])
+    layout = Layout(delimiter=ord(delimiter), max_record_bytes=1 << 20, block_bytes=block_bytes)
+    found = parse(path, Want(text="y.z", columns=("", "x"), delimiter=delimiter), layout)
+    assert [line for block in found for line in block.bad] == []
+    assert [text for block in found if block.text for text in block.text.to_pylist()] == [
+        y for _, y, _ in rows
+    ]
+    assert [tuple(row.items()) for row in whole(found)] == [(("", z), ("x", x)) for x, _, z in rows]
+
+
+def test_python_reads_the_same(tmp_path: Path) -> None:
+    # A second opinion of the definition above.
+    data = 'a,b\n"x ""y"" z",1\n"p\nq,r",""\n,\n"",""""\n'
+    path = tmp_path / "in.csv"
+    path.write_text(data)
+    expected = list(csv.DictReader(io.StringIO(data), strict=True))
+    assert (
+        whole(parse(path, Want(text=None, columns=None), Layout(delimiter=44, max_record_bytes=99)))
+        == expected
+    )
+
+
+# ---- through the door --------------------------------------------------------------------------------
+
+
+def read_all(path: Path, columns: tuple[str, ...] | None = None, **options: Any) -> list[dict[str, Any]]:
+    source: Any = Source(**options)
+    file = one(path, type=source.type)
+    parts = split_file(file, 1 << 20)
+    return [row for part in parts for batch in read_rows(part, source, columns) for row in batch.to_dicts()]
+
+
+@pytest.mark.parametrize("extension", COMPRESS)
+def test_tabs_and_compression_are_taken_from_the_name(tmp_path: Path, extension: str) -> None:
+    path = tmp_path / f"in.tsv{extension}"
+    path.write_bytes(COMPRESS[extension](b'id\ttext\n1\t"a\t""b"""\n02\tNA\n'))
+    assert texts(read(path)) == ['a\t"b"', "NA"]
+    assert positions(read(path)) == [0, 1]
+    assert read_all(path, ("text", "id")) == [{"text": 'a\t"b"', "id": "1"}, {"text": "NA", "id": "02"}]
+    assert sum(batch.bytes_read for batch in read(path)) == path.stat().st_size
+
+
+def test_a_source_of_type_csv_may_have_another_name_and_delimiter(tmp_path: Path) -> None:
+    path = tmp_path / "in.dat"
+    path.write_bytes(b"id|text\n1|a,b\n")
+    assert read_all(path, type="csv", delimiter="|") == [{"id": "1", "text": "a,b"}]
+
+
+def test_a_file_is_read_whole_however_small_a_unit_is(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"text\n" + b"".join(b'"line %d\n"\n' % n for n in range(500)))
+    assert len(split_file(one(path), 10)) == 1
+    assert texts(read(path, unit_size=10)) == [f"line {n}\n" for n in range(500)]
+
+
+def test_blocks_of_a_big_file_meet_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    rows = [b'%d,"%s"\n' % (n, (b'some ""text"",\n' * (n % 50)) + b"%d" % n) for n in range(30_000)]
+    path.write_bytes(b"id,text\n" + b"".join(rows))
+    batches = read(path)
+    assert len(batches) > 2
+    assert texts(batches) == ['some "text",\n' * (n % 50) + str(n) for n in range(30_000)]
+    assert positions(batches) == list(range(30_000))
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.sources.support import Source, one
+from tokenlake.sources import read_range, split_file
+
+total = bad = 0
+for part in split_file(one(Path(sys.argv[1])), 128 << 20):
+    for batch in read_range(part, Source(max_record_bytes=int(sys.argv[2]))):
+        total, bad = total + batch.text.nbytes, bad + len(batch.bad)
+        del batch
+status = Path("/proc/self/status").read_text()
+print(total, bad, int(status.split("VmHWM:")[1].split()[0]) >> 10)
+"""
+
+
+def peak(path: Path, limit: int) -> tuple[int, int, int]:
+    """Return (bytes of text, bad records, peak memory in MB) of a process that reads `path`."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["lib", "."])}
+    command = [sys.executable, "-c", SCRIPT, str(path), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    total, bad, memory = map(int, done.stdout.split())
+    return total, bad, memory
+
+
+@pytest.mark.integration
+def test_a_cell_of_100_megabytes_takes_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b'id,text\n1,a\n2,"' + b'line of ""text"", and more\n' * 3_700_000 + b'"\n3,b\n')
+    total, bad, memory = peak(path, 256 << 20)
+    assert total > 90_000_000
+    assert bad == 0
+    assert memory < 450
+    path.unlink()
+
+
+@pytest.mark.integration
+def test_a_row_over_the_limit_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv.zst"
+    path.write_bytes(COMPRESS[".zst"](b"id,text\n1,a\n2," + b"line of text " * 10_000_000 + b"\n3,b\n"))
+    total, bad, memory = peak(path, 1 << 20)
+    assert (total < 100, bad) == (True, 1)
+    assert memory < 250

@@ -1,0 +1,240 @@
+"""Every way in which a compressed file is broken or named wrongly, and what becomes of it."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.sources.damage_support import Damage, check, named
+from tests.sources.support import Source, one, read, texts
+from tokenlake.errors import DamagedFileError
+from tokenlake.sources import stream
+from tokenlake.sources.inputs import InputBytes, InputFile
+from tokenlake.sources.opening import opened
+from tokenlake.sources.stream import ByteStream
+
+BODIES = {
+    "jsonl": b'{"text":"a"}\n' * 500,
+    "csv": b"text\n" + b"some words\n" * 500,
+    "txt": b"some words\n" * 500,
+}
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+def zipped(data: bytes) -> bytes:
+    box = io.BytesIO()
+    with zipfile.ZipFile(box, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("in", data)
+    return box.getvalue()
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
+PACKERS = {"gzip": gzip.compress, "zstd": zstd, "bzip2": bz2.compress, "xz": lzma.compress, "zip": zipped}
+NAMES = {".gz": "gzip", ".zst": "zstd"}
+SKIPPABLE = b"\x50\x2a\x4d\x18\x05\x00\x00\x00hello"
+
+
+def cases() -> Iterator[Damage]:
+    for kind, body in BODIES.items():
+        for end, compress in COMPRESS.items():
+            whole, name = compress(body), NAMES[end]
+            other = next(each for each in COMPRESS if each != end)
+            broken = {
+                "cut by a byte": (whole[:-1], f"its {name} stream is cut or corrupt between bytes "),
+                "cut in the middle": (
+                    whole[: len(whole) // 2],
+                    f"its {name} stream is cut or corrupt between bytes ",
+                ),
+                "cut in the second member": (
+                    whole + whole[:-3],
+                    f"its {name} stream is cut or corrupt between bytes ",
+                ),
+                "words after the end": (
+                    whole + b"the end",
+                    f"its {name} stream is cut or corrupt between bytes ",
+                ),
+                "zeros after the end": (
+                    whole + bytes(64),
+                    f"its {name} stream is cut or corrupt between bytes ",
+                ),
+                "plain text": (
+                    body,
+                    f"it is no {name} stream, though its name says so; name it without that",
+                ),
+                "other compression": (
+                    COMPRESS[other](body),
+                    f"are those of {NAMES[other]}, its name says {name}; ",
+                ),
+                "no bytes": (b"", f"it is empty, not even an empty {name} stream"),
+                "compressed twice": (
+                    compress(whole),
+                    f"what its {name} stream holds is {name}, its name says ",
+                ),
+            }
+            for what, (data, told) in broken.items():
+                file = f"in.{kind}{end}"
+                yield Damage(name=f"{file}, {what}", data=data, policy="F", reason=told, file=file)
+        for what, pack in PACKERS.items():
+            told = f"its first bytes are those of {what}, its name says uncompressed "
+            yield Damage(
+                name=f"in.{kind}, {what}", data=pack(body), policy="F", reason=told, file=f"in.{kind}"
+            )
+
+
+@pytest.mark.parametrize("case", named(list(cases())))
+def test_damage(tmp_path: Path, case: Damage) -> None:
+    if ".jsonl" in case.file:  # rows of JSON Lines are another reader's
+        (tmp_path / case.file).write_bytes(case.data)
+        with pytest.raises(DamagedFileError) as refused:
+            read(tmp_path / case.file)
+        assert case.reason in str(refused.value)
+    else:
+        check(tmp_path, case)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (gzip.compress(b"a", mtime=0), r"; name it with \.gz at the end"),
+        (bz2.compress(b"a"), "; bzip2 is not read; decompress it, or"),
+    ],
+)
+def test_the_message_says_how_to_mend_a_name(tmp_path: Path, data: bytes, told: str) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=told):
+        read(path)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("end", COMPRESS)
+def test_members_and_frames_are_read_whole(tmp_path: Path, kind: str, end: str) -> None:
+    compress, body = COMPRESS[end], BODIES[kind]
+    plain, path = tmp_path / f"plain.{kind}", tmp_path / f"in.{kind}{end}"
+    plain.write_bytes(body)
+    path.write_bytes(compress(body[:40]) + compress(b"") + compress(body[40:]))
+    assert texts(read(path)) == texts(read(plain))
+    assert sum(batch.bytes_read for batch in read(path)) == path.stat().st_size
+
+
+@pytest.mark.parametrize("place", ["first", "between", "last"])
+def test_skippable_frames_are_skipped(tmp_path: Path, place: str) -> None:
+    frames = [zstd(b"some "), zstd(b"words")]
+    frames.insert({"first": 0, "between": 1, "last": 2}[place], SKIPPABLE)
+    path = tmp_path / "in.txt.zst"
+    path.write_bytes(b"".join(frames))
+    assert texts(read(path)) == ["some words"]
+
+
+def test_frames_that_do_not_tell_their_size_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt.zst"
+    with pa.CompressedOutputStream(str(path), "zstd") as writer:
+        for _ in range(3):
+            writer.write(BODIES["txt"])
+    assert texts(read(path)) == [BODIES["txt"].decode() * 3]
+
+
+@pytest.mark.parametrize("end", COMPRESS)
+def test_an_empty_stream_is_an_empty_file(tmp_path: Path, end: str) -> None:
+    path = tmp_path / f"in.txt{end}"
+    path.write_bytes(COMPRESS[end](b""))
+    assert texts(read(path)) == [""]
+    assert texts(read(path, text_mode="lines")) == []
+
+
+# ---- bombs -------------------------------------------------------------------------------------------
+
+
+def bomb(end: str, size: int) -> bytes:
+    if end == ".zst":
+        return zstd(b"x" * (1 << 20)) * (size >> 20)
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join([packer.compress(b"x" * (1 << 20)) for _ in range(size >> 20)]) + packer.flush()
+
+
+@pytest.mark.parametrize("end", COMPRESS)
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "txt"])
+def test_a_bomb_is_refused_by_what_it_unfolds_to(
+    tmp_path: Path, kind: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "FREE_BYTES", 4 << 20)
+    path = tmp_path / f"in.{kind}{end}"
+    path.write_bytes(bomb(end, 24 << 20))
+    with pytest.raises(DamagedFileError) as refused:
+        read(path, max_expansion=100.0, max_record_bytes=1 << 20)
+    assert "more than source.max_expansion = 100.0 times as many" in str(refused.value)
+    assert refused.value.details["stored"] <= path.stat().st_size
+    assert refused.value.details["unfolded"] < 24 << 20
+
+
+def test_what_is_small_or_allowed_may_unfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "in.txt.gz"
+    path.write_bytes(bomb(".gz", 8 << 20))
+    assert len(texts(read(path, max_expansion=1.0))[0]) == 8 << 20
+    monkeypatch.setattr(stream, "FREE_BYTES", 4 << 20)
+    assert len(texts(read(path, max_expansion=1032.0))[0]) == 8 << 20
+    with pytest.raises(DamagedFileError, match="unfold"):
+        read(path, max_expansion=900.0)
+
+
+def test_the_defaults_allow_gzip_of_anything_up_to_256_megabytes() -> None:
+    assert (stream.FREE_BYTES, InputBytes.max_expansion, Source().max_expansion) == (
+        256 << 20,
+        1000.0,
+        1000.0,
+    )
+
+
+# ---- how it reads ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["", *COMPRESS])
+def test_a_stream_fills_what_it_is_given(tmp_path: Path, end: str) -> None:
+    path, body = tmp_path / f"in.txt{end}", bytes(range(32, 127)) * 9000
+    path.write_bytes(COMPRESS.get(end, bytes)(body))
+    file: InputFile = one(path)
+    with opened(file) as data:
+        source, room = ByteStream(data), bytearray(70_000)
+        got = source.read_into(memoryview(room))
+        rest = source.read(len(body))
+        assert (got, bytes(room) + rest) == (70_000, body)
+        assert source.read(1) == b""
+        assert source.consumed() == path.stat().st_size
+        assert source.consumed() == 0
+
+
+def test_remote_bytes_are_asked_for_in_large_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%d " % (n * n) for n in range(500_000)), 1))
+    asked: list[int] = []
+
+    class Counted(InputBytes):
+        def __init__(self, data: InputBytes) -> None:
+            self.file, self._data = data.file, data
+
+        def read_into(self, view: memoryview, offset: int) -> int:
+            asked.append(len(view))
+            return self._data.read_into(view, offset)
+
+        def for_arrow(self) -> Any:
+            raise NotImplementedError
+
+    with opened(one(path)) as data:
+        source = ByteStream(Counted(data))
+        while source.read(1 << 20):
+            pass
+    assert path.stat().st_size > 2 << 20
+    assert len(asked) < 16  # a head, its pieces, and a few looks for the end

@@ -1,0 +1,228 @@
+"""The catalogue of damage to JSON Lines and JSON: what each gets, and where it is said to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+import pytest
+
+from tests.sources.support import Source, faults, normalized, one, read, texts
+from tokenlake.errors import BadRecordError, DamagedFileError
+from tokenlake.sources.batch import RowBatch
+from tokenlake.sources.records import read_rows
+from tokenlake.sources.splits import split_file
+
+DEEP: Final = 1_000_000
+CAP: Final = 4096
+
+
+class Case(NamedTuple):
+    """A damaged record. `text` and `rows`: the reason for which each way of reading refuses it, None for none."""
+
+    record: bytes
+    text: str | None
+    rows: str | None
+
+
+def both(record: bytes, reason: str) -> Case:
+    return Case(record, reason, reason)
+
+
+# Damage inside a record. The way of reading for the text alone does not look at what numbers, and keys of
+# other fields, mean; whole rows do. A type change and a missing key are no fault of a row.
+RECORDS: Final[dict[str, Case]] = {
+    "bad UTF-8": both(b'{"text":"\xff"}', "invalid_utf8"),
+    "bad UTF-8 elsewhere": both(b'{"text":"a","x":"\xc3"}', "invalid_utf8"),
+    "lone high surrogate": both(rb'{"text":"\ud800"}', "lone_surrogate"),
+    "lone low surrogate": both(rb'{"text":"a\udc00"}', "lone_surrogate"),
+    "lone surrogate elsewhere": both(rb'{"text":"a","x":"\ud83d"}', "lone_surrogate"),
+    "duplicate key": both(b'{"text":"a","text":"b"}', "duplicate_key"),
+    "duplicate key, escaped": both(rb'{"text":"a","\u0074ext":"b"}', "duplicate_key"),
+    "duplicate key elsewhere": Case(b'{"text":"a","x":1,"x":2}', None, "duplicate_key"),
+    "NaN": both(b'{"text":"a","x":NaN}', "invalid_json"),
+    "Infinity": both(b'{"text":"a","x":Infinity}', "invalid_json"),
+    "minus Infinity": both(b'{"text":"a","x":-Infinity}', "invalid_json"),
+    "depth 1,000,000": both(b'{"text":"a","x":' + b"[" * DEEP + b"]" * DEEP + b"}", "too_deep"),
+    "depth 1,000,000 of objects": both(
+        b'{"text":"a","x":' + b'{"x":' * DEEP + b"1" + b"}" * DEEP + b"}", "too_deep"
+    ),
+    "huge integer": Case(b'{"text":"a","x":' + b"9" * 40 + b"}", None, "number_too_large"),
+    "negative huge integer": Case(b'{"text":"a","x":[-9223372036854775809]}', None, "number_too_large"),
+    "number beyond a double": Case(b'{"text":"a","x":1e999}', None, "number_too_large"),
+    "two objects": both(b'{"text":"a"}{"text":"b"}', "invalid_json"),
+    "two objects apart": both(b'{"text":"a"} {"text":"b"}', "invalid_json"),
+    "raw control character": both(b'{"text":"a\x01b"}', "invalid_json"),
+    "raw tab": both(b'{"text":"a\tb"}', "invalid_json"),
+    "cut": both(b'{"text":"a","x":}', "invalid_json"),
+    "trailing comma": both(b'{"text":"a",}', "invalid_json"),
+    "comment": both(b'{"text":"a"/* b */}', "invalid_json"),
+    "leading zero": both(b'{"text":"a","x":007}', "invalid_json"),
+    "mixed kinds: array": both(b'["a"]', "not_an_object"),
+    "mixed kinds: number": both(b"1", "not_an_object"),
+    "mixed kinds: null": both(b"null", "not_an_object"),
+    "type change": Case(b'{"text":1}', "not_a_string", None),
+    "type change to an object": Case(b'{"text":{"a":"b"}}', "not_a_string", None),
+    "null": Case(b'{"text":null}', "null_text", None),
+    "missing key": Case(b'{"txt":"a"}', "missing_field", None),
+}
+BEFORE, AFTER = b'{"text":"before"}', b'{"text":"after"}'
+
+
+def rows(path: Path, **options: Any) -> list[RowBatch]:
+    source = cast("Any", Source(**options))
+    file = one(path)
+    return [batch for part in split_file(file, 128 << 20) for batch in read_rows(part, source)]
+
+
+def row_faults(batches: list[RowBatch]) -> list[tuple[int, int | None, str]]:
+    return [(bad.position, bad.line, bad.reason) for batch in batches for bad in batch.bad]
+
+
+def row_texts(batches: list[RowBatch]) -> list[Any]:
+    return [record.get("text") for batch in batches for record in batch.to_dicts()]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+def test_a_bad_record_is_set_aside_or_refused_where_it_stands(tmp_path: Path, suffix: str, name: str) -> None:
+    case = RECORDS[name]
+    path = tmp_path / f"in.{suffix}"
+    lines = suffix == "jsonl"
+    if lines:
+        path.write_bytes(b"\n".join([BEFORE, case.record, AFTER, b""]))
+    else:
+        path.write_bytes(b"[" + b",\n ".join([BEFORE, case.record, AFTER]) + b"]\n")
+    place = (len(BEFORE) + 1, 2) if lines else (1, None)
+    for reason, found, kept, again in (
+        (case.text, lambda: faults(read(path)), lambda: texts(read(path)), read),
+        (case.rows, lambda: row_faults(rows(path)), lambda: row_texts(rows(path)), rows),
+    ):
+        if reason is None:
+            assert found() == []
+            assert len(kept()) == 3
+            continue
+        assert found() == [(*place, reason)]
+        assert kept() == ["before", "after"]
+        where = (
+            rf"in\.jsonl:2: {reason} at byte offset {place[0]}: "
+            if lines
+            else rf"in\.json: {reason} at row 1: "
+        )
+        with pytest.raises(BadRecordError, match=where):
+            again(path, on_bad_record="fail")
+
+
+def test_a_line_over_the_cap_is_set_aside(tmp_path: Path) -> None:
+    long = b'{"text":"%s"}' % (b"x" * CAP)
+    for suffix, data, place, reason in (
+        ("jsonl", BEFORE + b"\n" + long + b"\n" + AFTER, (18, 2), "line_too_long"),
+        ("json", b"[" + BEFORE + b"," + long + b"," + AFTER + b"]", (1, None), "record_too_long"),
+    ):
+        path = tmp_path / f"in.{suffix}"
+        path.write_bytes(data)
+        assert faults(read(path, max_record_bytes=CAP)) == [(*place, reason)]
+        assert row_faults(rows(path, max_record_bytes=CAP)) == [(*place, reason)]
+        assert row_texts(rows(path, max_record_bytes=CAP)) == ["before", "after"]
+        with pytest.raises(BadRecordError, match=reason):
+            rows(path, max_record_bytes=CAP, on_bad_record="fail")
+
+
+@pytest.mark.parametrize("cut", [b'{"text":"b', b'{"text":"b"', b"{", '{"text":"é'.encode()[:-1]])
+def test_a_cut_last_line_is_set_aside(tmp_path: Path, cut: bytes) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(BEFORE + b"\n" + cut)
+    assert faults(read(path)) == row_faults(rows(path)) == [(18, 2, "truncated_line")]
+    assert texts(read(path)) == row_texts(rows(path)) == ["before"]
+    for reader in (read, rows):
+        with pytest.raises(BadRecordError, match=r"in\.jsonl:2: truncated_line at byte offset 18"):
+            reader(path, on_bad_record="fail")
+
+
+MENDED: Final[dict[str, tuple[bytes, dict[str, int]]]] = {
+    "byte order mark": (b"\xef\xbb\xbf" + BEFORE + b"\n" + AFTER + b"\n", {"bom": 1}),
+    "blank lines": (b"\n" + BEFORE + b"\n\n  \t\n" + AFTER + b"\n", {"blank_line": 3}),
+    "CRLF": (BEFORE + b"\r\n" + AFTER + b"\r\n", {"crlf": 2}),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_what_is_harmless_in_lines_is_mended_and_counted(tmp_path: Path, name: str) -> None:
+    data, counts = MENDED[name]
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(data)
+    for policy in ("quarantine", "fail"):
+        taken, whole = read(path, on_bad_record=policy), rows(path, on_bad_record=policy)
+        assert texts(taken) == row_texts(whole) == ["before", "after"]
+        assert normalized(taken) == normalized(cast("Any", whole)) == counts
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.json"])
+def test_dates_stay_text(tmp_path: Path, name: str) -> None:
+    record = b'{"text":"2020-01-01","at":"2020-01-01T00:00:00Z"}'
+    path = tmp_path / name
+    path.write_bytes(record if name == "in.jsonl" else b"[" + record + b"]")
+    assert texts(read(path)) == ["2020-01-01"]
+    (batch,) = [batch for batch in rows(path) if len(batch.positions)]
+    assert [str(field.type) for field in batch.rows.schema] == ["large_string", "large_string"]
+    assert batch.rows.to_pylist() == [{"text": "2020-01-01", "at": "2020-01-01T00:00:00Z"}]
+
+
+WHOLE: Final[dict[str, tuple[bytes, str]]] = {
+    "empty": (b"", "it is empty"),
+    "an object on several lines": (b'{\n"text":"a"}', "begins with a JSON object of several lines"),
+    "a number": (b"12", "expected a JSON array"),
+    "UTF-16": ("[]".encode("utf-16"), "expected a JSON array"),
+    "cut in an element": (b"[" + BEFORE + b',{"text":"b', "ends at byte 29"),
+    "cut after an element": (b"[" + BEFORE, "ends at byte 18"),
+    "cut after a comma": (b"[" + BEFORE + b",", "ends at byte 19"),
+    "trailing bytes": (b"[" + BEFORE + b"] x", "goes on at byte 20"),
+    "a second array": (b"[" + BEFORE + b"]\n[]", "goes on at byte 20"),
+    "bad UTF-8 after it": (b"[" + BEFORE + b"]\xff", "goes on at byte 19"),
+    "bad UTF-8 before it": (b"\xff[" + BEFORE + b"]", "expected a JSON array"),
+    "unmatched brace": (b"[" + BEFORE + b"}]", "byte 18 is `}`"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("policy", ["quarantine", "fail"])
+def test_a_broken_array_is_a_damaged_file_whatever_the_policy(tmp_path: Path, name: str, policy: str) -> None:
+    data, message = WHOLE[name]
+    path = tmp_path / "in.json"
+    path.write_bytes(data)
+    for reader in (read, rows):
+        with pytest.raises(DamagedFileError, match=r"in\.json: the file is damaged: ") as caught:
+            reader(path, on_bad_record=policy)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+@pytest.mark.parametrize("size", [1, 17 << 20])  # among others, and alone because it is long
+def test_what_is_too_deep_for_a_predicate_is_a_bad_record(tmp_path: Path, suffix: str, size: int) -> None:
+    deep = b'{"text":"%s","x":%s}' % (b"a" * size, b"[" * 300 + b"]" * 300)
+    path = tmp_path / f"in.{suffix}"
+    if suffix == "jsonl":
+        path.write_bytes(b"\n".join([BEFORE, deep, AFTER, b""]))
+    else:
+        path.write_bytes(b"[" + b",\n".join([BEFORE, deep, AFTER]) + b"]")
+    batches = read(path, where="x is null")
+    assert texts(batches) == ["before", "after"]
+    place = (len(BEFORE) + 1, 2) if suffix == "jsonl" else (1, None)
+    assert faults(batches) == [(*place, "where_failed")]
+    assert batches[-1].left_out.size == 0
+    with pytest.raises(BadRecordError, match=r"in\.json(l:2)?: where_failed at .*nested too deeply"):
+        read(path, where="x is null", on_bad_record="fail")
+
+
+def test_a_mark_before_an_array_is_mended_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    path.write_bytes(b"\xef\xbb\xbf [" + BEFORE + b"]\r\n")
+    assert texts(read(path)) == row_texts(rows(path)) == ["before"]
+    assert normalized(read(path)) == normalized(cast("Any", rows(path))) == {"bom": 1}
+
+
+@pytest.mark.parametrize("name", ["empty element", "trailing comma"])
+def test_an_element_of_nothing_is_a_bad_record(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "in.json"
+    path.write_bytes(b"[" + BEFORE + (b", ," + AFTER if name == "empty element" else b",\n") + b"]")
+    assert faults(read(path)) == row_faults(rows(path)) == [(1, None, "invalid_json")]

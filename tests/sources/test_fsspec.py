@@ -1,0 +1,279 @@
+"""Inputs on whatever else fsspec reads, URLs that are refused, and the parts that need no server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
+from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
+from tokenlake.sources.remote.listing import compile_glob, is_flat, static_folder
+from tokenlake.sources.remote.reader import PIECE_BYTES, ReadAhead
+from tokenlake.store.remote.filesystems import close_filesystems
+from tokenlake.store.remote.retry import HttpStatusError, Patience, ShortBodyError, Trouble, verdict
+from tokenlake.store.remote.url import parse_url
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryFileSystem]:
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
+    close_filesystems()
+
+
+class TestMemory:
+    def test_every_format_gives_the_texts_and_positions_of_local_files(
+        self, memory: MemoryFileSystem, tmp_path: Path
+    ) -> None:
+        for name, data in corpus().items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(data)
+            memory.pipe_file(f"/set/{name}", data)
+        local = everything(str(tmp_path), text_mode="lines")
+        assert everything("memory://set", text_mode="lines") == local
+        assert everything("memory://set/**/*.*", text_mode="lines") == local
+
+    def test_globs_folders_and_objects(self, memory: MemoryFileSystem) -> None:
+        for name in ("a/x.jsonl", "a/b/y.jsonl", "a/_z.jsonl"):
+            memory.pipe_file(f"/{name}", b"{}")
+        assert [file.path for file in listed("memory://a")] == ["b/y.jsonl", "x.jsonl"]
+        assert [file.path for file in listed("memory://a/*.jsonl")] == ["_z.jsonl", "x.jsonl"]
+        assert [file.path for file in listed("memory://a/x.jsonl")] == ["x.jsonl"]
+        with pytest.raises(SourceNotFoundError, match=r"Did you mean 'memory://a/x\.jsonl'"):
+            listed("memory://a/xx.jsonl")
+
+    def test_lines_of_a_file_of_type_json(self, memory: MemoryFileSystem) -> None:
+        memory.pipe_file("/a/x.json", jsonl(documents(5)))
+        memory.pipe_file("/a/y.json", b"[" + jsonl(documents(5)).rstrip().replace(b"\n", b",") + b"]")
+        assert [file.format for file in listed("memory://a", type="json")] == ["jsonl", "json"]
+        assert [file.format for file in listed("memory://a")] == ["jsonl", "json"]
+        assert len(everything("memory://a", type="json")) == 10
+
+    def test_a_changed_object(self, memory: MemoryFileSystem) -> None:
+        memory.pipe_file("/a.jsonl", jsonl(documents(5)))
+        files = listed("memory://a.jsonl")
+        assert files[0].token.startswith(("modified:", "created:"))
+        memory.pipe_file("/a.jsonl", jsonl(documents(5)))
+        with pytest.raises(InputChangedError):
+            read_rows_of(files)
+        memory.rm_file("/a.jsonl")
+        with pytest.raises(InputChangedError, match="gone"):
+            read_rows_of(files)
+
+
+class TestSchemes:
+    def test_an_unknown_scheme_names_near_ones(self) -> None:
+        with pytest.raises(ConfigError, match=r"sftpp:// is no scheme that can be read; did you mean sftp"):
+            listed("sftpp://host/a.jsonl")
+
+    def test_a_missing_package_is_named(self) -> None:
+        with pytest.raises(
+            MissingExtraError, match=r"dropbox:// needs a package that is missing: pip install dropbox"
+        ):
+            listed("dropbox://a.jsonl")
+
+    def test_chains_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="cannot be chained"):
+            listed("simplecache::s3://lake/a.jsonl")
+
+    def test_unknown_options_are_an_error(self) -> None:
+        with pytest.raises(ConfigError, match=r"storage_options: the file system of gs:// refuses them"):
+            listed(
+                "gs://lake/a.jsonl",
+                storage_options={"token": "anon", "access": "full_control", "loop": None, "self": 1},
+            )
+
+
+class TestUrls:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "https://me:hunter2hunter2@host/a.jsonl",
+            "https://hunter2hunter2@host/a.jsonl",
+            "ftp://me:hunter2hunter2@host/a.jsonl",
+            "s3://key:hunter2hunter2@bucket/a.jsonl",
+            "https://host/a.jsonl?X-Amz-Credential=x&X-Amz-Signature=hunter2hunter2",
+            "https://host/a.jsonl?sv=2024&sig=hunter2hunter2",
+            "https://host/a.jsonl?access_token=hunter2hunter2",
+            "https://host/a.jsonl?a=b&%73ig=hunter2hunter2",
+            "https://host?token=hunter2hunter2",
+        ],
+    )
+    def test_credentials_are_refused_and_not_shown(self, url: str) -> None:
+        with pytest.raises(ConfigError, match="storage_options") as caught:
+            parse_url(url)
+        assert "hunter2" not in str(caught.value) + repr(caught.value.details)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "https://host:8443/get?file=a.jsonl&page=2",
+            "abfs://container@account.dfs.core.windows.net/a.jsonl",
+            "sftp://me@host/a.jsonl",
+            "s3://bucket/a?b@c:d.jsonl",
+        ],
+    )
+    def test_the_others_are_not(self, url: str) -> None:
+        assert str(parse_url(url)) == url
+
+
+NAMES = st.text("ab.-_1", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
+PARTS = st.one_of(st.sampled_from(["*", "**", "a*", "?", "[ab]*", "[!a]", "*.b", "?1*"]), NAMES)
+
+
+class TestGlobs:
+    @given(
+        paths=st.lists(st.lists(NAMES, min_size=1, max_size=3), min_size=1, max_size=8),
+        pattern=st.lists(PARTS, min_size=1, max_size=3),
+    )
+    def test_they_match_what_python_matches(
+        self, tmp_path_factory: pytest.TempPathFactory, paths: list[list[str]], pattern: list[str]
+    ) -> None:
+        root = tmp_path_factory.mktemp("glob")
+        for parts in paths:
+            try:
+                (root / "/".join(parts)).parent.mkdir(parents=True, exist_ok=True)
+                (root / "/".join(parts)).touch()
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                continue
+        files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+        text = "/".join(pattern)
+        hits = glob(text, root_dir=root, recursive=True)  # noqa: PTH207
+        # For "a/**" Python names a file "a" as "a/", which is no path of a file.
+        found = {hit for hit in hits if (root / hit).is_file() and not hit.endswith("/")}
+        matched = {path for path in files if compile_glob(text).fullmatch(path)}
+        assert matched == found
+        assert all(path.startswith(static_folder(text)) for path in matched)
+        if is_flat(text):
+            assert {path.rpartition("/")[0] for path in matched} <= {static_folder(text)}
+
+
+class TestReadAhead:
+    @given(
+        size=st.integers(1, 40 << 20),
+        reads=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 20 << 20)), max_size=12),
+        sequential=st.integers(0, 12),
+        step=st.integers(1 << 16, 16 << 20),
+    )
+    def test_any_reads_give_the_bytes_and_stay_within_bounds(
+        self, size: int, reads: list[tuple[float, int]], sequential: int, step: int
+    ) -> None:
+        fetched: list[tuple[int, int]] = []
+        ahead = ReadAhead(size, lambda start, length: _fetched(fetched, start, length, size))
+        places = [(int(at * size), length) for at, length in reads]
+        places += [(index * step, step) for index in range(sequential)]
+        for start, length in places:
+            length = min(length, 16 << 20)
+            spans = ahead.spans(start, length)
+            assert sum(map(len, spans)) == max(min(length, size - start), 0)
+            at = start
+            for span in spans:
+                assert bytes(span[:8]) == _pattern(at, min(8, len(span)))
+                at += len(span)
+            # One read of 16 MiB and the next two pieces, besides the budget.
+            assert sum(piece.size for piece in ahead._pieces) <= 60 << 20
+
+    def test_a_long_sequence_is_fetched_once_in_large_pieces(self) -> None:
+        size, step = 100 << 20, 16 << 20
+        fetched: list[tuple[int, int]] = []
+        ahead = ReadAhead(size, lambda start, length: _fetched(fetched, start, length, size))
+        for start in range(0, size, step):
+            # As line formats do: a little of what was read comes again.
+            assert sum(map(len, ahead.spans(max(start - 1000, 0), step))) == min(
+                step, size - max(start - 1000, 0)
+            )
+        assert sum(length for _, length in fetched) == size
+        assert len(fetched) == -(-size // PIECE_BYTES)
+
+    def test_after_a_failure_the_next_read_tries_again(self) -> None:
+        failures = [OSError("once")]
+
+        def fetch(start: int, length: int) -> Future[bytearray]:
+            future: Future[bytearray] = Future()
+            if failures:
+                future.set_exception(failures.pop())
+            else:
+                future.set_result(bytearray(length))
+            return future
+
+        ahead = ReadAhead(1000, fetch)
+        with pytest.raises(OSError, match="once"):
+            ahead.spans(0, 10)
+        assert len(ahead.spans(0, 10)[0]) == 10
+
+
+def _pattern(start: int, size: int) -> bytes:
+    return bytes((at * 31 + (at >> 8)) & 255 for at in range(start, start + size))
+
+
+def _fetched(log: list[tuple[int, int]], start: int, length: int, size: int) -> Future[bytearray]:
+    """Bytes that tell where they are; only what tests look at is filled in."""
+    assert 0 <= start < start + length <= size
+    log.append((start, length))
+    future: Future[bytearray] = Future()
+    future.set_result(_Numbered(start, length))
+    return future
+
+
+class _Numbered(bytearray):
+    """A stretch whose every slice tells its place; costs no memory."""
+
+    def __new__(cls, start: int, length: int) -> Any:
+        import numpy as np
+
+        at = np.arange(start, start + length, dtype=np.int64)
+        return bytearray(((at * 31 + (at >> 8)) & 255).astype(np.uint8).tobytes())
+
+
+class TestRetries:
+    @pytest.mark.parametrize(
+        ("error", "expected"),
+        [
+            (HttpStatusError(503, "Slow Down"), "transient"),
+            (HttpStatusError(429, ""), "transient"),
+            (HttpStatusError(404, ""), "missing"),
+            (HttpStatusError(403, ""), "denied"),
+            (HttpStatusError(412, ""), "changed"),
+            (HttpStatusError(400, ""), "permanent"),
+            (ShortBodyError("cut"), "transient"),
+            (ConnectionResetError(), "transient"),
+            (TimeoutError(), "transient"),
+            (ConnectionRefusedError(), "unreachable"),
+            (FileNotFoundError(), "missing"),
+            (PermissionError(), "denied"),
+            (ValueError("a bug"), "permanent"),
+        ],
+    )
+    def test_verdicts(self, error: Exception, expected: str) -> None:
+        assert verdict(error) == expected
+
+    def test_pauses_grow_and_end(self) -> None:
+        async def pauses(patience: Patience) -> int:
+            trouble, count = Trouble(patience, reached=True), 0
+            while await trouble.wait(HttpStatusError(500, ""), progressed=False):
+                count += 1
+            return count
+
+        assert asyncio.run(pauses(Patience(seconds=0.2, first=0.01))) in range(3, 8)
+        assert asyncio.run(pauses(Patience(seconds=100, tries=4, first=0.0))) == 3
+        assert asyncio.run(pauses(Patience(seconds=0))) == 0
+
+    def test_progress_starts_the_patience_anew(self) -> None:
+        async def count() -> int:
+            trouble = Trouble(Patience(tries=3, first=0.0), reached=True)
+            return sum([await trouble.wait(TimeoutError(), progressed=True) for _ in range(20)])
+
+        assert asyncio.run(count()) == 20

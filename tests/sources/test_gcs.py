@@ -1,0 +1,176 @@
+"""Inputs on Google Cloud Storage: a small server with generations and preconditions, and real gcsfs."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.base import Fault, large
+from tests.servers.gcs import GcsServer
+from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
+from tokenlake.errors import InputChangedError, SourceError, SourceNotFoundError
+from tokenlake.etl.runner import build_dataset
+from tokenlake.sources.opening import opened
+from tokenlake.store.remote.filesystems import close_filesystems
+
+
+@pytest.fixture
+def server() -> Iterator[GcsServer]:
+    with GcsServer() as server:
+        yield server
+    close_filesystems()
+
+
+def paths(server: GcsServer, *urls: str) -> list[str]:
+    return [file.path for file in listed(*urls, storage_options=server.options())]
+
+
+class TestListing:
+    def test_folders_globs_and_single_objects(self, server: GcsServer) -> None:
+        for name in (
+            "in/a.jsonl",
+            "in/b/c.jsonl",
+            "in/_d.jsonl",
+            "in/b/",
+            "in/e ü%2F#?.jsonl",
+            "inner/f.jsonl",
+        ):
+            server.put("lake", name, b"{}")
+        assert paths(server, "gs://lake/in") == ["a.jsonl", "b/c.jsonl", "e ü%2F#?.jsonl"]
+        assert paths(server, "gcs://lake/in/*.jsonl") == ["_d.jsonl", "a.jsonl", "e ü%2F#?.jsonl"]
+        assert paths(server, "gs://lake/in/**/c.jsonl", "gs://lake/in/a.jsonl") == ["a.jsonl", "b/c.jsonl"]
+        with pytest.raises(SourceNotFoundError, match=r"Did you mean 'gs://lake/in/a\.jsonl'"):
+            paths(server, "gs://lake/in/a.json")
+
+    def test_a_flat_glob_does_not_list_what_lies_below(self, server: GcsServer) -> None:
+        for index in range(1500):
+            server.put("lake", f"deep/below/{index}.jsonl", b"")
+        server.put("lake", "deep/a.jsonl", b"{}")
+        server.log.clear()
+        assert paths(server, "gs://lake/deep/*.jsonl") == ["a.jsonl"]
+        assert len(server.log) == 1
+
+    def test_pages(self, server: GcsServer) -> None:
+        for index in range(2500):
+            server.put("lake", f"in/{index:05d}.jsonl", b"")
+        server.faults.append(Fault(status=503, applies=lambda request: "pageToken" in request.path))
+        files = listed("gs://lake/in/", storage_options=server.options())
+        assert [file.path for file in files] == [f"{index:05d}.jsonl" for index in range(2500)]
+        assert len({file.token for file in files}) == 2500
+        assert len(server.log) == 4  # three pages, one of them twice
+
+    def test_the_token_is_the_generation(self, server: GcsServer) -> None:
+        generation = server.put("lake", "a.jsonl", b"{}").generation
+        (file,) = listed("gs://lake/a.jsonl", storage_options=server.options())
+        assert (file.token, file.size, file.url) == (f"generation:{generation}", 2, "gs://lake/a.jsonl")
+
+
+class TestReading:
+    def test_every_format_gives_the_texts_and_positions_of_local_files(
+        self, server: GcsServer, tmp_path: Path
+    ) -> None:
+        for name, data in corpus().items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(data)
+            server.put("lake", f"same/{name}", data)
+        local = everything(str(tmp_path), text_mode="lines")
+        assert everything("gs://lake/same", storage_options=server.options(), text_mode="lines") == local
+
+    def test_an_object_stored_as_gzip_under_a_plain_name_is_decompressed(self, server: GcsServer) -> None:
+        found = server.put("lake", "a.jsonl", gzip.compress(jsonl(documents(30))))
+        found.metadata["contentEncoding"] = "gzip"
+        (file,) = listed("gs://lake/a.jsonl", storage_options=server.options())
+        assert file.compression == "gzip"
+        assert len(read_rows_of([file], storage_options=server.options())) == 30
+
+    def test_a_killed_connection_and_an_overload_lose_nothing(self, server: GcsServer) -> None:
+        texts = documents(10_000)
+        server.put("lake", "long.jsonl", jsonl(texts))
+        files = listed("gs://lake/long.jsonl", storage_options=server.options())
+        server.log.clear()
+        server.faults.extend([Fault(after=300_000, applies=large), Fault(status=429), Fault(after=0)])
+        rows = read_rows_of(files, unit_size=1 << 30, storage_options=server.options())
+        assert [row[2] for row in rows] == texts
+        starts = [request.range[0] for request in server.requests("GET", "download") if request.range]
+        assert len(starts) == 5
+        assert starts[0] < starts[1] < starts[2] == starts[3]
+
+    def test_every_request_names_the_generation(self, server: GcsServer) -> None:
+        server.put("lake", "x.jsonl", jsonl(documents(20)))
+        files = listed("gs://lake/x.jsonl", storage_options=server.options())
+        server.put("lake", "x.jsonl", jsonl(documents(20)))  # the same bytes, but another generation
+        with pytest.raises(InputChangedError, match="another version"):
+            read_rows_of(files, storage_options=server.options())
+        assert all("ifGenerationMatch" in request.path for request in server.requests("GET", "download"))
+
+    def test_an_object_that_is_replaced_while_it_is_read(self, server: GcsServer) -> None:
+        server.put("lake", "x.jsonl", jsonl(documents(20)))
+        (file,) = listed("gs://lake/x.jsonl", storage_options=server.options())
+        with (
+            pytest.raises(InputChangedError, match="its version is generation"),
+            opened(file, server.options()) as data,
+        ):
+            data.pread(100, 0)
+            server.put("lake", "x.jsonl", jsonl(documents(20)))
+
+    def test_a_token_by_reference(self, server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        server.token = "ya29.not-a-real-token"
+        server.put("lake", "x.jsonl", jsonl(documents(20)))
+        monkeypatch.setenv("LAKE_TOKEN", f"Bearer {server.token}")
+        assert len(everything("gs://lake/x.jsonl", storage_options=server.options())) == 20
+        monkeypatch.setenv("LAKE_TOKEN", "Bearer ya29.another-one")
+        with pytest.raises(SourceError, match=r"access is denied .*Google's usual chain") as caught:
+            listed("gs://lake/x.jsonl", storage_options=server.options())
+        assert "ya29" not in str(caught.value)
+
+
+def test_a_build(server: GcsServer, tmp_path: Path, tokenizer_dir: Path) -> None:
+    server.put("lake", "in/a.jsonl", jsonl(documents(500)))
+    server.put("lake", "in/b.jsonl", jsonl(documents(500)))
+    result = build_dataset(
+        {
+            "name": "remote",
+            "datasets": [
+                {
+                    "name": "s",
+                    "data_files": "gs://lake/in",
+                    "tokenizer": str(tokenizer_dir),
+                    "storage_options": server.options(),
+                }
+            ],
+            "pack": {"enabled": True, "seq_length": 128},
+            "save": {"output_dir": str(tmp_path / "store")},
+        },
+        workers=1,
+    )
+    assert sum(entry.documents for entry in result.manifest.files) == 1000
+
+
+class TestServer:
+    """The server itself: what a store on it will rely on."""
+
+    def test_gcsfs_creates_reads_lists_and_deletes(self, server: GcsServer) -> None:
+        import gcsfs
+
+        lake = gcsfs.GCSFileSystem(
+            endpoint_url=server.url,
+            token="anon",
+            project="p",
+            skip_instance_cache=True,
+            use_listings_cache=False,
+        )
+        lake.pipe_file("lake/a.bin", b"first", mode="create")
+        with pytest.raises(FileExistsError):
+            lake.pipe_file("lake/a.bin", b"second", mode="create")
+        assert lake.cat_file("lake/a.bin", start=1, end=3) == b"ir"
+        assert lake.ls("lake", detail=False) == ["lake/a.bin"]
+        assert lake.info("lake/a.bin")["size"] == 5
+        lake.rm_file("lake/a.bin")
+        assert not lake.exists("lake/a.bin")
+        gcsfs.GCSFileSystem.close_session(lake.loop, None)
+        from fsspec.asyn import sync
+
+        sync(lake.loop, lake.session.close)

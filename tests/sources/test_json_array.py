@@ -1,0 +1,152 @@
+"""JSON arrays: the same elements whatever the blocks, compression and spaces, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.sources.support import faults, one, positions, read, texts
+from tokenlake.errors import DamagedFileError
+from tokenlake.sources.batch import Want
+from tokenlake.sources.json_array import BorderScanner, ElementReader, read_elements
+from tokenlake.sources.opening import opened
+from tokenlake.sources.stream import ByteStream
+
+scalars = (
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(st.sampled_from('ab"\\,[]{}\né'), max_size=6)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+elements = st.one_of(
+    values,
+    st.fixed_dictionaries({"text": scalars | st.text(max_size=12)}, optional={"x": values}),
+)
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "in.json"
+
+
+def _read(path: Path, want: Want, block_bytes: int) -> dict[str, Any]:
+    out: dict[str, Any] = {"texts": [], "bad": [], "objects": []}
+    with opened(one(path)) as data:
+        reader = ElementReader(data.file, ByteStream(data), want.max_record_bytes, block_bytes)
+        for parsed in read_elements(reader, want):
+            if parsed.text is not None:
+                out["texts"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
+            if parsed.rows is not None:
+                out["objects"] += zip(parsed.positions.tolist(), parsed.rows.objects, strict=True)
+            out["bad"] += [(bad.position, bad.line) for bad in parsed.bad]
+    return out
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(elements, max_size=6), st.sampled_from([None, 0, 2]), st.booleans(), st.integers(1, 90))
+@example([{"text": "\\" * 50 + '"'}, {"text": "]"}], None, True, 7)
+def test_any_block_size_gives_the_elements_that_json_gives(
+    scratch: Path, array: list[Any], indent: int | None, ascii_only: bool, block_bytes: int
+) -> None:
+    scratch.write_text(json.dumps(array, indent=indent, ensure_ascii=ascii_only))
+    good = [
+        (index, element["text"])
+        for index, element in enumerate(array)
+        if isinstance(element, dict) and isinstance(element.get("text"), str)
+    ]
+    bad = [(index, None) for index in range(len(array)) if index not in dict(good)]
+    for size in (block_bytes, 1 << 20):
+        found = _read(scratch, Want(text="text"), size)
+        assert found["texts"] == good
+        assert found["bad"] == bad
+        rows = _read(scratch, Want(text=None, columns=None), size)
+        assert rows["objects"] == [
+            (at, element) for at, element in enumerate(array) if isinstance(element, dict)
+        ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(elements, max_size=5), st.lists(st.integers(0, 200), max_size=5))
+def test_borders_do_not_depend_on_how_the_bytes_come(array: list[Any], cuts: list[int]) -> None:
+    data = json.dumps(array)[1:].encode()
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    scanner = BorderScanner()
+    commas: list[int] = []
+    closes: list[int] = []
+    for start, stop in pairwise(edges):
+        found = scanner.feed(np.frombuffer(data[start:stop], np.uint8))
+        commas += (found.commas + start).tolist()
+        closes += [] if found.close is None else [found.close + start]
+    assert closes == [len(data) - 1]
+    pieces = np.split(np.frombuffer(data[:-1], np.uint8), commas)
+    assert [json.loads(bytes(piece).lstrip(b", ")) for piece in pieces if array] == array
+
+
+@pytest.mark.parametrize("name", ["in.json", "in.json.gz", "in.json.zst"])
+def test_plain_and_compressed_files_are_read_alike(tmp_path: Path, name: str) -> None:
+    data = json.dumps([{"text": f"{n}é"} for n in range(1000)], indent=1, ensure_ascii=False).encode()
+    path = tmp_path / name
+    if name.endswith("gz"):
+        path.write_bytes(gzip.compress(data))
+    elif name.endswith("zst"):
+        pa: Any = pytest.importorskip("pyarrow")
+        with pa.CompressedOutputStream(str(path), "zstd") as out:
+            out.write(data)
+    else:
+        path.write_bytes(data)
+    batches = read(path)
+    assert texts(batches) == [f"{n}é" for n in range(1000)]
+    assert positions(batches) == list(range(1000))
+    assert sum(batch.bytes_read for batch in batches) == path.stat().st_size
+
+
+def test_a_cut_compressed_array_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "in.json.gz"
+    path.write_bytes(gzip.compress(json.dumps([{"text": str(n)} for n in range(5000)]).encode())[:-20])
+    with pytest.raises(DamagedFileError, match="gzip stream is cut or corrupt"):
+        read(path)
+
+
+def test_an_element_over_the_limit_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    with path.open("wb") as out:
+        out.write(b'[{"text":"a"},\n{"text":"')
+        for _ in range(40):
+            out.write(b"x" * (1 << 20))
+        out.write(b'"},{"text":"b"}]')
+    batches = read(path, max_record_bytes=1 << 20)
+    assert texts(batches) == ["a", "b"]
+    assert positions(batches) == [0, 2]
+    assert faults(batches) == [(1, None, "record_too_long")]
+    (bad,) = [bad for batch in batches for bad in batch.bad]
+    assert bad.raw.startswith(b'{"text":"xx')
+    assert len(bad.raw) <= 64 << 10
+
+
+def test_an_element_of_more_than_a_block_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    long = "é\n" * (9 << 20)
+    path.write_bytes(orjson.dumps([{"text": "a"}, {"x": [1], "text": long}, {"text": "b"}]))
+    assert [len(text) for text in texts(read(path))] == [1, len(long), 1]
+    assert positions(read(path)) == [0, 1, 2]
+
+
+def test_a_raw_newline_in_a_string_is_a_bad_record(tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    path.write_bytes(b'[{"text":\n"a"},\n{"text":"b\nc"},\n{"text":"d"}\n]')
+    batches = read(path)
+    assert texts(batches) == ["a", "d"]
+    assert faults(batches) == [(1, None, "invalid_json")]

@@ -1,0 +1,350 @@
+"""JSON Lines: what is taken, what is mended, what is refused and where, and that speed changes nothing."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.sources.support import Source, faults, normalized, one, positions, read, texts
+from tokenlake.errors import BadRecordError
+from tokenlake.sources.batch import Parsed, Want
+from tokenlake.sources.inputs import FileRange
+from tokenlake.sources.json import (
+    Spans,
+    fast_texts,
+    parse_block,
+    parse_long,
+    read_records,
+    read_texts_of,
+    spans_of,
+    without_space,
+)
+from tokenlake.sources.lines import Block, LongLine, index_lines, read_blocks
+from tokenlake.sources.opening import opened
+from tokenlake.sources.records import read_range
+
+DEEP = b"[" * 1100 + b"]" * 1100
+GOOD: dict[str, tuple[bytes, str]] = {
+    "plain": (b'{"text":"a"}', "a"),
+    "spaces": (b' { "text" : "a" } ', "a"),
+    "empty text": (b'{"text":""}', ""),
+    "escapes": (rb'{"text":"\u00e9\n\t\"\\\/\u0000"}', 'é\n\t"\\/\0'),
+    "surrogate pair": (rb'{"text":"\ud83d\ude00"}', "\U0001f600"),
+    "escaped key": (rb'{"te\u0078t":"a"}', "a"),
+    "date": (b'{"text":"2020-01-01T00:00:00"}', "2020-01-01T00:00:00"),
+    "numbers": (b'{"text":"a","x":[1e999,-0,1E+5,123456789012345678901234567890,' + b"9" * 400 + b"]}", "a"),
+    "other fields repeat": (b'{"x":1,"x":2,"text":"a"}', "a"),
+    "nested namesake": (b'{"x":{"text":"b","text":"c"},"text":"a"}', "a"),
+    "NaN in a text": (b'{"text":"[NaN, -Infinity]","x":"NaN,"}', "[NaN, -Infinity]"),
+    "brackets in a text": (b'{"text":"' + b"[{" * 3000 + b'","x":"' + b"[" * 3000 + b'"}', "[{" * 3000),
+    "levels": (b'{"text":"a","x":' + b"[" * 1000 + b"]" * 1000 + b"}", "a"),
+    "noncharacter": ('{"text":"\uffff\x7f\u2028"}'.encode(), "\uffff\x7f\u2028"),
+    "byte order mark inside": ('{"text":"\ufeff"}'.encode(), "\ufeff"),
+}
+BAD: dict[str, tuple[bytes, str]] = {
+    "null": (b'{"text":null}', "null_text"),
+    "missing": (b'{"txt":"a"}', "missing_field"),
+    "no fields": (b"{}", "missing_field"),
+    "number": (b'{"text":1}', "not_a_string"),
+    "boolean": (b'{"text":true}', "not_a_string"),
+    "object": (b'{"text":{"a":1}}', "not_a_string"),
+    "array": (b'{"text":["a"]}', "not_a_string"),
+    "array line": (b'["a"]', "not_an_object"),
+    "string line": (b'"a"', "not_an_object"),
+    "null line": (b"null", "not_an_object"),
+    "bad utf-8": (b'{"text":"\xff"}', "invalid_utf8"),
+    "bad utf-8 elsewhere": (b'{"text":"a","x":"\xff"}', "invalid_utf8"),
+    "overlong utf-8": (b'{"text":"\xc0\x80"}', "invalid_utf8"),
+    "utf-8 surrogate": (b'{"text":"\xed\xa0\x80"}', "invalid_utf8"),
+    "lone high": (rb'{"text":"\ud800"}', "lone_surrogate"),
+    "lone low": (rb'{"text":"\udc00"}', "lone_surrogate"),
+    "wrong pair": (rb'{"text":"\ud800\u0041"}', "lone_surrogate"),
+    "lone surrogate elsewhere": (rb'{"text":"a","x":"\udfff"}', "lone_surrogate"),
+    "duplicate": (b'{"text":"a","text":"b"}', "duplicate_key"),
+    "duplicate, escaped": (rb'{"text":"a","t\u0065xt":"b"}', "duplicate_key"),
+    "duplicate, null first": (b'{"text":null,"text":"b"}', "duplicate_key"),
+    "NaN": (b'{"text":"a","x":NaN}', "invalid_json"),
+    "NaN in a list": (b'{"text":"a","x":[1, NaN ]}', "invalid_json"),
+    "Infinity": (b'{"text":"a","x":Infinity }', "invalid_json"),
+    "-Infinity": (b'{"text":"a","x": -Infinity}', "invalid_json"),
+    "Inf": (b'{"x":Inf,"text":"a"}', "invalid_json"),
+    "-NaN": (b'{"x":-NaN,"text":"a"}', "invalid_json"),
+    "NaN after much space": (b'{"x":' + b" " * 200 + b'NaN,"text":"a"}', "invalid_json"),
+    "too deep": (b'{"text":"a","x":' + DEEP + b"}", "too_deep"),
+    "too deep beside escaped brackets": (
+        b'{"text":"' + rb"\u005b" * 3000 + b'","x":' + DEEP + b"}",
+        "too_deep",
+    ),
+    "too deep beside brackets": (b'{"text":"' + b"[" * 3000 + b'","x":' + DEEP + b"}", "too_deep"),
+    "depth bomb": (b'{"text":"a","x":' + b"[" * 100_000 + b"}", "too_deep"),
+    "two objects": (b'{"text":"a"}{"text":"b"}', "invalid_json"),
+    "two objects apart": (b'{"text":"a"} {"text":"b"}', "invalid_json"),
+    "object and comma": (b'{"text":"a"},', "invalid_json"),
+    "trailing comma": (b'{"text":"a",}', "invalid_json"),
+    "single quotes": (b"{'text':'a'}", "invalid_json"),
+    "comment": (b'{"text":"a"/*b*/}', "invalid_json"),
+    "raw tab": (b'{"text":"a\tb"}', "invalid_json"),
+    "raw NUL": (b'{"text":"a\0b"}', "invalid_json"),
+    "NUL after": (b'{"text":"a"}\0', "invalid_json"),
+    "bad escape": (rb'{"text":"\x41"}', "invalid_json"),
+    "leading zero": (b'{"text":"a","x":01}', "invalid_json"),
+    "cut exponent": (b'{"text":"a","x":1e}', "invalid_json"),
+    "tamed number goes on": (b'{"text":"a","x":1e999.5}', "invalid_json"),
+    "cut": (b'{"text":"a', "invalid_json"),
+    "not JSON": (b"hello", "invalid_json"),
+    "byte order mark within the file": (b'\xef\xbb\xbf{"text":"a"}', "invalid_json"),
+}
+
+
+def write(tmp_path: Path, data: bytes) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_is_valid_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
+    line, text = GOOD[name]
+    batches = read(write(tmp_path, b'{"text":"before"}\n' + line + b"\n"))
+    assert texts(batches) == ["before", text]
+    assert positions(batches) == [0, 18]
+    assert faults(batches) == []
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_record_is_named_with_its_place_and_the_others_are_kept(tmp_path: Path, name: str) -> None:
+    line, reason = BAD[name]
+    path = write(tmp_path, b'{"text":"before"}\n' + line + b'\n{"text":"after"}\n')
+    batches = read(path)
+    assert faults(batches) == [(18, 2, reason)]
+    assert texts(batches) == ["before", "after"]
+    assert positions(batches) == [0, 18 + len(line) + 1]
+    (bad,) = [bad for batch in batches for bad in batch.bad]
+    assert bad.raw == line[: 64 << 10]
+    assert bad.detail
+    with pytest.raises(BadRecordError, match=rf"in\.jsonl:2: {reason} at byte offset 18: ") as caught:
+        read(path, on_bad_record="fail")
+    assert caught.value.details["line"] == 2
+    assert caught.value.details["position"] == 18
+    assert caught.value.details["reason"] == reason
+
+
+def test_a_cut_last_line_is_a_bad_record_and_a_whole_one_needs_no_newline(tmp_path: Path) -> None:
+    assert texts(read(write(tmp_path, b'{"text":"a"}\n{"text":"b"}'))) == ["a", "b"]
+    for cut in (b'{"text":"b', b'{"text":"b"', b"{", '{"text":"é'.encode()[:-1]):
+        batches = read(write(tmp_path, b'{"text":"a"}\n' + cut))
+        assert texts(batches) == ["a"]
+        assert faults(batches) == [(13, 2, "truncated_line")]
+
+
+def test_marks_blank_lines_and_carriage_returns_are_mended_and_counted(tmp_path: Path) -> None:
+    data = b'\xef\xbb\xbf{"text":"a"}\r\n\r\n\n{"text":"b"}\n  \t\n{"text":"c"}\r\n'
+    batches = read(write(tmp_path, data))
+    assert texts(batches) == ["a", "b", "c"]
+    assert positions(batches) == [0, 20, 37]
+    assert normalized(batches) == {"bom": 1, "crlf": 3, "blank_line": 3}
+    assert sum(batch.rows_read for batch in batches) == 3
+
+
+@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", b"\n", b"\r\n\n"])
+def test_a_file_without_records_is_valid(tmp_path: Path, data: bytes) -> None:
+    batches = read(write(tmp_path, data))
+    assert texts(batches) == []
+    assert normalized(batches).get("blank_line", 0) == data.count(b"\n")
+    assert sum(batch.bytes_read for batch in batches) == len(data)
+
+
+def test_a_line_over_the_limit_is_a_bad_record(tmp_path: Path) -> None:
+    line = json.dumps({"text": "x" * 100}).encode()
+    path = write(tmp_path, b'{"text":"a"}\n' + line + b'\r\n{"text":"b"}\n')
+    assert texts(read(path, max_record_bytes=len(line)))[1] == "x" * 100
+    batches = read(path, max_record_bytes=len(line) - 1)
+    assert texts(batches) == ["a", "b"]
+    assert faults(batches) == [(13, 2, "line_too_long")]
+
+
+def test_line_numbers_are_those_of_the_file_in_later_ranges(tmp_path: Path) -> None:
+    lines = [b'{"text":"%d"}' % n for n in range(100)]
+    lines[70] = b'{"text":7}'
+    lines[90] = b"{"
+    batches = read(write(tmp_path, b"\n".join(lines)), unit_size=200)
+    assert [(line, reason) for _, line, reason in faults(batches)] == [
+        (71, "not_a_string"),
+        (91, "invalid_json"),
+    ]
+
+
+def test_another_field_can_hold_the_text(tmp_path: Path) -> None:
+    batches = read(write(tmp_path, '{"text":1,"répon se":"a"}\n'.encode()), content_field="répon se")
+    assert texts(batches) == ["a"]
+
+
+# ---- the vectorised reader and the strict one agree -------------------------------------------------
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(allow_nan=True, allow_infinity=True)
+    | st.text(max_size=8)
+    | st.sampled_from(["NaN", "text", "\ud800", "\udc00x", '"', "\\", "[{", "\x00"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def dumped(draw: st.DrawFn) -> bytes:
+    """Objects as json.dumps writes them: NaN, lone surrogates, repeated and escaped keys included."""
+    keys = draw(st.lists(st.sampled_from(["text", "text", "x", "te\\u0078t", "a b"]), min_size=1, max_size=3))
+    ascii_only = draw(st.booleans())
+    parts = []
+    for key in keys:
+        value = draw(st.text(max_size=12) if key == "text" and draw(st.integers(0, 9)) else values)
+        parts.append(f'"{key}": {json.dumps(value, ensure_ascii=ascii_only)}')
+    return ("{" + ",".join(parts) + "}").encode(errors="surrogatepass")
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> bytes:
+    """A valid line with bytes replaced, cut out or put in."""
+    line = draw(dumped())
+    at = draw(st.integers(0, len(line)))
+    put = draw(
+        st.sampled_from([b"", b" ", b"}", b"{", b"\xff", b'"', b"\\", b"\r", b"NaN", b"1", b",", b"\0"])
+    )
+    return line[:at] + put + line[at + draw(st.integers(0, 2)) :]
+
+
+nasty = (
+    dumped()
+    | mangled()
+    | st.sampled_from([line for line, _ in (*GOOD.values(), *BAD.values()) if len(line) < 5000])
+)
+files = st.lists(nasty | st.sampled_from([b"", b"\r", b'{"text":"ok"}']), max_size=6).map(b"\n".join)
+endings = st.sampled_from([b"", b"\n", b"\r\n"])
+
+
+TEXTS = Want(text="text", max_record_bytes=1 << 20)
+
+
+def _block(data: bytes) -> Block:
+    return Block(data=data, size=len(data), offset=0, bytes_read=len(data))
+
+
+def _spans(block: Block) -> Spans:
+    return spans_of(block, without_space(block, index_lines(block)))
+
+
+def _strictly(block: Block) -> Parsed:
+    (parsed,) = read_texts_of(_spans(block), "text", 1 << 20)
+    return parsed
+
+
+@settings(max_examples=600, deadline=None)
+@given(files, endings)
+@example(b'{"text":"a"} {"text":"b"}\n{"text":\n"c"}', b"\n")
+@example(b'{"x":[{}\n,{}],"text":"a"}', b"\n")
+@example(b'{"x":{\n},"text":"a"}\n{"text":"b"} {"text":"c"}', b"\n")
+def test_where_the_fast_reader_is_content_the_strict_one_agrees(data: bytes, ending: bytes) -> None:
+    block = _block(data + ending)
+    text = fast_texts(_spans(block), block.data, "text", 1 << 20)
+    if text is not None:
+        text.validate(full=True)
+        strict = _strictly(block)
+        assert strict.bad == ()
+        assert text.to_pylist() == strict.text.to_pylist()
+        (fast,) = parse_block(block, TEXTS)
+        assert fast.positions.tolist() == strict.positions.tolist()
+        assert fast.normalized == strict.normalized
+
+
+@settings(max_examples=300, deadline=None)
+@given(nasty)
+@example(rb'{"text":"' + b"\\\\" * 40 + rb'\ud83d\ude00\"","x":"\\"}')
+def test_a_line_read_in_pieces_is_read_as_a_short_one(line: bytes) -> None:
+    if b"\n" in line or not line.strip(b" \t\r"):
+        return
+    short = _strictly(_block(line + b"\n"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tokenlake.sources.json._LONG_STRING", 12)  # longer than the keys
+        patch.setattr("tokenlake.sources.json._PIECE", 13)
+        data = line + b"\n"
+        long = parse_long(
+            LongLine(data=bytearray(data), head=data, size=len(data), offset=0, bytes_read=0), TEXTS
+        )
+    assert long.text.to_pylist() == short.text.to_pylist()
+    assert [bool(bad.fault) for bad in long.bad] == [bool(bad.fault) for bad in short.bad]
+
+
+# ---- ranges -----------------------------------------------------------------------------------------
+
+
+def _everything(path: Path, cuts: list[int], block_bytes: int, limit: int) -> dict[str, Any]:
+    file = one(path)
+    edges = [0, *sorted(min(cut, file.size) for cut in cuts), file.size]
+    out: dict[str, Any] = {"records": [], "bad": [], "bytes": 0, "normalized": {}}
+    with opened(file) as data:
+        for start, stop in pairwise(edges):
+            part = FileRange(file=file, start=start, stop=stop, weight=stop - start)
+            blocks = read_blocks(part, data, limit, block_bytes)
+            for parsed in read_records(blocks, Want(text="text", max_record_bytes=limit)):
+                out["records"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
+                out["bad"] += [(bad.position, bad.fault.reason) for bad in parsed.bad]
+                for name, count in parsed.normalized.items():
+                    out["normalized"][name] = out["normalized"].get(name, 0) + count
+    return out
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "in.jsonl"
+
+
+@settings(max_examples=200, deadline=None)
+@given(files, endings, st.lists(st.integers(0, 400), max_size=6), st.integers(1, 90))
+def test_any_partition_and_any_block_size_give_the_same_records(
+    scratch: Path, data: bytes, ending: bytes, cuts: list[int], block_bytes: int
+) -> None:
+    scratch.write_bytes(data + ending)
+    whole = _everything(scratch, [], 1 << 20, 1 << 20)
+    parts = _everything(scratch, cuts, block_bytes, 1 << 20)
+    assert parts["records"] == whole["records"]
+    assert [position for position, _ in parts["bad"]] == [position for position, _ in whole["bad"]]
+    assert {k: v for k, v in parts["normalized"].items() if v} == {
+        k: v for k, v in whole["normalized"].items() if v
+    }
+
+
+@pytest.mark.parametrize("unit_size", [1, 7, 64, 1000])
+def test_ranges_account_for_every_byte_once(tmp_path: Path, unit_size: int) -> None:
+    data = b"".join(b'{"text":"%s"}\n' % (b"x" * n) for n in range(40))
+    batches = read(write(tmp_path, data), unit_size=unit_size)
+    assert texts(batches) == ["x" * n for n in range(40)]
+    assert sum(batch.bytes_read for batch in batches) == len(data)
+    assert min(batch.bytes_read for batch in batches) >= 0
+
+
+def test_reading_twice_gives_equal_batches(tmp_path: Path) -> None:
+    file = one(write(tmp_path, b'{"text":"a"}\n{"text":"b"}\n'))
+    part = FileRange(file=file, start=0, stop=file.size, weight=file.size)
+    source = cast("Any", Source())
+    first, second = ([b.text.to_pylist() for b in read_range(part, source)] for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "number", ["1e+32", "-1e300", "1e-300", "5e-324", "1.7976931348623157e308", "1" * 300]
+)
+def test_a_number_of_any_length_is_no_text(tmp_path: Path, number: str) -> None:
+    path = write(tmp_path, f'{{"text": "fine"}}\n{{"text": {number}}}\n'.encode())
+    assert [reason for _, _, reason in faults(read(path))] == ["not_a_string"]

@@ -1,0 +1,296 @@
+"""Where rows start: the index of line files agrees with the readers, and is never trusted when it should not be."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.sources.support import one, read
+from tokenlake.errors import DamagedFileError, InputChangedError
+from tokenlake.rowwise import row_index as rowindex_module
+from tokenlake.rowwise.row_index import (
+    RowIndex,
+    RowIndexes,
+    line_rows,
+    no_index,
+    rows_without_reading,
+    scanned,
+    seek,
+    start_of,
+)
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.opening import opened
+
+LINES = st.lists(
+    st.sampled_from(
+        [
+            b"",
+            b"\r",
+            b"\r\r",
+            b" ",
+            b" \t ",
+            b" \r",
+            b"x",
+            b'{"text":"a"}',
+            b' {"text":"b"}\r',
+            b'{"text":"' + b"long" * 20 + b'"}',
+            b'{"text":',
+            b" " * 90,
+            b"a\xff",
+            b"null",
+            b"\xef\xbb\xbf",
+            b"\0",
+        ]
+    ),
+    max_size=12,
+)
+
+
+@pytest.fixture(params=["jsonl", "text"])
+def kind(request) -> str:
+    return request.param
+
+
+def listed(folder: str, kind: str, data: bytes) -> InputFile:
+    path = Path(folder, "a.jsonl" if kind == "jsonl" else "a.txt")
+    path.write_bytes(data)
+    return one(path, text_mode="lines")
+
+
+def row_places(file: InputFile) -> list[int]:
+    """Where the readers see records, good or bad."""
+    batches = read(Path(file.url), text_mode="lines")
+    found = [position for batch in batches for position in batch.positions.tolist()]
+    return sorted(found + [bad.position for batch in batches for bad in batch.bad])
+
+
+def indexed(file: InputFile, row: int = 1 << 60, known: RowIndex | None = None) -> RowIndex:
+    with opened(file) as data:
+        return scanned(known or no_index(), data, row)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "text"])
+@given(lines=LINES, bom=st.booleans(), ended=st.booleans(), step=st.sampled_from([8, 64, 1 << 20]))
+@example(lines=[], bom=True, ended=False, step=8)
+@example(lines=[b""], bom=True, ended=True, step=8)
+@example(lines=[b"\r"], bom=False, ended=False, step=8)
+@settings(max_examples=60)
+def test_the_index_finds_every_row_where_the_readers_see_one(kind, lines, bom, ended, step):
+    data = b"\xef\xbb\xbf" * bom + b"\n".join(lines) + b"\n" * ended
+    with tempfile.TemporaryDirectory() as folder, patch.object(rowindex_module, "_STEP", step):
+        file = listed(folder, kind, data)
+        index = indexed(file)
+        places = row_places(file)
+        with opened(file) as stream:
+            assert [start_of(index, stream, row) for row in range(index.count)] == places
+        assert (index.count, index.complete, index.end) == (len(places), True, len(data))
+
+
+@given(lines=LINES, stops=st.lists(st.integers(0, 12), max_size=3).map(sorted))
+@settings(max_examples=40)
+def test_a_scan_that_goes_on_later_ends_like_one_that_went_through(lines, stops):
+    with tempfile.TemporaryDirectory() as folder, patch.object(rowindex_module, "_STEP", 8):
+        file = listed(folder, "jsonl", b"\n".join(lines))
+        index = no_index()
+        for row in stops:
+            index = indexed(file, row, index)
+            assert index.complete or index.count > row
+        once, pieces = indexed(file), indexed(file, known=index)
+        assert (once.count, once.end, once.complete) == (pieces.count, pieces.end, pieces.complete)
+        assert once.rows.tolist() == pieces.rows.tolist()
+        assert once.offsets.tolist() == pieces.offsets.tolist()
+
+
+def test_a_scan_goes_no_further_than_it_is_asked_to(tmp_path):
+    file = listed(str(tmp_path), "jsonl", b'{"text":"a"}\n' * 1_000_000)
+    index = indexed(file, 10)
+    assert 10 < index.count < 100_000
+    assert not index.complete
+    assert index.end <= 1 << 20
+
+
+def test_a_blank_line_longer_than_a_step_is_blank_and_a_long_record_is_a_row(tmp_path, kind):
+    blank = b" " * (3 << 20)
+    file = listed(str(tmp_path), kind, b"a\n" + blank + b"\n" + b"b" * (3 << 20) + b"\nc\n")
+    index = indexed(file)
+    assert index.count == len(row_places(file)) == (3 if kind == "jsonl" else 4)
+
+
+# --- kept indexes
+
+
+@pytest.fixture
+def old(tmp_path, kind) -> InputFile:
+    """A file that changed long enough ago for its state to be trusted."""
+    file = listed(str(tmp_path), kind, b"row\n\n" * 1000)
+    return replace(file, stat=(file.stat[0], 1, 1))
+
+
+def some_index() -> RowIndex:
+    return RowIndex(rows=np.array([0, 7]), offsets=np.array([3, 99]), count=9, end=120, complete=True)
+
+
+def same(left: RowIndex, right: RowIndex) -> bool:
+    numbers = (left.count, left.end, left.complete) == (right.count, right.end, right.complete)
+    return numbers and (left.rows == right.rows).all() and (left.offsets == right.offsets).all()
+
+
+def test_a_kept_index_comes_back_in_another_process(tmp_path, old):
+    cache = tmp_path / "cache"
+    RowIndexes(cache, least=1).put(old, some_index())
+    assert same(RowIndexes(cache).get(old), some_index())
+    assert [path.suffix for path in cache.iterdir()] == [".rows"]
+
+
+@pytest.mark.parametrize("change", ["stat", "size", "url", "format"])
+def test_another_state_of_the_file_has_another_index(tmp_path, old, change):
+    RowIndexes(tmp_path / "cache", least=1).put(old, some_index())
+    values = {"stat": (1, 2, 3), "size": 7, "url": "/elsewhere", "format": "csv"}
+    other = replace(old, **{change: values[change]})
+    assert RowIndexes(tmp_path / "cache").get(other).count == 0
+
+
+@given(at=st.integers(0, 71), bit=st.integers(0, 7))
+@settings(max_examples=60)
+def test_a_flipped_bit_makes_a_kept_index_void(at, bit):
+    with tempfile.TemporaryDirectory() as folder:
+        file = replace(listed(folder, "jsonl", b"{}\n"), stat=(1, 1, 1))
+        RowIndexes(folder, least=1).put(file, some_index())
+        (path,) = Path(folder).glob("*.rows")
+        data = bytearray(path.read_bytes())
+        assert len(data) == 72
+        data[at] ^= 1 << bit
+        path.write_bytes(bytes(data))
+        assert RowIndexes(folder).get(file).count == 0
+
+
+@pytest.mark.parametrize("left", [0, 3, 15, 16, 30, 71])
+def test_a_cut_index_is_void(tmp_path, old, left):
+    RowIndexes(tmp_path / "cache", least=1).put(old, some_index())
+    (path,) = (tmp_path / "cache").iterdir()
+    path.write_bytes(path.read_bytes()[:left])
+    assert RowIndexes(tmp_path / "cache").get(old).count == 0
+
+
+def test_the_index_of_another_file_under_this_name_is_void(tmp_path, old):
+    cache = tmp_path / "cache"
+    RowIndexes(cache, least=1).put(old, some_index())
+    (mine,) = cache.iterdir()
+    other = replace(old, size=old.size + 1)
+    RowIndexes(cache, least=1).put(other, some_index())
+    (others,) = set(cache.iterdir()) - {mine}
+    others.replace(mine)
+    assert RowIndexes(cache).get(old).count == 0
+
+
+def test_a_file_that_may_still_change_unseen_is_not_remembered_on_disk(tmp_path, kind):
+    file = listed(str(tmp_path), kind, b"row\n")
+    indexes = RowIndexes(tmp_path / "cache", least=1)
+    indexes.put(file, some_index())
+    assert not (tmp_path / "cache").exists()
+    assert same(indexes.get(file), some_index())
+
+
+def test_what_is_scanned_in_no_time_is_not_stored(tmp_path, old):
+    RowIndexes(tmp_path / "cache").put(old, some_index())
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, old):
+    (tmp_path / "cache").write_text("a file is in the way")
+    indexes = RowIndexes(tmp_path / "cache", least=1)
+    indexes.put(old, some_index())
+    assert same(indexes.get(old), some_index())
+    assert RowIndexes(tmp_path / "cache").get(old).count == 0
+
+
+def test_a_seek_uses_the_kept_index(tmp_path):
+    file = listed(str(tmp_path), "jsonl", b'{"text":"a"}\n' * 5000)
+    indexes = RowIndexes(tmp_path / "cache")
+    assert line_rows(file, 1 << 60, indexes) == 5000
+    with patch.object(
+        rowindex_module, "_STEP", 1 << 10
+    ):  # not scanned again: the entries stay those of before
+        found = seek(file, 4000, indexes)
+    assert [part.start for part in found.parts][:1] == [13 * 4000]
+    assert (found.number, len(indexes.get(file).rows)) == (4000, 1)
+
+
+def test_a_file_that_changed_since_it_was_listed_is_no_longer_scanned(tmp_path, kind):
+    file = listed(str(tmp_path), kind, b"row\n" * 5)
+    Path(file.url).write_bytes(b"row\n" * 6)
+    with pytest.raises(InputChangedError):
+        seek(file, 3, RowIndexes(tmp_path / "cache"))
+
+
+# --- formats with metadata
+
+
+@pytest.fixture
+def grouped(tmp_path) -> InputFile:
+    """Seven rows in row groups of three, three and one."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": list("abcdefg")}), path, row_group_size=3)
+    return one(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "group", "number"),
+    [(0, 0, 0), (2, 0, 0), (3, 1, 3), (5, 1, 3), (6, 2, 6), (7, None, 7), (9, None, 7)],
+)
+def test_parquet_is_read_from_the_row_group_that_holds_the_row(tmp_path, grouped, row, group, number):
+    found = seek(grouped, row, RowIndexes(tmp_path))
+    parts = list(found.parts)
+    assert [(part.start, part.stop) for part in parts] == ([] if group is None else [(group, 3)])
+    assert found.number == number
+
+
+def test_rows_are_known_from_metadata_alone(tmp_path, grouped):
+    text = tmp_path / "a.txt"
+    text.write_text("one\ntwo\n")
+    assert rows_without_reading(grouped) == 7
+    assert rows_without_reading(one(text)) == 1
+    assert rows_without_reading(one(text, text_mode="lines")) is None
+
+
+def test_row_groups_without_rows_are_passed_over(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": ["a", "b"]})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for part in (table[:0], table[:1], table[:0], table[1:], table[:0]):
+            writer.write_table(part)
+    starts = [next(iter(seek(one(path), row, RowIndexes(tmp_path)).parts)).start for row in (0, 1)]
+    assert starts == [1, 3]
+
+
+def test_a_cut_footer_is_a_damaged_file(tmp_path, grouped):
+    data = Path(grouped.url).read_bytes()
+    path = tmp_path / "cut.parquet"
+    path.write_bytes(data[:-5])
+    with pytest.raises(DamagedFileError, match="footer"):
+        seek(one(path), 1, RowIndexes(tmp_path))
+
+
+def parts_of(file: InputFile, row: int, tmp_path: Path) -> Iterator[tuple[int, int]]:
+    for part in seek(file, row, RowIndexes(tmp_path / "cache")).parts:
+        yield part.start, part.stop
+
+
+def test_ranges_of_lines_are_small_at_first_and_meet(tmp_path):
+    file = listed(str(tmp_path), "jsonl", b'{"text":"a"}\n' * 500_000)
+    parts = list(parts_of(file, 1000, tmp_path))
+    assert parts[0] == (13_000, 13_000 + (64 << 10))
+    assert all(left[1] == right[0] for left, right in pairwise(parts))
+    assert parts[-1][1] == file.size
+    assert len(parts) < 6

@@ -1,0 +1,213 @@
+"""Plain text as documents and as lines, and compressed streams of lines."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.sources.support import faults, normalized, one, positions, read, renamed, texts
+from tokenlake.errors import BadRecordError, DamagedFileError, InputChangedError
+from tokenlake.sources.inputs import FileRange
+from tokenlake.sources.lines import read_blocks
+from tokenlake.sources.opening import opened
+from tokenlake.sources.splits import split_file
+from tokenlake.sources.text import read_lines
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+COMPRESS = {".gz": gzip.compress, ".zst": zstd}
+
+
+def write(tmp_path: Path, data: bytes, name: str = "in.txt") -> Path:
+    path = tmp_path / name
+    path.write_bytes(data)
+    return path
+
+
+# ---- documents --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extension", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"a\r\nb\n", "a\r\nb\n"),
+        (b"\xef\xbb\xbfa", "a"),
+        (b"", ""),
+        ("é\ufeff".encode(), "é\ufeff"),
+    ],
+    ids=["line ends stay", "byte order mark", "empty", "mark inside"],
+)
+def test_a_file_is_a_document(tmp_path: Path, data: bytes, text: str, extension: str) -> None:
+    path = write(tmp_path, COMPRESS.get(extension, bytes)(data), f"in.txt{extension}")
+    batches = read(path)
+    assert texts(batches) == [text]
+    assert positions(batches) == [0]
+    assert normalized(batches) == ({"bom": 1} if data.startswith(b"\xef\xbb\xbf") else {})
+    assert sum(batch.bytes_read for batch in batches) == path.stat().st_size
+
+
+def test_a_document_that_is_not_utf8_is_a_bad_record(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a\xffb")
+    assert faults(read(path)) == [(0, None, "invalid_utf8")]
+    with pytest.raises(BadRecordError, match=r"in\.txt: invalid_utf8 at byte offset 0: "):
+        read(path, on_bad_record="fail")
+
+
+@pytest.mark.parametrize("extension", ["", ".gz"])
+def test_a_document_over_the_limit_is_a_bad_record(tmp_path: Path, extension: str) -> None:
+    path = write(tmp_path, COMPRESS.get(extension, bytes)(b"x" * 100), f"in.txt{extension}")
+    assert texts(read(path, max_record_bytes=100)) == ["x" * 100]
+    batches = read(path, max_record_bytes=99)
+    assert texts(batches) == []
+    assert faults(batches) == [(0, None, "document_too_long")]
+
+
+# ---- lines ------------------------------------------------------------------------------------------
+
+
+def test_every_line_that_holds_something_is_a_document(tmp_path: Path) -> None:
+    data = b"\xef\xbb\xbfone\r\n\r\n\n  \ntwo\r\r\nlast\r"
+    batches = read(write(tmp_path, data), text_mode="lines")
+    assert texts(batches) == ["one", "  ", "two\r", "last\r"]
+    assert positions(batches) == [0, 11, 14, 20]
+    assert normalized(batches) == {"bom": 1, "crlf": 3, "blank_line": 2}
+
+
+def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
+    assert texts(read(write(tmp_path, b""), text_mode="lines")) == []
+
+
+def test_bad_lines_are_named_and_the_others_kept(tmp_path: Path) -> None:
+    data = "a\n\né\n".encode() + b"\xff\n" + b"x" * 50 + b"\nb"
+    batches = read(write(tmp_path, data), text_mode="lines", max_record_bytes=49)
+    assert texts(batches) == ["a", "é", "b"]
+    assert positions(batches) == [0, 3, 59]
+    assert faults(batches) == [(6, 4, "invalid_utf8"), (8, 5, "line_too_long")]
+
+
+def test_a_character_may_not_be_cut_by_a_line_end(tmp_path: Path) -> None:
+    # Joined, the two halves would make a valid character.
+    batches = read(write(tmp_path, b"a\xc3\n\xa9b\n"), text_mode="lines")
+    assert texts(batches) == []
+    assert [reason for _, _, reason in faults(batches)] == ["invalid_utf8", "invalid_utf8"]
+
+
+lines = st.lists(st.sampled_from(["", "\r", "a", "é" * 5, " ", "x" * 40, "\v"]), max_size=9).map("\n".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(lines, st.sampled_from(["", "\n"]), st.integers(1, 40), st.integers(1, 60))
+def test_any_partition_of_text_lines_gives_the_same_lines(
+    tmp_path_factory: pytest.TempPathFactory, text: str, ending: str, unit_size: int, block_bytes: int
+) -> None:
+    data = (text + ending).encode()
+    path = write(tmp_path_factory.getbasetemp(), data, "lines.txt")
+    found: list[str] = []
+    file = one(path, text_mode="lines")
+    with opened(file) as source:
+        for part in split_file(file, unit_size):
+            for parsed in read_lines(read_blocks(part, source, 1 << 20, block_bytes), 1 << 20):
+                found += parsed.text.to_pylist()
+    expected = [line.removesuffix("\r") for line in (text + ending).split("\n")[:-1]]
+    expected += [] if not data or data.endswith(b"\n") else [(text + ending).split("\n")[-1]]
+    assert found == [line for line in expected if line]
+
+
+# ---- compressed -------------------------------------------------------------------------------------
+
+RECORDS = [b'{"text":"%d %s"}\n' % (n, b"x" * (n % 90)) for n in range(3000)]
+
+
+@pytest.mark.parametrize("extension", COMPRESS)
+def test_all_members_of_a_compressed_file_are_read(tmp_path: Path, extension: str) -> None:
+    compress = COMPRESS[extension]
+    data = compress(b"".join(RECORDS[:1000])) + compress(b"") + compress(b"".join(RECORDS[1000:]))
+    path = write(tmp_path, data, f"in.jsonl{extension}")
+    plain = write(tmp_path, b"".join(RECORDS), "plain.jsonl")
+    assert len(split_file(one(path), 10)) == 1
+    batches = read(path)
+    assert texts(batches) == texts(read(plain))
+    assert positions(batches) == positions(read(plain))
+    assert sum(batch.bytes_read for batch in batches) == len(data)
+
+
+@pytest.mark.parametrize("extension", COMPRESS)
+def test_a_bad_record_of_a_compressed_file_has_its_line_and_decompressed_offset(
+    tmp_path: Path, extension: str
+) -> None:
+    records = [*RECORDS[:2000], b"{}\n", *RECORDS[2000:]]
+    path = write(tmp_path, COMPRESS[extension](b"".join(records)), f"in.jsonl{extension}")
+    assert faults(read(path)) == [(sum(map(len, RECORDS[:2000])), 2001, "missing_field")]
+
+
+DAMAGE = {
+    "cut": lambda data: data[:-1],
+    "cut in the middle": lambda data: data[: len(data) // 2],
+    "second member cut": lambda data: data + data[:10],
+    "something after": lambda data: data + b"xx",
+    "zeros after": lambda data: data + b"\0" * 512,
+    "no stream": lambda data: b"hello, world, this is no stream",
+    "empty": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("extension", COMPRESS)
+@pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])
+def test_a_damaged_stream_fails_whatever_the_policy(
+    tmp_path: Path, extension: str, damage: str, name: str
+) -> None:
+    data = DAMAGE[damage](COMPRESS[extension](b"".join(RECORDS)))
+    path = write(tmp_path, data, name + extension)
+    with pytest.raises(DamagedFileError, match=f"{name}{extension}: the file is damaged: "):
+        read(path, on_bad_record="quarantine")
+
+
+def test_a_wrong_checksum_of_gzip_is_damage(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(b"".join(RECORDS)))
+    data[-8] ^= 1
+    with pytest.raises(DamagedFileError, match="incorrect data check"):
+        read(write(tmp_path, bytes(data), "in.jsonl.gz"))
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 100, 5000])
+def test_blocks_of_a_stream_are_those_of_the_plain_file(tmp_path: Path, block_bytes: int) -> None:
+    data = b"".join(RECORDS[:200]) + b"no end"
+    path = write(tmp_path, gzip.compress(data), "in.jsonl.gz")
+    part = FileRange(file=one(path), start=0, stop=path.stat().st_size, weight=path.stat().st_size)
+    with opened(part.file) as source:
+        found = list(read_blocks(part, source, 1 << 20, block_bytes))
+    assert b"".join(bytes(block.data or b"")[: block.size] for block in found) == data
+    assert [block.offset for block in found] == [sum(b.size for b in found[:n]) for n in range(len(found))]
+
+
+# ---- inputs that change -----------------------------------------------------------------------------
+
+
+def test_an_input_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    from tests.sources.support import Source
+    from tokenlake.sources.records import read_range
+
+    path = write(tmp_path, b'{"text":"a"}\n', "in.jsonl")
+    file = one(path)
+    part = FileRange(file=file, start=0, stop=file.size, weight=file.size)
+    moved = renamed(file, stat=(file.stat[0], file.stat[1] + 1, file.stat[2]))
+    with pytest.raises(InputChangedError, match="planned was"):
+        list(read_range(FileRange(file=moved, start=0, stop=13, weight=13), Source()))  # type: ignore[arg-type]
+    reader = read_range(part, Source())  # type: ignore[arg-type]
+    next(reader)
+    path.write_bytes(b'{"text":"b"}\n{"text":"c"}\n')
+    with pytest.raises(InputChangedError, match="it has 26 bytes, planned were 13"):
+        list(reader)
+    path.unlink()
+    with pytest.raises(InputChangedError, match="the file is gone"):
+        list(read_range(part, Source()))  # type: ignore[arg-type]

@@ -1,0 +1,280 @@
+"""Names to versions, and claims: equal builds share a version, numbers are never given twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.store.account import Account
+from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.claims import Claim, ClaimResult, VersionInfo
+from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.sealed import seal
+
+A, B, C = ("a" * 64, "b" * 64, "c" * 64)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path)
+
+
+def manifest(dataset: str, version: int, fingerprint: str = A) -> Manifest:
+    return Manifest(
+        kind="tokens",
+        dataset=dataset,
+        version=version,
+        fingerprint=fingerprint,
+        seq_length=None,
+        config={},
+        tokenizer={},
+        files=(),
+        other_files={},
+        inputs=(),
+        accounts={},
+        produced_by={},
+    )
+
+
+def commit(store: Store, dataset: str, version: int, fingerprint: str = A) -> None:
+    store.put_new(Layout(dataset, version).manifest, manifest(dataset, version, fingerprint).to_bytes())
+
+
+def record(unit: int) -> UnitRecord:
+    return UnitRecord(
+        unit=unit,
+        fingerprint=A,
+        source="s",
+        inputs=(),
+        parts=(),
+        account=Account(),
+        quarantine=None,
+        engine="e",
+        produced_by={},
+    )
+
+
+def overwrite(store: Store, key: str, data: bytes) -> None:
+    path = store.local_path(key)
+    path.unlink()
+    path.write_bytes(data)
+
+
+# Names
+
+
+def test_an_empty_store_has_nothing(store: Store) -> None:
+    assert Catalog(store).datasets() == []
+    with pytest.raises(NotFoundError, match=r"no dataset 'code'.*none"):
+        Catalog(store).latest("code")
+
+
+def test_datasets_and_versions(store: Store, tmp_path: Path) -> None:
+    catalog = Catalog(store)
+    for dataset, version in (("code", 1), ("code", 10), ("code", 2), ("prose", 3)):
+        commit(store, dataset, version)
+    catalog.claim("code", B, {})
+    for strange in ("Upper", "empty", ".hidden", "code/v01", "code/vx", "code/v12", "only/v1/data"):
+        (tmp_path / strange).mkdir(parents=True)
+    (tmp_path / "file").touch()
+    assert catalog.datasets() == ["code", "prose"]
+    assert catalog.versions("code") == [
+        VersionInfo(1, True),
+        VersionInfo(2, True),
+        VersionInfo(10, True),
+        VersionInfo(11, False),
+    ]
+    assert catalog.latest("code") == 10
+
+
+def test_references(store: Store) -> None:
+    catalog = Catalog(store)
+    commit(store, "code", 1)
+    commit(store, "code", 3)
+    catalog.claim("code", B, {})
+    assert catalog.resolve("code") == ("code", 3)
+    assert catalog.resolve("code@v1") == catalog.resolve("code@1") == ("code", 1)
+    with pytest.raises(
+        NotFoundError, match=r"code@v2 .* does not exist. There are: v1, v3, v4 \(unfinished\)"
+    ):
+        catalog.resolve("code@v2")
+    with pytest.raises(NotFoundError, match=r"code@v4 .* is not committed; run its build again"):
+        catalog.resolve("code@v4")
+    with pytest.raises(NotFoundError, match="did you mean code") as caught:
+        catalog.resolve("cod")
+    assert caught.value.details["near"] == ["code"]
+
+
+@pytest.mark.parametrize(
+    "reference", ["", "@v1", "code@", "code@v0", "code@latest", "code@v1@v2", "../x", "A", "code@v-1"]
+)
+def test_what_is_no_reference_is_refused(store: Store, reference: str) -> None:
+    with pytest.raises(StoreError):
+        Catalog(store).resolve(reference)
+
+
+def test_a_dataset_with_unfinished_builds_alone_has_no_latest(store: Store) -> None:
+    catalog = Catalog(store)
+    catalog.claim("code", A, {})
+    with pytest.raises(NotFoundError, match=r"no committed version.*v1 \(unfinished\).*resumes"):
+        catalog.resolve("code")
+
+
+def test_the_newest_of_many_versions_is_found_without_looking_at_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(store)
+    for version in range(1, 31):
+        commit(store, "code", version)
+    catalog.claim("code", B, {})
+    asked: list[str] = []
+    real = type(store).size
+
+    def size(self: Store, key: str) -> int | None:
+        asked.append(key)
+        return real(self, key)
+
+    monkeypatch.setattr(type(store), "size", size)
+    assert catalog.resolve("code") == ("code", 30)
+    assert catalog.resolve("code@v7") == ("code", 7)
+    assert catalog.datasets() == ["code"]
+    assert asked == [
+        *("code/v31/manifest.json", "code/v30/manifest.json"),
+        *("code/v7/manifest.json", "code/v1/manifest.json"),
+    ]
+    with pytest.raises(NotFoundError, match=r"There are: 11 older ones, v12, .*, v30, v31 \(unfinished\)\.$"):
+        catalog.resolve("code@v99")
+
+
+# Manifests and ledgers
+
+
+def test_manifests_are_read_and_checked_against_their_place(store: Store) -> None:
+    commit(store, "code", 1)
+    assert Catalog(store).manifest("code", 1) == manifest("code", 1)
+    for dataset, version in (("prose", 1), ("code", 2)):
+        store.put_new(Layout(dataset, version).manifest, manifest("code", 1).to_bytes())
+        with pytest.raises(IntegrityError, match=f"{dataset}/v{version}/manifest.json: it is of code@v1"):
+            Catalog(store).manifest(dataset, version)
+    with pytest.raises(NotFoundError, match="code@v7"):
+        Catalog(store).manifest("code", 7)
+
+
+def test_a_damaged_manifest_names_its_file(store: Store) -> None:
+    commit(store, "code", 1)
+    overwrite(store, "code/v1/manifest.json", store.read("code/v1/manifest.json")[:-5])
+    with pytest.raises(IntegrityError, match=r"code/v1/manifest\.json"):
+        Catalog(store).manifest("code", 1)
+
+
+def test_the_ledger_by_unit(store: Store) -> None:
+    catalog, layout = Catalog(store), Layout("code", 1)
+    assert catalog.ledger("code", 1) == {}
+    for unit in (2, 0, 100_000, 11):
+        store.put_new(layout.ledger(unit), record(unit).to_bytes())
+    assert list(catalog.ledger("code", 1)) == [0, 2, 11, 100_000]
+    assert catalog.ledger("code", 1)[11] == record(11)
+
+
+def test_swapped_and_foreign_ledger_records_are_refused(store: Store) -> None:
+    layout = Layout("code", 1)
+    store.put_new(layout.ledger(0), record(1).to_bytes())
+    with pytest.raises(IntegrityError, match=r"ledger/00000.json: unit is 1; expected 0"):
+        Catalog(store).ledger("code", 1)
+    store.delete(layout.ledger(0))
+    store.put_new(layout.key("ledger/notes.txt"), b"x")
+    with pytest.raises(IntegrityError, match=r"notes\.txt"):
+        Catalog(store).ledger("code", 1)
+
+
+# Claims
+
+
+def test_claims_are_new_then_resumed_then_committed(store: Store) -> None:
+    catalog = Catalog(store)
+    assert catalog.claim("code", A, {"by": "x"}) == ClaimResult(1, "new")
+    assert catalog.claim("code", A, {"by": "y"}) == ClaimResult(1, "resumed")
+    assert catalog.claim("code", B, {}) == ClaimResult(2, "new")
+    assert catalog.claim("code", A, {}) == ClaimResult(1, "resumed")
+    commit(store, "code", 2, B)
+    assert catalog.claim("code", B, {}) == ClaimResult(2, "committed")
+    assert catalog.claim("code", A, {}) == ClaimResult(1, "resumed")
+    commit(store, "code", 1, A)
+    assert catalog.claim("code", A, {}) == ClaimResult(1, "committed")
+    assert catalog.claim("code", C, {}) == ClaimResult(3, "new")
+    claim = catalog.read_claim("code", 1)
+    assert claim == Claim(dataset="code", version=1, fingerprint=A, meta={"by": "x"})
+
+
+def test_a_committed_version_wins_over_a_claim_of_an_equal_fingerprint(store: Store) -> None:
+    for version in (1, 2):
+        claim = Claim(dataset="code", version=version, fingerprint=A, meta={})
+        store.put_new(Layout("code", version).claim, claim.to_bytes())
+    commit(store, "code", 1)
+    assert Catalog(store).claim("code", A, {}) == ClaimResult(1, "committed")
+
+
+def test_a_version_without_its_claim_is_known_by_its_manifest(store: Store) -> None:
+    commit(store, "code", 4, B)
+    assert Catalog(store).claim("code", B, {}) == ClaimResult(4, "committed")
+    assert Catalog(store).claim("code", A, {}) == ClaimResult(5, "new")
+
+
+def test_a_version_folder_without_claim_and_manifest_is_free(store: Store) -> None:
+    store.temp("code/v1")  # as a crash before the claim leaves it
+    assert Catalog(store).claim("code", A, {}) == ClaimResult(1, "new")
+
+
+def test_whoever_loses_the_race_looks_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog(store)
+    real, lost = type(store).put_new, [B, C, A]
+
+    def put_new(self: Store, key: str, data: bytes) -> str:
+        if lost:
+            rival = Claim(
+                dataset="code", version=4 - len(lost), fingerprint=lost.pop(0), meta={"rival": True}
+            )
+            real(self, key, rival.to_bytes())
+        return real(self, key, data)
+
+    monkeypatch.setattr(type(store), "put_new", put_new)
+    assert catalog.claim("code", A, {}) == ClaimResult(3, "resumed")
+
+
+def test_losing_for_ever_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put_new(*_: object) -> str:
+        raise VersionConflictError("lost")
+
+    monkeypatch.setattr(type(store), "put_new", put_new)
+    with pytest.raises(VersionConflictError, match="lost 1000 races"):
+        Catalog(store).claim("code", A, {})
+
+
+def test_damaged_and_misplaced_claims_are_refused(store: Store) -> None:
+    catalog, key = Catalog(store), Layout("code", 1).claim
+    catalog.claim("code", A, {})
+    good = store.read(key)
+    for bad, message in (
+        (good[:-1], "not valid JSON"),
+        (good.replace(b"a" * 64, b"b" * 64), "sha256 is"),
+        (seal({**json.loads(good), "version": 2}), "it is of code@v2"),
+        (seal({**json.loads(good), "more": 1}), "more is 1"),
+        (seal({**json.loads(good), "fingerprint": "x"}), "fingerprint is"),
+    ):
+        overwrite(store, key, bad)
+        with pytest.raises(IntegrityError, match=f"code/v1/claim.json: {message}"):
+            catalog.claim("code", A, {})
+
+
+@pytest.mark.parametrize("name", ["", "A", "../x", "a/b"])
+def test_only_dataset_names_are_claimed(store: Store, tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError, match="dataset name"):
+        Catalog(store).claim(name, A, {})
+    assert list(tmp_path.iterdir()) == []

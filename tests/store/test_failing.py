@@ -1,0 +1,210 @@
+"""A local store on a disk that refuses: what was published stands, errors are not hidden by others, folders last."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tokenlake
+from tokenlake.errors import StoreError
+from tokenlake.etl.output.parts import PartWriter
+from tokenlake.etl.output.quarantine import QuarantineWriter
+from tokenlake.etl.runner import build_dataset
+from tokenlake.sources.batch import BadRecord
+from tokenlake.store.layout import Layout
+from tokenlake.store.local import LocalStore
+from tokenlake.store.local_files import HashingFile, new_temp_name
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "lake")
+
+
+def failing(code: int, *, after: int = 0) -> Callable[..., None]:
+    """A system call that fails, the first ``after`` times apart."""
+    left = [after]
+
+    def call(*arguments: object, **_: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(code, os.strerror(code), str(arguments[0]))
+
+    return call
+
+
+def temporary(store: LocalStore) -> list[str]:
+    return [path.name for path in Path(store.url).rglob(".tmp*")]
+
+
+def test_a_temporary_name_that_stays_fails_no_publish_and_is_swept_later(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "unlink", failing(errno.EIO))
+    assert store.put_new("d/v1/x", b"x") == "created"
+    assert store.put_new("d/v1/x", b"x") == "equal"
+    assert store.swap("d/v1/x", b"y", b"x") == "replaced"
+    monkeypatch.undo()
+    assert (store.read("d/v1/x"), len(temporary(store))) == (b"y", 2)
+    assert [left.dead for left in store.leftovers("")] == [False, False]  # of this process
+
+
+def test_it_hides_no_error_either(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "unlink", failing(errno.EIO))
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC, after=4))
+    with pytest.raises(StoreError, match=r"publish d/v1/x: No space left.*Free space"):
+        store.put_new("d/v1/x", b"x")
+
+
+def test_a_sweep_that_fails_says_where(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    orphan(store.temp("d/v1").parent)
+    monkeypatch.setattr(os, "unlink", failing(errno.EIO))
+    with pytest.raises(StoreError, match=r"sweep d/v1: Input/output error.*The disk failed"):
+        store.sweep_temp("d/v1")
+
+
+def orphan(folder: Path) -> Path:
+    """A temporary file of a process that is no more."""
+    name = new_temp_name().replace(f"-{os.getpid()}-", f"-{2**22 + 5}-")
+    (folder / name).touch()
+    return folder / name
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell a descriptor's folder")
+def test_every_folder_that_is_made_is_durable_in_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    LocalStore(tmp_path / "a" / "b" / "lake").temp("d/v1")
+    lake = tmp_path / "a/b/lake"
+    # The store itself first to see that its file system can: then its entry, which is the first in it.
+    above = [tmp_path, tmp_path / "a", tmp_path / "a/b", lake, lake, lake / "d"]
+    assert synced == [str(folder) for folder in above]
+
+
+def test_a_file_that_cannot_be_opened_leaves_no_temporary_name(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refused(path: str | Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TRUNC:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refused)
+    layout, rows = Layout("d", 1), pa.record_batch({"x": pa.array([1])})
+    writer = PartWriter(store, layout, "train", 0, rows.schema, 1 << 20)
+    with pytest.raises(StoreError, match=r"cannot open .*: Input/output error\. The disk failed"):
+        writer.write(rows, tokens=1, documents=1)
+    bad = BadRecord(
+        file="f", file_id=1, position=0, line=None, reason="null_text", detail="it is null", raw=b"x"
+    )
+    quarantine = QuarantineWriter(store, layout, 0)
+    quarantine.add([bad])
+    with pytest.raises(StoreError, match="cannot open"):
+        quarantine.publish()
+    quarantine.discard()
+    assert temporary(store) == []
+
+
+def test_a_part_is_given_up_on_a_disk_that_stays_full(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.record_batch({"x": pa.array([1])})
+    writer = PartWriter(store, Layout("d", 1), "train", 0, rows.schema, 1 << 20)
+    writer.write(rows, tokens=1, documents=1)
+    monkeypatch.setattr(os, "write", failing(errno.ENOSPC))
+    with pytest.raises(StoreError, match=r"No space left on device after \d+ bytes\. Free space"):
+        writer.finish()
+    writer.discard()
+    assert temporary(store) == []
+
+
+def test_a_file_size_limit_names_its_remedy(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))  # Python ignores the signal of it
+    try:
+        with (
+            HashingFile(tmp_path / "f") as sink,
+            pytest.raises(StoreError, match=r"after 10 bytes.*ulimit -f"),
+        ):
+            sink.write(b"x" * 11)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_a_run_that_was_killed_after_its_commit_left_is_swept_by_the_next(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "one"}\n')
+    config = {
+        "name": "set",
+        "datasets": [
+            {"name": "s", "data_files": str(tmp_path / "in.jsonl"), "tokenizer": str(tokenizer_dir)}
+        ],
+        "save": {"output_dir": str(tmp_path / "lake")},
+    }
+    version = Path(build_dataset(config, workers=1).path)
+    left = orphan(version)
+    before = hashlib.sha256((version / "manifest.json").read_bytes()).hexdigest()
+    assert build_dataset(config, workers=1).status == "exists"
+    assert not left.exists()
+    assert hashlib.sha256((version / "manifest.json").read_bytes()).hexdigest() == before
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "said"),
+    [
+        ("flock", "ENOLCK", r"store: its file system has no flock \(No locks available\)"),
+        ("flock", "ENOSYS", r"store: its file system has no flock \(Function not implemented\)"),
+        ("fsync", "EINVAL", r"its file system has no fsync of a folder \(Invalid argument\)"),
+    ],
+)
+def test_a_file_system_that_lacks_a_call_is_refused_before_any_work(
+    call: str, code: str, said: str, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is missing: no call can be made to fail")
+    (tmp_path / "in.jsonl").write_text('{"text": "a lake holds water"}\n' * 40)
+    config = tmp_path / "lake.json"
+    settings = {"name": "small", "datasets": [{"data_files": str(tmp_path / "in.jsonl")}]}
+    settings |= {"default_tokenizer": str(tokenizer_dir), "save": {"output_dir": str(tmp_path / "store")}}
+    config.write_text(json.dumps(settings))
+    trace = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        os.devnull,
+        "-e",
+        f"trace={call}",
+        "-e",
+        f"inject={call}:error={code}",
+    ]
+    command = [sys.executable, "-P", "-m", "tokenlake", "run", "--no-prefect", str(config)]
+    environment = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
+    done = subprocess.run([*trace, *command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert re.search(rf"{said}, which writing safely needs\. Use a folder", error)
+    assert "Traceback" not in done.stderr and not [*tmp_path.rglob("claim.json"), *tmp_path.rglob(".tmp*")]

@@ -1,0 +1,394 @@
+"""Manifests and ledger records: exact round trips, and nothing wrong is ever read."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenlake.errors import AccountError, IntegrityError
+from tokenlake.fingerprint import canonical_json, file_id
+from tokenlake.store.account import Account
+from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry, Totals
+from tokenlake.store.inputs import InputEntry, InputFileEntry, Parent, inputs_fingerprint
+from tokenlake.store.layout import quarantine_path, shard_path
+from tokenlake.store.ledger import MIXED, UnitRecord
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.sealed import seal
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+COUNT = st.integers(0, 1 << 50)
+HEX64 = st.integers(0, (1 << 256) - 1).map(lambda value: f"{value:064x}")
+HEX32 = st.integers(0, (1 << 128) - 1).map(lambda value: f"{value:032x}")
+JSON_OBJECT: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    TEXT,
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+        max_leaves=4,
+    ),
+    max_size=3,
+)
+ACCOUNTS = st.builds(
+    Account, rows_read=COUNT, filtered=st.dictionaries(TEXT, COUNT, max_size=2), tokens=COUNT
+)
+
+
+@st.composite
+def shards(draw: st.DrawFn, unit: int | None = None) -> ShardEntry:
+    split, part = draw(st.sampled_from(["train", "validation"])), draw(st.integers(0, 200))
+    unit = draw(st.integers(0, 99_999)) if unit is None else unit
+    sizes = draw(st.lists(st.integers(1, 1000), max_size=4))
+    starts = tuple(sum(sizes[:index]) for index in range(len(sizes)))
+    return ShardEntry(
+        path=shard_path(split, unit, part),
+        split=split,
+        unit=unit,
+        part=part,
+        bytes=draw(st.integers(1, 1 << 40)),
+        sha256=draw(HEX64),
+        rows=sum(sizes),
+        tokens=draw(COUNT),
+        documents=draw(COUNT),
+        row_groups=starts,
+        logical={"input_ids": draw(HEX32), "segment_lengths": draw(HEX32) + draw(HEX32)},
+    )
+
+
+@st.composite
+def inputs(draw: st.DrawFn, source: str | None = None) -> InputFileEntry:
+    source, path = draw(TEXT) if source is None else source, draw(TEXT)
+    return InputFileEntry(
+        source=source, path=path, size=draw(COUNT), token=draw(TEXT), file_id=file_id(source, path)
+    )
+
+
+def ranged(entry: InputFileEntry, start: int, more: int) -> InputEntry:
+    return InputEntry(
+        source=entry.source,
+        path=entry.path,
+        size=entry.size,
+        token=entry.token,
+        file_id=entry.file_id,
+        start=start,
+        stop=start + more,
+    )
+
+
+def once(key: str) -> Any:
+    return lambda entry: getattr(entry, key)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> UnitRecord:
+    unit, source = draw(st.integers(0, 99_999)), draw(TEXT.filter(lambda name: name != MIXED))
+    bad = QuarantineEntry(path=quarantine_path(unit), bytes=9, sha256=draw(HEX64), rows=1)
+    return UnitRecord(
+        unit=unit,
+        fingerprint=draw(HEX64),
+        source=source,
+        inputs=tuple(draw(st.lists(st.builds(ranged, inputs(source), COUNT, COUNT), max_size=3))),
+        parts=tuple(draw(st.lists(shards(unit), max_size=3, unique_by=once("path")))),
+        account=draw(ACCOUNTS),
+        quarantine=draw(st.sampled_from([None, bad])),
+        engine=draw(TEXT),
+        produced_by=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
+    )
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    packed = draw(st.booleans())
+    return Manifest(
+        kind="packed" if packed else "tokens",
+        dataset=draw(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,10}", fullmatch=True)),
+        version=draw(st.integers(1, 999)),
+        fingerprint=draw(HEX64),
+        seq_length=draw(st.integers(1, 8192)) if packed else None,
+        config=draw(JSON_OBJECT),
+        tokenizer=draw(st.dictionaries(TEXT, JSON_OBJECT, max_size=2)),
+        files=tuple(draw(st.lists(shards(), max_size=3, unique_by=once("path")))),
+        other_files={"README.md": FileEntry(bytes=draw(COUNT), sha256=draw(HEX64))},
+        inputs=tuple(draw(st.lists(inputs(), max_size=3, unique_by=once("file_id")))),
+        accounts=draw(st.dictionaries(TEXT, ACCOUNTS, max_size=2)),
+        produced_by=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
+        parents=tuple(
+            draw(
+                st.lists(
+                    st.builds(Parent, dataset=st.just("a"), version=st.just(1), sha256=HEX64), max_size=1
+                )
+            )
+        ),
+    )
+
+
+def small() -> Manifest:
+    """A manifest whose account closes."""
+    shard = ShardEntry(
+        path="data/train-00000-00.parquet",
+        split="train",
+        unit=0,
+        part=0,
+        bytes=100,
+        sha256="a" * 64,
+        rows=3,
+        tokens=20,
+        documents=2,
+        row_groups=(0, 2),
+        logical={"input_ids": "0" * 32},
+    )
+    account = Account(
+        rows_read=2, kept=2, documents=2, tokens=18, content_packed=18, eos=2, pad=4, sequences=3, slots=24
+    )
+    entry = InputFileEntry(source="c", path="p", size=3, token="t", file_id=file_id("c", "p"))
+    return Manifest(
+        kind="packed",
+        dataset="a",
+        version=1,
+        fingerprint="f" * 64,
+        seq_length=8,
+        config={"x": 1.5},
+        tokenizer={},
+        files=(shard,),
+        other_files={"README.md": FileEntry(bytes=1, sha256="b" * 64)},
+        inputs=(entry,),
+        accounts={"c": account},
+        produced_by={"tokenlake": "0.1.0"},
+    )
+
+
+def resealed(data: bytes, change: Any) -> bytes:
+    """Edit a sealed document as somebody would who knows how to seal."""
+    value = json.loads(data)
+    change(value)
+    return seal(value)
+
+
+# Round trips
+
+
+@settings(max_examples=60)
+@given(manifests())
+def test_manifests_round_trip_exactly(manifest: Manifest) -> None:
+    data = manifest.to_bytes()
+    again = Manifest.from_bytes(data)
+    assert again == manifest
+    assert again.to_bytes() == data == canonical_json(json.loads(data))
+    assert json.loads(data)["sha256"] == manifest.sha256
+
+
+@settings(max_examples=60)
+@given(records())
+def test_ledger_records_round_trip_exactly(record: UnitRecord) -> None:
+    assert UnitRecord.from_bytes(record.to_bytes()) == record
+    assert UnitRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
+
+
+def test_the_manifest_is_pinned() -> None:
+    assert small().sha256 == "a465c0207f415691eaa2399a88952d5f97d8ff26b0487895b162b46e63674174"
+
+
+def test_derived_values() -> None:
+    manifest = small()
+    other = replace(manifest.files[0], path="data/validation-00000-00.parquet", split="validation", rows=5)
+    manifest = replace(manifest, files=(*manifest.files, other))
+    assert manifest.totals == Totals(files=2, bytes=200, rows=8, tokens=40, documents=4)
+    assert {name: totals.rows for name, totals in manifest.splits.items()} == {"train": 3, "validation": 5}
+    assert manifest.account == manifest.accounts["c"]
+    assert manifest.lineage.inputs_fingerprint == inputs_fingerprint(reversed(manifest.inputs))
+
+
+# Damage
+
+
+@pytest.mark.parametrize("what", ["manifest", "record"])
+def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
+    manifest = small()
+    entry = ranged(manifest.inputs[0], 0, 3)
+    record = UnitRecord(
+        unit=0,
+        fingerprint="f" * 64,
+        source="c",
+        inputs=(entry,),
+        parts=manifest.files,
+        account=manifest.account,
+        quarantine=None,
+        engine="gigatoken",
+        produced_by={},
+    )
+    data, read = (
+        (manifest.to_bytes(), Manifest.from_bytes)
+        if what == "manifest"
+        else (record.to_bytes(), UnitRecord.from_bytes)
+    )
+    dice = random.Random(3)
+    for _ in range(800):
+        bad = bytearray(data)
+        bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
+        with pytest.raises(IntegrityError):
+            read(bytes(bad))
+    for cut in range(0, len(data), 13):
+        with pytest.raises(IntegrityError):
+            read(data[:cut])
+    for more in (
+        data + b"\n",
+        b" " + data,
+        data + data,
+        data.replace(b":", b": ", 1),
+        b"\xef\xbb\xbf" + data,
+    ):
+        with pytest.raises(IntegrityError):
+            read(more)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"format_version":1}',
+        b'{"a":NaN}',
+        b'{"a":1,"a":1}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"format_version":' + b"9" * 5000 + b"}",
+        b'{"format_version":1,"sha256":"\\ud800"}',
+        b'{"format_version":1,"x":"\\ud800","sha256":"' + b"0" * 64 + b'"}',
+    ],
+)
+def test_what_is_no_document_is_an_integrity_error(data: bytes) -> None:
+    with pytest.raises(IntegrityError, match=r"some/manifest\.json"):
+        Manifest.from_bytes(data, "some/manifest.json")
+
+
+def put(*path: Any, to: Any) -> Any:
+    """Return a change that sets the value at ``path``."""
+
+    def change(value: Any) -> None:
+        for step in path[:-1]:
+            value = value[step]
+        value[path[-1]] = to
+
+    return change
+
+
+CHANGES: list[tuple[Any, str]] = [
+    (put("format_version", to=2), "format_version is 2"),
+    (put("kind", to="ragged"), "kind is 'ragged'"),
+    (put("kind", to="tokens"), "seq_length is 8"),
+    (put("dataset", to="../x"), "dataset is"),
+    (put("version", to=0), "version is 0"),
+    (put("version", to="1"), "version is '1'"),
+    (put("fingerprint", to="F" * 64), "fingerprint is"),
+    (put("seq_length", to=None), "seq_length is None"),
+    (put("seq_length", to=0), "seq_length is 0"),
+    (put("config", to=[]), "config is \\[\\]"),
+    (put("files", to={}), "files is {}"),
+    (put("files", 0, to=None), "files\\[0\\] is None"),
+    (put("files", 0, "path", to="../../etc/passwd"), "files\\[0\\].path is"),
+    (put("files", 0, "path", to="/etc/passwd"), "files\\[0\\].path is"),
+    (put("files", 0, "path", to="data/train-00001-00.parquet"), "files\\[0\\].path is"),
+    (put("files", 0, "split", to="a/b"), "files\\[0\\].split is"),
+    (put("files", 0, "bytes", to=1 << 62), "files\\[0\\].bytes is"),
+    (put("files", 0, "bytes", to=0), "files\\[0\\].bytes is"),
+    (put("files", 0, "rows", to=-1), "files\\[0\\].rows is"),
+    (put("files", 0, "rows", to=True), "files\\[0\\].rows is"),
+    (put("files", 0, "rows", to=3.0), "files\\[0\\].rows is"),
+    (put("files", 0, "sha256", to="x"), "files\\[0\\].sha256 is"),
+    (put("files", 0, "row_groups", to=[0, 3]), "files\\[0\\].row_groups is"),
+    (put("files", 0, "row_groups", to=[0, 2, 1]), "files\\[0\\].row_groups is"),
+    (put("files", 0, "row_groups", to=[1, 2]), "files\\[0\\].row_groups is"),
+    (put("files", 0, "row_groups", to=[]), "files\\[0\\].row_groups is"),
+    (put("files", 0, "logical", to={"x": "zz"}), "files\\[0\\].logical.x is"),
+    (put("files", 0, "extra", to=1), "files\\[0\\].extra is 1"),
+    (put("other_files", "../x", to={"bytes": 1, "sha256": "a" * 64}), "other_files is '../x'"),
+    (put("other_files", "data/x", to={"bytes": 1, "sha256": "a" * 64}), "other_files is 'data/x'"),
+    (put("other_files", "manifest.json", to={"bytes": 1, "sha256": "a" * 64}), "other_files is"),
+    (put("inputs", 0, "path", to="q"), "inputs\\[0\\].file_id is"),
+    (put("totals", "rows", to=4), "totals is"),
+    (put("splits", to={}), "splits is {}"),
+    (put("account", "tokens", to=19), "account is"),
+    (put("accounts", "c", "tokens", to=-1), "accounts.c.tokens is -1"),
+    (put("lineage", "inputs_fingerprint", to="0" * 64), "lineage is"),
+    (put("lineage", "parents", to=[{"dataset": "a"}]), "lineage.parents\\[0\\].version is missing"),
+    (put("produced_by", to={"a": 1}), "produced_by.a is 1"),
+    (put("surprise", to=1), "surprise is 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES)
+def test_well_sealed_nonsense_is_refused_by_file_and_key(change: Any, message: str) -> None:
+    with pytest.raises(IntegrityError, match=f"^m.json: {message}") as caught:
+        Manifest.from_bytes(resealed(small().to_bytes(), change), "m.json")
+    assert caught.value.details["file"] == "m.json"
+    assert caught.value.details["key"]
+
+
+@pytest.mark.parametrize("key", sorted(json.loads(small().to_bytes())))
+def test_every_key_is_required(key: str) -> None:
+    value = json.loads(small().to_bytes())
+    del value[key]
+    data = canonical_json(value) if key == "sha256" else seal(value)
+    with pytest.raises(IntegrityError, match=f"m.json: {key} is"):
+        Manifest.from_bytes(data, "m.json")
+
+
+def test_a_file_or_an_input_listed_twice_is_refused() -> None:
+    manifest = small()
+    for key, wrong in (
+        ("files", replace(manifest, files=manifest.files * 2)),
+        ("inputs", replace(manifest, inputs=manifest.inputs * 2)),
+    ):
+        with pytest.raises(IntegrityError, match=f"manifest.json: {key} is"):
+            Manifest.from_bytes(wrong.to_bytes())
+
+
+def test_a_record_holds_only_its_own_parts_and_source() -> None:
+    manifest = small()
+    record = UnitRecord(
+        unit=1,
+        fingerprint="f" * 64,
+        source="c",
+        inputs=(),
+        parts=(),
+        account=Account(),
+        quarantine=None,
+        engine="x",
+        produced_by={},
+    )
+    bad = QuarantineEntry(path="quarantine/00002.parquet", bytes=1, sha256="a" * 64, rows=1)
+    for key, wrong in (
+        ("parts", replace(record, parts=manifest.files)),
+        ("inputs", replace(record, source="d", inputs=(ranged(manifest.inputs[0], 0, 1),))),
+        ("quarantine.path", replace(record, quarantine=bad)),
+    ):
+        with pytest.raises(IntegrityError, match=f"ledger record: {key} is"):
+            UnitRecord.from_bytes(wrong.to_bytes())
+
+
+# The account against the files
+
+
+def test_check_compares_accounts_and_files() -> None:
+    manifest = small()
+    manifest.check()
+    shard, account = manifest.files[0], manifest.accounts["c"]
+    for wrong in (
+        replace(manifest, files=(replace(shard, rows=4),)),
+        replace(manifest, files=(replace(shard, tokens=21),)),
+        replace(manifest, files=(replace(shard, documents=1),)),
+        replace(manifest, files=()),
+        replace(manifest, accounts={}),
+        replace(manifest, accounts={"c": replace(account, pad=5)}),
+        replace(manifest, accounts={"c": account + account}),
+        replace(manifest, seq_length=9),
+    ):
+        with pytest.raises(AccountError, match=r"manifest\.json"):
+            wrong.check()

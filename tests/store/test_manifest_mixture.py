@@ -1,0 +1,293 @@
+"""Shares of records and the mixture of a manifest: exact round trips, and no figure that is not the order's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tokenlake.errors import AccountError, IntegrityError
+from tokenlake.fingerprint import file_id
+from tokenlake.store.account import Account
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.inputs import InputEntry, Parent
+from tokenlake.store.ledger import MIXED, UnitRecord
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import (
+    MixedSource,
+    MixtureOrder,
+    MixtureRecord,
+    mixture_of,
+    outcomes,
+    settings_of,
+)
+from tokenlake.store.sealed import seal
+
+Change = Callable[[dict[str, Any]], None]
+
+ROWS = {"b": 10, "a": 7}
+TOKENS = {"b": 100, "a": 49}
+ORDER = MixtureOrder(
+    lanes=2,
+    batch_size=4,
+    block_size=6,
+    step_rows=4,
+    seed=5,
+    stop="restart",
+    rows=68,
+    points=((0, {"b": 0.75, "a": 0.25}), (10, {"b": 0.5, "a": 0.5})),
+    interpolation="linear",
+)
+DRAWN = {"b": 390, "a": 203}
+"""Ids drawn: 39 rows of b, 29 of a, as if all rows of a source were alike."""
+
+
+def account(name: str) -> Account:
+    rows, ids = DRAWN[name] // (10 if name == "b" else 7), DRAWN[name]
+    return Account(
+        rows_read=rows, kept=rows, documents=rows, tokens=ids, content_packed=ids, eos=rows, eos_existing=0
+    )
+
+
+ACCOUNTS = {name: account(name) for name in ROWS}
+#: 593 ids and 68 EOS in rows of 8.
+PACKED = Account(sequences=83, slots=664, pad=3)
+
+
+def source(name: str, **changes: Any) -> MixedSource:
+    found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows)[name]
+    return replace(
+        blank(name), full_epochs=found.full_epochs, unread_rows=found.unread, asked=found.asked, **changes
+    )
+
+
+def blank(name: str) -> MixedSource:
+    rows = ACCOUNTS[name].rows_read
+    return MixedSource(
+        dataset=f"{name}.tokens",
+        version=3,
+        split="train",
+        window=4,
+        rows=ROWS[name],
+        tokens=TOKENS[name],
+        drawn_rows=rows,
+        drawn_tokens=DRAWN[name],
+        full_epochs=0,
+        unread_rows=0,
+        asked=0.0,
+        asked_tokens=None,
+        achieved_rows=rows / 68,
+        achieved_tokens=DRAWN[name] / 593,
+    )
+
+
+def record_of(sources: dict[str, MixedSource]) -> MixtureRecord:
+    whole = {name: sources.get(name, blank(name)) for name in ROWS}
+    return MixtureRecord(level="documents", weights_by="rows", order=ORDER, rows=PACKED, sources=whole)
+
+
+def mixed() -> Manifest:
+    """A manifest of a mixture that closes."""
+    shard = ShardEntry(
+        path="data/train-00000-00.parquet",
+        split="train",
+        unit=0,
+        part=0,
+        bytes=100,
+        sha256="a" * 64,
+        rows=83,
+        tokens=661,
+        documents=68,
+        row_groups=(0,),
+        logical={"input_ids": "0" * 32},
+    )
+    mixture = record_of({name: source(name) for name in ROWS})
+    return Manifest(
+        kind="packed",
+        dataset="m",
+        version=1,
+        fingerprint="f" * 64,
+        seq_length=8,
+        config={"mix": settings_of(mixture)},
+        tokenizer={},
+        files=(shard,),
+        other_files={},
+        inputs=(),
+        accounts=ACCOUNTS,
+        produced_by={},
+        parents=tuple(Parent(dataset=f"{name}.tokens", version=3, sha256="c" * 64) for name in ROWS),
+        mixture=mixture,
+    )
+
+
+def unit() -> UnitRecord:
+    """The record of the one unit of that mixture."""
+    return UnitRecord(
+        unit=0,
+        fingerprint="f" * 64,
+        source=MIXED,
+        inputs=(),
+        parts=mixed().files,
+        account=Account.total([*ACCOUNTS.values(), PACKED]),
+        quarantine=None,
+        engine="none",
+        produced_by={},
+        shares=ACCOUNTS,
+    )
+
+
+# What was before
+
+
+def test_records_of_one_source_are_byte_for_byte_what_they_were() -> None:
+    entry = InputEntry(source="c", path="p", size=3, token="t", file_id=file_id("c", "p"), start=0, stop=3)
+    record = UnitRecord(
+        unit=3,
+        fingerprint="f" * 64,
+        source="c",
+        inputs=(entry,),
+        parts=(),
+        account=Account(rows_read=2, kept=1, filtered={"empty": 1}, documents=1, tokens=5, content_packed=5),
+        quarantine=None,
+        engine="tokenizers",
+        produced_by={"tokenlake": "0.1.0"},
+    )
+    digest = hashlib.sha256(record.to_bytes()).hexdigest()
+    assert digest == "e6ce75eba3c41948ad60dd6f5764e137f8ee9000063a3d9f7cf0ddee95ae5796"
+    assert record.by_source() == {"c": record.account}
+
+
+# Round trips
+
+
+def test_the_manifest_of_a_mixture_round_trips_with_its_sources_in_order_and_closes() -> None:
+    manifest = mixed()
+    again = Manifest.from_bytes(manifest.to_bytes())
+    assert again == manifest
+    assert again.mixture is not None
+    assert list(again.mixture.sources) == ["b", "a"]
+    again.check()
+    assert again.account.slots == 664
+    assert manifest.sha256 == "c3078b63ed91c213e46910440613c4384854e68799b93f1cc0fcad73c893d72d"
+
+
+def test_shares_round_trip_and_say_what_is_each_sources() -> None:
+    record = unit()
+    assert UnitRecord.from_bytes(record.to_bytes()) == record
+    assert record.by_source() == ACCOUNTS
+
+
+# Damage
+
+
+def changed(*path: Any, to: Any) -> Change:
+    def change(value: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            value = value[key]
+        assert value[path[-1]] != to
+        value[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed("shares", to={}),
+        changed("source", to="b"),
+        changed("shares", "b", "tokens", to=391),
+        changed("shares", "b", "pad", to=1),
+        changed("account", "eos", to=69),
+        lambda value: value.pop("shares"),
+        lambda value: value["shares"].pop("a"),
+    ],
+)
+def test_shares_that_are_not_the_accounts_are_refused(change: Change) -> None:
+    value = json.loads(unit().to_bytes())
+    change(value)
+    with pytest.raises(IntegrityError):
+        UnitRecord.from_bytes(seal(value))
+
+
+def figures() -> list[tuple[Any, ...]]:
+    """Every figure of the mixture in the manifest's JSON, by its path."""
+
+    def walk(value: Any, path: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        children = value.items() if isinstance(value, dict) else enumerate(value)
+        return [
+            place
+            for key, child in children
+            for place in (walk(child, (*path, key)) if isinstance(child, dict | list) else [(*path, key)])
+        ]
+
+    return walk(mixed().to_json()["mixture"], ("mixture",))
+
+
+def other(value: Any) -> Any:
+    """Another value that the same field could have."""
+    if value is None:
+        return 0.5
+    if isinstance(value, float):
+        return value / 2 if value else 0.25
+    if isinstance(value, int):
+        return value + 1
+    words = [
+        ("restart", "all_exhausted"),
+        ("linear", "cosine"),
+        ("documents", "sequences"),
+        ("rows", "tokens"),
+    ]
+    return next((there for word in words for here, there in (word, word[::-1]) if here == value), "other")
+
+
+@pytest.mark.parametrize("path", [path for path in figures() if path[-1] != "window"], ids=str)
+def test_any_other_figure_in_a_mixture_is_found(path: tuple[Any, ...]) -> None:
+    value: Any = json.loads(mixed().to_bytes())
+    at = value
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = other(at[path[-1]])
+    with pytest.raises(IntegrityError):
+        Manifest.from_bytes(seal(value)).check()
+
+
+@pytest.mark.parametrize("name", ["b", "a"])
+def test_a_row_that_was_drawn_but_not_counted_is_found(name: str) -> None:
+    manifest = mixed()
+    one = manifest.accounts[name]
+    less = replace(
+        one, rows_read=one.rows_read - 1, kept=one.kept - 1, documents=one.documents - 1, eos=one.eos
+    )
+    with pytest.raises(AccountError):
+        replace(manifest, accounts={**manifest.accounts, name: less}).check()
+
+
+def test_tokens_that_no_number_of_epochs_holds_are_found() -> None:
+    manifest = mixed()
+    assert manifest.mixture is not None
+    one = manifest.accounts["a"]
+    more = replace(one, tokens=one.tokens + 60, content_packed=one.content_packed + 60)
+    sources = dict(manifest.mixture.sources)
+    drawn = sources["a"].drawn_tokens + 60
+    sources["a"] = replace(sources["a"], drawn_tokens=drawn)
+    file = replace(manifest.files[0], tokens=721, rows=91)
+    mixture = replace(manifest.mixture, sources=sources, rows=Account(sequences=91, slots=728, pad=7))
+    broken = replace(manifest, files=(file,), accounts={**manifest.accounts, "a": more}, mixture=mixture)
+    with pytest.raises(AccountError, match=r"source 'a' of the mixture.*epochs of 49 tokens"):
+        broken.check()
+
+
+def test_a_manifest_without_a_mixture_has_no_such_key() -> None:
+    assert "mixture" not in replace(mixed(), mixture=None).to_json()
+
+
+def test_epochs_are_counted_where_lanes_have_unequal_rows() -> None:
+    found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows)
+    # Lanes of b have 5 rows each, and give 20 and 19; those of a have 3 and 4 rows, and give 14 and 15.
+    assert (found["b"].rows, found["b"].full_epochs, found["b"].epochs) == (39, 3, 4)
+    assert (found["a"].rows, found["a"].full_epochs, found["a"].epochs) == (29, 3, 5)
+    assert found["a"].unread == found["b"].unread == 0

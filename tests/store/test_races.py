@@ -1,0 +1,221 @@
+"""Concurrency and crashes with real processes: exactly one creates, nothing is ever half visible."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+
+LIB = Path(__file__).resolve().parents[2] / "lib"
+PRELUDE = """
+import hashlib, json, os, sys, time
+from tokenlake.store import Catalog
+from tokenlake.errors import VersionConflictError
+from tokenlake.store import open_store
+root, arguments = sys.argv[1], json.loads(sys.argv[2])
+store = open_store(root)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def start(root: Path, body: str, arguments: Any = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PRELUDE + body, str(root), json.dumps(arguments)],
+        env={**os.environ, "PYTHONPATH": str(LIB)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def race(root: Path, body: str, arguments: list[Any]) -> list[Any]:
+    """Start one process for each argument, let them go at once, and return what each prints."""
+    processes = [start(root, body, argument) for argument in arguments]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    return [json.loads(output) for output in outputs]
+
+
+PUT_MANY = """
+outcomes = []
+for index in range(150):
+    data = (str(arguments["text"]) * 50 + str(index)).encode()
+    try:
+        outcomes.append(store.put_new(f"d/v1/{index:03d}", data, replace_orphan=arguments.get("replace", False)))
+    except VersionConflictError as error:
+        assert error.details["got"] != error.details["expected"]
+        outcomes.append("conflict")
+print(json.dumps(outcomes))
+"""
+
+
+def test_two_writers_of_one_key_and_one_of_them_creates_it(tmp_path: Path) -> None:
+    first, second = race(tmp_path, PUT_MANY, [{"text": "same"}, {"text": "same"}])
+    assert {frozenset(pair) for pair in zip(first, second, strict=True)} == {frozenset(["created", "equal"])}
+    names = sorted(path.name for path in (tmp_path / "d/v1").iterdir())
+    assert names == [f"{index:03d}" for index in range(150)]
+
+
+def test_writers_of_other_bytes_get_a_conflict_and_change_nothing(tmp_path: Path) -> None:
+    outcomes = race(tmp_path, PUT_MANY, [{"text": text} for text in ("a", "b", "c")])
+    for index, found in enumerate(zip(*outcomes, strict=True)):
+        assert Counter(found) == {"created": 1, "conflict": 2}
+        winner = "abc"[found.index("created")]
+        assert (tmp_path / f"d/v1/{index:03d}").read_text() == winner * 50 + str(index)
+
+
+def test_orphans_are_replaced_whole_by_one_writer_at_a_time(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for index in range(150):
+        store.put_new(f"d/v1/{index:03d}", b"orphan")
+    first, second = race(tmp_path, PUT_MANY, [{"text": "same", "replace": True}] * 2)
+    assert {frozenset(pair) for pair in zip(first, second, strict=True)} == {frozenset(["replaced", "equal"])}
+    assert all(info.size > 200 for info in store.list("d"))
+
+
+CLAIM_MANY = """
+catalog = Catalog(store)
+found = []
+for index in range(30):
+    result = catalog.claim("d", hashlib.sha256(f"{arguments}-{index}".encode()).hexdigest(), {"pid": os.getpid()})
+    found.append([result.version, result.status])
+print(json.dumps(found))
+"""
+
+
+def test_different_builds_claim_different_versions_without_gaps(tmp_path: Path) -> None:
+    found = race(tmp_path, CLAIM_MANY, ["a", "b"])
+    claims = [tuple(claim) for claims in found for claim in claims]
+    assert sorted(version for version, _ in claims) == list(range(1, 61))
+    assert {status for _, status in claims} == {"new"}
+    assert [info.version for info in Catalog(open_store(tmp_path)).versions("d")] == list(range(1, 61))
+
+
+def test_equal_builds_share_one_claim(tmp_path: Path) -> None:
+    first, second = race(tmp_path, CLAIM_MANY, ["same", "same"])
+    assert [version for version, _ in first] == [version for version, _ in second] == list(range(1, 31))
+    pairs = zip(first, second, strict=True)
+    assert {frozenset([a[1], b[1]]) for a, b in pairs} == {frozenset(["new", "resumed"])}
+
+
+def test_threads_claim_like_processes(tmp_path: Path) -> None:
+    catalog = Catalog(open_store(tmp_path))
+    prints = [f"{index % 8:064x}" for index in range(48)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda fingerprint: catalog.claim("d", fingerprint, {}), prints))
+    assert Counter(result.status for result in found) == {"new": 8, "resumed": 40}
+    versions = {(fingerprint, result.version) for fingerprint, result in zip(prints, found, strict=True)}
+    assert sorted(version for _, version in versions) == list(range(1, 9))
+
+
+PUBLISH_FOR_EVER = """
+for index in range(10**6):
+    data = str(index).encode() * 50_000
+    store.put_new(f"d/v1/data/{index:06d}", data)
+"""
+
+
+def test_a_kill_while_publishing_leaves_whole_objects_and_sweepable_rests(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    seen = 0
+    for turn in range(8):
+        root = tmp_path / str(turn)
+        process = start(root, PUBLISH_FOR_EVER)
+        assert process.stdout is not None and process.stdin is not None
+        process.stdout.readline()
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        time.sleep(0.01 + dice.random() * 0.08)
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+        store = open_store(root)
+        for info in store.list(""):
+            index = int(info.key.rpartition("/")[2])
+            assert store.read(info.key) == str(index).encode() * 50_000
+            seen += 1
+        store.sweep_temp("d/v1")
+        rests = [path.name for path in root.rglob(".tmp-*")]
+        assert rests == []
+    assert seen > 0
+
+
+def _can_trace() -> bool:
+    if shutil.which("strace") is None:
+        return False
+    return (
+        subprocess.run(["strace", "-o", os.devnull, "true"], check=False, capture_output=True).returncode == 0
+    )
+
+
+PUBLISH_ONE = """
+store.put_new("d/v1/data/x", b"whole" * 1000)
+"""
+
+
+def traced(root: Path, options: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PRELUDE + PUBLISH_ONE, str(root), "null"]
+    environment = {**os.environ, "PYTHONPATH": str(LIB)}
+    return subprocess.run(
+        ["strace", "-qq", *options, *command],
+        env=environment,
+        input="go\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "call", ["fsync:1", "fsync:2", "fsync:3", "fsync:4", "fsync:5", "link:1", "unlink:1", "fchmod:1"]
+)
+def test_every_step_of_publishing_may_be_the_last(tmp_path: Path, call: str) -> None:
+    if not _can_trace():
+        pytest.skip("strace is missing or ptrace is denied; crash points cannot be chosen")
+    name, when = call.split(":")
+    inject = ["-f", "-o", os.devnull, "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={when}"]
+    process = traced(tmp_path / "lake", inject)
+    assert process.returncode != 0, "the step was never reached"
+    store = open_store(tmp_path / "lake")
+    assert {info.key: info.size for info in store.list("")} in ({}, {"d/v1/data/x": 5000})
+    assert store.put_new("d/v1/data/x", b"whole" * 1000) in ("created", "equal")
+    store.sweep_temp("d/v1")
+    files = [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
+    assert [path.read_bytes() for path in files] == [b"whole" * 1000]
+
+
+def test_the_order_of_durable_steps(tmp_path: Path) -> None:
+    """The file is durable before it has a name, the name before anybody is told."""
+    if not _can_trace():
+        pytest.skip("strace is missing or ptrace is denied; the order cannot be observed")
+    trace = tmp_path / "trace"
+    (tmp_path / "lake/d/v1/data").mkdir(parents=True)
+    options = ["-y", "-o", str(trace), "-e", "trace=fsync,link,linkat,unlink,rename"]
+    assert traced(tmp_path / "lake", options).returncode == 0
+    lines = [line for line in trace.read_text().splitlines() if "lake" in line]
+    steps = [line.split("(")[0] + (" file" if ".tmp-" in line.split(",")[0] else " folder") for line in lines]
+    link = steps.index("link file")
+    assert [step for step in steps[:link] if step != "fsync folder"] == ["fsync file"]
+    assert steps[link:] == ["link file", "fsync folder", "unlink file"]
+    assert "/d/v1/data>" in lines[link + 1]

@@ -1,0 +1,162 @@
+"""Compare-and-swap: of writers that saw the same one succeeds, and nobody ever reads half of anything."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.store.test_races import race
+from tokenlake.errors import NotFoundError, StoreError, VersionConflictError
+from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+
+KEY = "d/tags/x.json"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "lake")
+
+
+def everything(store: Store) -> list[str]:
+    return sorted(str(path) for path in Path(store.url).rglob("*") if not path.is_dir())
+
+
+def test_create_replace_and_say_it_again(store: Store) -> None:
+    assert store.swap(KEY, b"one", None) == "created"
+    assert store.swap(KEY, b"one", None) == "equal"
+    before = store.local_path(KEY).stat().st_ino
+    with store.open(KEY) as opened:
+        assert store.swap(KEY, b"two", b"one") == "replaced"
+        assert opened.read() == b"one"
+    assert store.local_path(KEY).stat().st_ino != before
+    assert store.swap(KEY, b"two", b"one") == "equal"
+    assert store.swap(KEY, b"", b"two") == "replaced"
+    assert store.swap(KEY, b"three", b"") == "replaced"
+    assert store.read(KEY) == b"three"
+    assert stat.S_IMODE(store.local_path(KEY).stat().st_mode) == 0o444
+    assert everything(store) == [str(store.local_path(KEY))]
+
+
+@pytest.mark.parametrize(
+    ("there", "expected", "message"),
+    [
+        (b"one", None, "d/tags/x.json holds one; expected nothing"),
+        (b"one", b"other", "d/tags/x.json holds one; expected other"),
+        (None, b"other", "d/tags/x.json holds nothing; expected other"),
+        (b"", None, "d/tags/x.json holds ; expected nothing"),
+        (b"\xff" * 500, b"other", r"holds (\\xff){100}\.\.\.; expected"),
+    ],
+)
+def test_what_is_there_is_shown_and_stays(
+    store: Store, there: bytes | None, expected: bytes | None, message: str
+) -> None:
+    if there is not None:
+        store.put_new(KEY, there)
+    with pytest.raises(VersionConflictError, match=message) as caught:
+        store.swap(KEY, b"mine", expected)
+    json.dumps(caught.value.details)
+    assert caught.value.details["got"] == (
+        None if there is None else there.decode("utf-8", "backslashreplace")
+    )
+    assert everything(store) == ([] if there is None else [str(store.local_path(KEY))])
+    assert there is None or store.read(KEY) == there
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([None, b"a", b"b", b"c"])), max_size=6
+    )
+)
+def test_it_is_the_swap_of_a_variable(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bytes, bytes | None]]
+) -> None:
+    store, held = open_store(tmp_path_factory.mktemp("swap")), None
+    for data, expected in steps:
+        if held == data:
+            wanted = "equal"
+        elif held != expected:
+            wanted = "conflict"
+        else:
+            wanted = "created" if held is None else "replaced"
+        try:
+            assert store.swap(KEY, data, expected) == wanted
+        except VersionConflictError:
+            assert wanted == "conflict"
+        held = held if wanted == "conflict" else data
+        assert (store.read(KEY) if store.exists(KEY) else None) == held
+
+
+COUNT_UP = """
+for _ in range(arguments):
+    while True:
+        seen = store.read("d/tags/n") if store.exists("d/tags/n") else None
+        try:
+            outcome = store.swap("d/tags/n", str(int(seen or b"0") + 1).encode(), seen)
+        except VersionConflictError:
+            continue
+        if outcome != "equal":  # somebody else counted to the same number
+            break
+print(store.read("d/tags/n").decode())
+"""
+
+
+def test_processes_that_count_lose_no_count(tmp_path: Path) -> None:
+    assert max(race(tmp_path, COUNT_UP, [10, 10, 10])) == 30
+    assert everything(open_store(tmp_path)) == [str(tmp_path / "d/tags/n")]
+
+
+def test_of_creating_threads_one_creates(store: Store) -> None:
+    def create(index: int) -> str:
+        try:
+            put = store.put_new if index % 2 else lambda key, data: store.swap(key, data, None)
+            return put(KEY, f"by {index}".encode())
+        except VersionConflictError:
+            return "conflict"
+
+    with ThreadPoolExecutor(6) as pool:
+        assert Counter(pool.map(create, range(6))) == {"created": 1, "conflict": 5}
+
+
+def test_a_deleted_object_does_not_come_back(store: Store) -> None:
+    store.swap(KEY, b"one", None)
+    store.delete(KEY)
+    with pytest.raises(VersionConflictError, match="holds nothing"):
+        store.swap(KEY, b"two", b"one")
+    with pytest.raises(NotFoundError, match="delete d/gone/x"):
+        store.delete("d/gone/x")
+
+
+@pytest.mark.parametrize("key", ["../x", "/x", "", "a/../b", "a/.tmp-x"])
+def test_keys_stay_below_the_root(store: Store, key: str) -> None:
+    with pytest.raises(StoreError):
+        store.swap(key, b"x", None)
+    assert everything(store) == []
+
+
+def test_links_and_folders_are_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"one")
+    store.local_path("d/tags").mkdir(parents=True)
+    (Path(store.url) / "d/tags/link").symlink_to(tmp_path / "outside")
+    (Path(store.url) / "d/tags/folder").mkdir()
+    for key in ("d/tags/link", "d/tags/folder"):
+        with pytest.raises(StoreError):
+            store.swap(key, b"two", b"one")
+    assert (tmp_path / "outside").read_bytes() == b"one"
+
+
+def test_what_is_read_back_must_be_what_was_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.swap(KEY, b"one", None)
+    monkeypatch.setattr("tokenlake.store.local_files.hash_regular", lambda _: "0" * 64)
+    with pytest.raises(StoreError, match="read back is not what was written"):
+        store.swap(KEY, b"two", b"one")
+    assert store.read(KEY) == b"one"
+    assert everything(store) == [str(store.local_path(KEY))]

@@ -1,0 +1,236 @@
+"""What a trainer learns of a conversation: the assistant's words and the token that ends them, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.text.chat_samples import (
+    CHATML,
+    HEADED,
+    LLAMA2,
+    LLAMA3,
+    MARKED_CHATML,
+    STYLES,
+    THINKING,
+    TOOLS_CHATML,
+    conversation,
+    speaking,
+)
+from tokenlake.config.resolved import ResolvedChat
+from tokenlake.errors import ConfigError
+from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text.chat.renderer import ChatRenderer
+from tokenlake.text.chat.template import ChatTemplate
+from tokenlake.tokenizers.arrays import Spans
+
+Message = dict[str, Any]
+
+
+@functools.cache
+def renderer(template: str, **options: Any) -> ChatRenderer:
+    chat = ResolvedChat(template=template, messages_field="messages", **options)
+    return ChatRenderer(chat, speaking(template), "fail")
+
+
+def rendered(
+    template: str, messages: list[Message], tools: Any = None, copies: int = 1, **options: Any
+) -> list[str] | Fault:
+    """What is learned of a conversation, stretch by stretch; of several copies, which must all be alike."""
+    row = {"messages": messages, "tools": tools}
+    made = renderer(template, **options).render(Rows(objects=[row] * copies))
+    if made.bad:
+        assert [index for index, _ in made.bad] == [*range(copies)]
+        return made.bad[0][1]
+    assert made.origin.tolist() == [*range(copies)]
+    assert made.spans is not None
+    found = [
+        [
+            made.text[at].as_py().encode()[start:stop].decode()
+            for start, stop in _stretches(made.spans.slice(at, at + 1))
+        ]
+        for at in range(copies)
+    ]
+    assert found == [found[0]] * copies
+    return found[0]
+
+
+def _stretches(spans: Spans) -> list[tuple[int, int]]:
+    return list(zip(spans.start.tolist(), spans.stop.tolist(), strict=True))
+
+
+def learned(template: str, messages: list[Message], tools: Any = None, **options: Any) -> list[str]:
+    found = rendered(template, messages, tools, **options)
+    assert not isinstance(found, Fault), found
+    return found
+
+
+def reason(template: str, messages: list[Message], **options: Any) -> str:
+    made = rendered(template, messages, **options)
+    assert isinstance(made, Fault), made
+    return f"{made.reason}: {made.detail}"
+
+
+def unmarked(template: str) -> str:
+    """The same template without its marks."""
+    return template.replace(" generation %}", " if true %}").replace("endgeneration", "endif")
+
+
+ENDS = {
+    "chatml": "<|im_end|>",
+    "marked-chatml": "<|im_end|>",
+    "tools": "<|im_end|>",
+    "llama-2": " </s>",
+    "llama-3": "<|eot_id|>",
+    "mistral": "</s>",
+    "gemma": "<end_of_turn>",
+    "zephyr": "</s>",
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("prompt", [False, True])
+def test_each_answer_with_its_end_is_learned_and_nothing_of_the_prompt(style, prompt):
+    for seed in range(12):
+        messages = conversation(seed, system=style != "gemma" and seed % 2 == 1, turns=1 + seed % 3)
+        said = [message["content"] for message in messages if message["role"] == "assistant"]
+        found = learned(STYLES[style], messages, copies=9, add_generation_prompt=prompt)
+        assert [text.strip() for text in found] == [(words.strip() + ENDS[style]).strip() for words in said]
+
+
+@pytest.mark.parametrize("template", [MARKED_CHATML, LLAMA2])
+def test_marks_and_prefixes_find_the_same(template):
+    for seed in range(12):
+        messages = conversation(seed, system=seed % 2 == 1, turns=1 + seed % 3)
+        assert learned(template, messages) == learned(unmarked(template), messages)
+
+
+def test_without_a_prompt_the_header_of_a_turn_is_told_by_other_words():
+    """The answer "A" is also the first letter of its header."""
+    messages = [{"role": "user", "content": "A or B?"}, {"role": "assistant", "content": "a"}]
+    assert learned(HEADED, messages) == ["a\n"]
+    assert learned(HEADED, [*messages, messages[0], {"role": "assistant", "content": "B a"}]) == [
+        "a\n",
+        "B a\n",
+    ]
+
+
+def test_calls_of_tools_and_several_answers_in_a_row_are_learned():
+    call = {"function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": "2."},
+        {"role": "assistant", "content": "Really."},
+    ]
+    assert learned(TOOLS_CHATML, messages, [{"name": "add"}]) == [
+        'Let me see.<call>add {"a": 1}</call><|im_end|>',
+        "2.<|im_end|>",
+        "Really.<|im_end|>",
+    ]
+
+
+def test_a_prompt_that_goes_on_where_the_turn_does_not_ends_where_both_are_alike():
+    thinks = CHATML.replace("assistant\\n' }}", "assistant\\n<think>\\n\\n</think>\\n' }}")
+    messages = conversation(1, turns=2)
+    said = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
+    assert learned(thinks, messages) == said
+
+
+def test_a_template_that_changes_earlier_turns_is_refused_unless_it_did_not():
+    plain, thoughtful = conversation(1, turns=2), conversation(2, turns=2)
+    thoughtful[1]["content"] = "<think>hm</think>so"
+    assert len(learned(THINKING, plain)) == 2
+    told = reason(THINKING, thoughtful)
+    assert told.startswith(
+        "turns_not_found: the chat template renders turn 2 in another way when others follow"
+    )
+    assert "{% generation %}" in told
+    assert "loss: all" in told
+    assert learned(THINKING, thoughtful, loss="all") != []
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        (
+            "{% for m in messages %}{{ '|' ~ m.role ~ '|' ~ (m.content | upper) }}{% endfor %}",
+            "it cannot be told where in turn 2",
+        ),
+        (
+            "{{ messages | length }}{% for m in messages %}{{ '|' ~ m.content }}{% endfor %}",
+            "before turn 2 in another way",
+        ),
+        ("{% for m in messages %}{{ m.role + '\\n' }}{% endfor %}", "it cannot be told where in turn 2"),
+        (
+            "{% for m in messages %}{{ '<' ~ m.role ~ '>' ~ (m.content | upper) }}{% endfor %}"
+            "{% if add_generation_prompt %}<assistant>{% endif %}",
+            "does not hold what the assistant says in turn 2",
+        ),
+    ],
+)
+def test_turns_that_cannot_be_told_are_refused(template, told):
+    messages = [{"role": "user", "content": "what?"}, {"role": "assistant", "content": "that"}]
+    assert told in reason(template, messages)
+
+
+def test_an_assistant_that_begins_is_learned_where_the_template_can_begin_with_nothing():
+    messages = [{"role": "assistant", "content": "Welcome"}, *conversation(1)]
+    assert learned(CHATML, messages)[0] == "Welcome<|im_end|>"
+    assert "fails on the conversation before turn 1" in reason(
+        "{{ messages[0].role }}{% for m in messages %}{{ m.content }}{% endfor %}", messages
+    )
+
+
+def test_nothing_and_everything_are_not_learned():
+    question = conversation(1)[:1]
+    for template in (CHATML, MARKED_CHATML, LLAMA3):
+        assert reason(template, question).startswith(
+            "nothing_to_learn: the conversation has no turn of an assistant"
+        )
+    nothing = "{% for m in messages %}{{ m.content }}{% generation %}{% endgeneration %}{% endfor %}"
+    assert reason(nothing, conversation(1)).startswith("nothing_to_learn: the chat template marks nothing")
+    everything = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
+    assert reason(everything, conversation(1)).startswith("everything_to_learn")
+    assert reason("{% if messages[1].x %}{% endif %}", conversation(1), loss="all").startswith(
+        "nothing_to_learn"
+    )
+
+
+def test_all_of_a_conversation_is_learned_if_that_is_asked_for():
+    for messages in (conversation(1), conversation(1)[:1]):
+        text = ChatTemplate(CHATML).render(messages).text
+        assert learned(CHATML, messages, copies=9, loss="all") == [text]
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>"), min_size=1, max_size=30)
+
+
+@given(
+    st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4), st.sampled_from(sorted(set(STYLES) - {"tools"}))
+)
+@settings(max_examples=80)
+def test_whatever_is_said_the_answers_are_found_in_order(turns, style):
+    messages: list[Message] = []
+    for question, answer in turns:
+        messages += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer if answer.strip() else "x" + answer},
+        ]
+    found = learned(STYLES[style], messages)
+    said = [message["content"] for message in messages[1::2]]
+    assert [text.strip().removesuffix(ENDS[style].strip()).strip() for text in found] == [
+        words.strip() for words in said
+    ]
+
+
+def test_the_renderer_needs_a_template_and_a_way_with_special_tokens():
+    with pytest.raises(ConfigError, match=r"has no chat template .* set chat\.template"):
+        ChatRenderer(ResolvedChat(), speaking(CHATML), "fail")
+    with pytest.raises(ConfigError, match="'literal' is not to be had for conversations"):
+        ChatRenderer(ResolvedChat(template=CHATML), speaking(CHATML), "literal")

@@ -1,0 +1,253 @@
+"""Rendering by skeletons: the same text and stretches as the template itself, or nothing."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.text.chat_samples import STYLES, WORDS, speaking
+from tokenlake.config.resolved import ResolvedChat
+from tokenlake.errors import TemplateMismatchError
+from tokenlake.sources.rows import Rows
+from tokenlake.text.chat.batch_render import CHECKED, Alike
+from tokenlake.text.chat.messages import ROLES
+from tokenlake.text.chat.renderer import ChatRenderer
+from tokenlake.text.chat.skeleton import Looked, Symbol, mark, parts_of, untrimmed
+from tokenlake.text.chat.skeleton_fill import Filler
+from tokenlake.text.chat.skeletons import Skeletons
+from tokenlake.text.chat.template import LEFT, RIGHT, ChatTemplate, RenderedChat, Skeleton
+from tokenlake.tokenizers.arrays import byte_stretches
+from tokenlake.tokenizers.encoder import SpecialScan
+
+PLAIN = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{{ '\n' }}"
+    "{% endfor %}"
+)
+MARKED = (
+    "{%- if messages[0].role == 'system' -%}{{ '<|sys|>' ~ messages[0].content | trim ~ '\n' }}"
+    "{%- set rest = messages[1:] -%}{%- else -%}{{ 'Be good.\n' }}{%- set rest = messages -%}{%- endif -%}"
+    "{%- for m in rest -%}{%- if m.role == 'user' -%}{{ 'U: ' + m.content.strip() + ' \n' }}"
+    "{%- else -%}{{ m.role + ': ' }}{% generation %}{{ m.content.rstrip() ~ eos_token }}{% endgeneration %}"
+    "{%- endif -%}{%- endfor -%}"
+)
+JOINED = (
+    "{% for m in messages %}{% if loop.first and m['role'] == 'system' %}{% set ns = namespace(s=m['content']) %}"
+    "{% elif loop.index0 % 2 == 1 %}{% set all = ' <<' + (m['content'] + '>> \n').strip() %}{{ all.strip() }}"
+    "{% else %}{{ (' ' + m['content'] + ' ').lstrip() }}{% endif %}{% endfor %}"
+)
+LOOKING = {
+    "length": "{% for m in messages %}{{ m.content | length }}{{ m.content }}{% endfor %}",
+    "truth": "{% for m in messages %}{% if m.content %}{{ m.content }}{% endif %}{% endfor %}",
+    "search": "{% for m in messages %}{% if '<t>' in m.content %}t{% endif %}{{ m.content }}{% endfor %}",
+    "search in a word": "{% for m in messages %}{% if m.content in 'yes or no' %}!{% endif %}x{% endfor %}",
+    "equality": "{% for m in messages %}{% if m.content == 'x' %}!{% endif %}{{ m.content }}{% endfor %}",
+    "membership": "{% for m in messages %}{% if m.content in ['x', 'y'] %}!{% endif %}{{ m.content }}{% endfor %}",
+    "split": "{% for m in messages %}{{ m.content.split('a')[-1] }}{% endfor %}",
+    "upper": "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+    "json": "{% for m in messages %}{{ m.content | tojson }}{% endfor %}",
+    "slice": "{% for m in messages %}{{ m.content[1:] }}{% endfor %}",
+    "repeat": "{% for m in messages %}{{ m.content * 2 }}{% endfor %}",
+    "number": "{% for m in messages %}{{ m.content | int }}{% endfor %}",
+    "captured": "{% for m in messages %}{% set x %} {{ m.content }} {% endset %}{{ x.strip() }}{% endfor %}",
+    "macro": "{% macro f(x) %} {{ x }} {% endmacro %}{% for m in messages %}{{ f(m.content).strip() }}{% endfor %}",
+}
+contents = st.text(st.sampled_from(list("ab \n\té你😀\u2003<|>{}'\"\\")), min_size=1, max_size=12)
+roles = st.sampled_from(["system", "user", "assistant", "tool"])
+conversations = st.lists(
+    st.builds(lambda role, content: {"role": role, "content": content}, roles, contents),
+    min_size=1,
+    max_size=5,
+)
+
+
+VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": False}
+
+
+def alike(text: str, tokens: tuple[str, ...] = ()) -> tuple[Alike, ChatTemplate]:
+    template = ChatTemplate(text, variables=VARIABLES)
+    scan = SpecialScan(tokens) if tokens else None
+    return Alike(Skeletons(template), {role: role for role in ROLES}, scan), template
+
+
+def rendered(shapes: Alike, conversation: Any) -> tuple[str, list[tuple[int, int]]] | None:
+    """Render a conversation among others of its kind, because a single one is left to the template."""
+    made = shapes.render([conversation] * 8)
+    if not made:
+        return None
+    (together,) = made
+    assert together.rows.tolist() == list(range(8))
+    one = together.spans.slice(7, 8)
+    return str(together.text[7]), list(zip(one.start.tolist(), one.stop.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("text", [PLAIN, MARKED, JOINED])
+def test_what_is_rendered_together_is_what_the_template_says(text: str) -> None:
+    shapes, template = alike(text)
+    filler = Filler(shapes.skeletons)
+    found = 0
+
+    @settings(max_examples=150, deadline=None, database=None)
+    @given(conversations)
+    def check(messages: list[dict[str, str]]) -> None:
+        nonlocal found
+        got = rendered(shapes, messages)
+        assert (got is None) == any(not message["content"].strip() for message in messages)
+        if got is not None:
+            made = template.render(messages)
+            learned = byte_stretches(made.text, made.learned)
+            assert got[0] == made.text
+            assert _bits(got[1], got[0]) == _bits(learned, made.text)
+            one = filler.fill(messages)
+            assert one is not None
+            assert one.text == made.text
+            assert _bits(byte_stretches(one.text, one.learned), one.text) == _bits(learned, made.text)
+            found += 1
+        else:
+            assert filler.fill(messages) is None
+
+    check()
+    assert found > 50
+
+
+def _bits(learned: Any, text: str) -> list[bool]:
+    return [any(start <= at < stop for start, stop in learned) for at in range(len(text.encode()))]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "blank", "forged", "other"]), min_size=16, max_size=60))
+def test_every_conversation_is_rendered_once_or_left(kinds: list[str]) -> None:
+    shapes, template = alike(MARKED, ("</s>", "<s>"))
+    made_of: dict[str, Any] = {
+        "a": [{"role": "user", "content": "x"}, {"role": "assistant", "content": " é "}],
+        "b": [{"role": "system", "content": "s"}, {"role": "user", "content": "y"}],
+        "blank": [{"role": "user", "content": "\u2003"}],
+        "forged": [{"role": "user", "content": "x</s>"}, {"role": "assistant", "content": "y"}],
+        "other": [{"role": "user", "content": "x", "name": "me"}],
+    }
+    seen: list[int] = []
+    for together in shapes.render([made_of[kind] for kind in kinds]):
+        assert together.rows.tolist() == sorted(together.rows.tolist())
+        for row, text in zip(together.rows.tolist(), together.text.to_pylist(), strict=True):
+            assert text == template.render(made_of[kinds[row]]).text
+            seen.append(row)
+    assert len(seen) == len(set(seen))
+    left = [kinds[row] for row in range(len(kinds)) if row not in seen]
+    assert all(kinds[row] in ("a", "b") for row in seen)
+    # the forged ones are of the shape of a: enough of both are looked at together
+    enough = {"a": kinds.count("a") + kinds.count("forged"), "b": kinds.count("b")}
+    assert all(kind not in ("a", "b") or enough[kind] < 8 for kind in left)
+
+
+@pytest.mark.parametrize("what", LOOKING)
+def test_a_template_that_looks_into_a_content_has_no_skeleton(what: str) -> None:
+    shapes, _ = alike(LOOKING[what])
+    assert rendered(shapes, [{"role": "user", "content": "alpha"}]) is None
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "text",
+        [],
+        [{"role": "user"}],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": " \n"}],
+        [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+        [{"role": "user", "content": "x", "name": "y"}],
+        [{"role": "user", "content": "x"}] * 65,
+    ],
+)
+def test_a_conversation_that_is_more_than_roles_and_contents_is_left_to_the_template(messages: Any) -> None:
+    shapes, _ = alike(PLAIN)
+    assert rendered(shapes, messages) is None
+    assert rendered(shapes, [{"role": "user", "content": "x"}]) is not None
+
+
+def test_a_shape_that_the_template_refuses_is_left_to_it() -> None:
+    shapes, _ = alike("{{ raise_exception('no') if messages[0].role == 'user' else messages[0].content }}")
+    assert rendered(shapes, [{"role": "user", "content": "x"}]) is None
+    assert rendered(shapes, [{"role": "system", "content": "x"}]) is not None
+
+
+def test_names_of_roles_are_those_that_the_template_knows() -> None:
+    template = ChatTemplate(PLAIN)
+    shapes = Alike(Skeletons(template), {"human": "user"}, None)
+    text, _ = rendered(shapes, [{"role": "human", "content": "x"}]) or ("", ())
+    assert text == template.render([{"role": "user", "content": "x"}]).text
+    assert rendered(shapes, [{"role": "user", "content": "x"}]) is None
+
+
+def test_a_skeleton_that_differs_from_its_template_ends_the_build() -> None:
+    class Dishonest:
+        honest = True
+
+        def skeleton(self, roles: Any) -> Skeleton:
+            return Skeleton(((0, 0),), (False,))
+
+        def for_shape(self, messages: Any) -> RenderedChat:
+            text = messages[0]["content"]
+            return RenderedChat(text if self.honest else text.upper())
+
+    template = Dishonest()
+    skeletons = Skeletons(template)
+    shapes = Alike(skeletons, {"user": "user"}, None)
+    assert rendered(shapes, [{"role": "user", "content": "x"}]) is not None
+    template.honest = False
+    with pytest.raises(TemplateMismatchError, match="differ"):
+        shapes.render([[{"role": "user", "content": "x"}]] * CHECKED)
+
+
+def test_a_symbol_passes_on_and_tells_nothing() -> None:
+    text = (" \n<" + Symbol(mark(3)) + "> \n").strip() + (" " + Symbol(mark(4)) + "\n").strip()
+    assert parts_of("".join([text])) == ["<", (3, 0), ">", (4, LEFT | RIGHT)]
+    assert untrimmed("".join([text])) == "<" + mark(3) + ">" + mark(4)
+    asked = [
+        "__len__",
+        "__contains__",
+        "__iter__",
+        "__hash__",
+        "__eq__",
+        "__bool__",
+        "split",
+        "upper",
+        "__format__",
+    ]
+    for name in asked:
+        with pytest.raises(Looked):
+            getattr(text, name)()
+
+
+@functools.cache
+def renderer(style: str) -> ChatRenderer:
+    return ChatRenderer(
+        ResolvedChat(template=STYLES[style], messages_field="messages"), speaking(STYLES[style]), "fail"
+    )
+
+
+@pytest.mark.parametrize("style", STYLES)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_conversation_is_rendered_the_same_alone_and_among_others(style: str, data: st.DataObject) -> None:
+    said = st.one_of(st.sampled_from(WORDS), contents)
+    turns = data.draw(st.integers(1, 3))
+    messages = [
+        {"role": role, "content": data.draw(said)} for _ in range(turns) for role in ("user", "assistant")
+    ]
+    if style not in ("gemma",) and data.draw(st.booleans()):
+        messages.insert(0, {"role": "system", "content": data.draw(said)})
+    alone = renderer(style).render(Rows(objects=[{"messages": messages}]))
+    among = renderer(style).render(Rows(objects=[{"messages": messages}] * 9))
+    assert len(among.origin) == 9 * len(alone.origin)
+    if len(alone.origin):
+        assert set(among.text.to_pylist()) == {alone.text[0].as_py()}
+        assert alone.spans is not None
+        assert among.spans is not None
+        one, other = alone.spans, among.spans.slice(8, 9)
+        text = str(alone.text[0])
+        assert _bits(list(zip(one.start, one.stop, strict=True)), text) == _bits(
+            list(zip(other.start, other.stop, strict=True)), text
+        )

@@ -1,0 +1,364 @@
+"""Builds with documents that are longer than ``max_length``: every policy, packed and not, accounted and verified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from tests.tokenizers import tokenizer_samples as samples
+from tokenlake.errors import ConfigError
+from tokenlake.etl.job import EngineJob, UnitJob
+from tokenlake.etl.runner import BuildResult, build_dataset
+from tokenlake.etl.session import BuildSession
+from tokenlake.etl.workbench import Workbench
+from tokenlake.fingerprint import file_id
+from tokenlake.integrity.verify import verify
+from tokenlake.store.address import open_store
+from tokenlake.text.lengths.truncation import STRATEGIES, truncate
+
+Config = dict[str, Any]
+Key = tuple[int, int]
+LIMIT = 24
+TEXTS = [
+    "short",
+    "A first sentence. A second one, e.g. with an abbreviation, which is longer than all others. Then it ends!",
+    "",
+    "日本語の文です。もう一つの文です。" * 6,
+    "été 👩‍👩‍👧 " * 20,
+    "x" * 300,
+    "Just fits, or does it?",
+]
+
+
+@pytest.fixture(params=["byte-level", "sentencepiece"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """GPT-2-style without BOS and EOS, or Llama-2-style with a BOS."""
+    files = samples.known()[request.param]
+    folder = tmp_path / request.param
+    folder.mkdir()
+    for name, data in files.files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def config_of(tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any) -> Config:
+    source = tmp_path / "in"
+    source.mkdir(exist_ok=True)
+    for name in ("a", "b"):
+        lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in TEXTS * 3]
+        (source / f"{name}.jsonl").write_text("".join(lines))
+    return {
+        "name": "set",
+        "datasets": [{"name": "s", "data_files": str(source), "tokenizer": str(tokenizer)}],
+        "source": {"unit_size": 4096},
+        # The gate costs more than the build: one of the two tokenizers is enough for it.
+        "tokenize": {
+            "max_length": LIMIT,
+            "engine": "tokenizers" if tokenizer.name == "sentencepiece" else "auto",
+            **tokenize,
+        },
+        "pack": {"enabled": pack, **({"seq_length": 32} if pack else {})},
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+
+
+class InThisProcess:
+    """Stands in for a pool: a worker process takes a second to start."""
+
+    def __init__(self) -> None:
+        self._workbench = Workbench()
+
+    def run(
+        self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
+    ) -> Any:
+        job = json.loads(json.dumps(job))
+        if job["op"] == "engine":
+            return self._workbench.choose_engine(EngineJob.from_json(job))
+        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
+
+
+def built(config: Config) -> tuple[Any, Path]:
+    """Build in this process, verify deeply, and return the manifest and the version's folder."""
+    session = BuildSession.open(config)
+    pool: Any = InThisProcess()
+    for index in session.pending:
+        session.run_unit(index, pool)
+    manifest = session.commit()
+    report = verify(open_store(config["save"]["output_dir"]), "set", 1, deep=True)
+    assert report.ok, report.problems
+    return manifest, Path(config["save"]["output_dir"]) / "set/v1"
+
+
+def pieces(manifest: Any, folder: Path) -> dict[Key, list[tuple[int, list[int]]]]:
+    """Every document's pieces in the order of the rows: (start, ids)."""
+    found: dict[Key, list[tuple[int, list[int]]]] = {}
+    for entry in manifest.files:
+        for row in pq.read_table(folder / entry.path).to_pylist():
+            if manifest.seq_length is None:
+                found.setdefault((row["file"], row["position"]), []).append((0, row["input_ids"]))
+                continue
+            at = 0
+            for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
+                ids = row["input_ids"][at : at + length]
+                found.setdefault((piece["file"], piece["position"]), []).append((piece["start"], ids))
+                at += length
+    return found
+
+
+def joined(parts: Iterable[list[int]]) -> list[int]:
+    return [token for ids in parts for token in ids]
+
+
+def inputs(config: Config) -> dict[Key, str]:
+    found: dict[Key, str] = {}
+    for path in sorted(Path(config["datasets"][0]["data_files"]).iterdir()):
+        at = 0
+        for line in path.read_bytes().splitlines(keepends=True):
+            found[file_id("s", path.name), at] = json.loads(line)["text"]
+            at += len(line)
+    return found
+
+
+def reference(tokenizer: Path) -> Tokenizer:
+    backend = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    backend.encode_special_tokens = True
+    return backend
+
+
+def eos_of(tokenizer: Path, *, pack: bool) -> list[int]:
+    backend = reference(tokenizer)
+    found = [backend.token_to_id(token) for token in ("<|endoftext|>", "</s>")]
+    return [token for token in found if token is not None][:1] if pack else []
+
+
+def around(tokenizer: Path) -> list[int]:
+    """The ids that the post-processor puts before a document."""
+    backend = reference(tokenizer)
+    return backend.encode("a").ids[: -len(backend.encode("a", add_special_tokens=False).ids)]
+
+
+def expected_cut(backend: Tokenizer, text: str, budget: int, strategy: Any, side: Any) -> list[int]:
+    """The ids kept, from the offsets of `tokenizers` alone."""
+    spec = json.loads(backend.to_str())
+    spec["post_processor"] = None
+    bare = Tokenizer.from_str(json.dumps(spec))
+    bare.encode_special_tokens = True
+    encoding = bare.encode(text)
+    bytes_ = np.concatenate([[0], np.cumsum([len(c.encode()) for c in text])])
+    places = bytes_[np.array(encoding.offsets, np.int64).reshape(-1, 2)]
+    cut = truncate(text, places[:, 0], places[:, 1], budget, strategy, side)
+    return encoding.ids[cut.first : cut.last]
+
+
+@pytest.mark.parametrize(
+    ("pack", "strategy", "side"),
+    [
+        *((True, strategy, "right") for strategy in STRATEGIES[1:]),
+        (True, "smart", "left"),
+        (False, "simple", "left"),
+        (False, "sentence", "right"),
+    ],
+)
+def test_truncated_documents(tmp_path: Path, tokenizer: Path, pack: bool, strategy: str, side: str):
+    config = config_of(
+        tmp_path,
+        tokenizer,
+        pack=pack,
+        long_documents="truncate",
+        truncation_strategy=strategy,
+        truncation_side=side,
+    )
+    manifest, folder = built(config)
+    backend, bos, eos = reference(tokenizer), around(tokenizer), eos_of(tokenizer, pack=pack)
+    found = {key: joined(ids for _, ids in parts) for key, parts in pieces(manifest, folder).items()}
+    whole = {key: backend.encode(text, add_special_tokens=False).ids for key, text in inputs(config).items()}
+    room = LIMIT - len(bos)
+    assert found == {
+        key: [*bos, *(expected_cut(backend, text, room, strategy, side)), *eos]
+        for key, text in inputs(config).items()
+        if text
+    }
+    account = manifest.account
+    kept = sum(len(ids) - len(bos) - len(eos) for ids in found.values())
+    assert account.dropped == {"truncated": sum(map(len, whole.values())) - kept}
+    long = sum(len(ids) > room for ids in whole.values())
+    assert account.normalized == {"long_documents_truncate": long}
+    assert account.filtered == {"empty": 6}
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_split_documents(tmp_path: Path, tokenizer: Path, pack: bool):
+    config = config_of(tmp_path, tokenizer, pack=pack, long_documents="split")
+    manifest, folder = built(config)
+    backend, bos, eos = reference(tokenizer), around(tokenizer), eos_of(tokenizer, pack=pack)
+    account = manifest.account
+    found = pieces(manifest, folder)
+    total = 0
+    for key, text in inputs(config).items():
+        if not text:
+            continue
+        parts = rejoined(found[key]) if pack else [ids for _, ids in found[key]]
+        whole = backend.encode(text, add_special_tokens=False).ids
+        if pack:  # segments of one document follow each other
+            stored = [token for ids in parts for token in ids]
+            parts = split_at(stored, eos[0], text)
+        assert all(ids[: len(bos)] == bos for ids in parts)
+        own = [ids[len(bos) : len(ids) - len(eos)] for ids in parts]
+        assert joined(own) == whole
+        assert all(len(ids) <= LIMIT - len(bos) for ids in own)
+        assert len(own) == 1 or all("\ufffd" not in backend.decode(ids) for ids in own)
+        total += len(own)
+    assert account.dropped == {}
+    assert account.kept == 36
+    assert account.documents == (36 if pack else total)
+    assert account.expanded == (0 if pack else total - 36)
+    assert account.normalized["long_documents_split"] > 0
+    if pack:
+        assert account.eos == total
+
+
+def rejoined(parts: list[tuple[int, list[int]]]) -> list[list[int]]:
+    """Pieces in order; every one begins where the one before it ends."""
+    ordered = sorted(parts)
+    ends = np.cumsum([0, *(len(ids) for _, ids in ordered)]).tolist()
+    assert [start for start, _ in ordered] == ends[:-1]
+    return [ids for _, ids in ordered]
+
+
+def split_at(ids: list[int], eos: int, text: str) -> list[list[int]]:
+    ends = [0, *(at + 1 for at, token in enumerate(ids) if token == eos)]
+    assert ends[-1] == len(ids), text
+    return [ids[a:b] for a, b in pairwise(ends)]
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_dropped_documents(tmp_path: Path, tokenizer: Path, pack: bool):
+    config = config_of(tmp_path, tokenizer, pack=pack, long_documents="drop")
+    manifest, folder = built(config)
+    backend, bos = reference(tokenizer), around(tokenizer)
+    whole = {key: backend.encode(text, add_special_tokens=False).ids for key, text in inputs(config).items()}
+    room = LIMIT - len(bos)
+    long = {key for key, ids in whole.items() if len(ids) > room}
+    assert set(pieces(manifest, folder)) == {key for key, ids in whole.items() if 0 < len(ids) <= room}
+    account = manifest.account
+    assert account.filtered == {"too_long": len(long), "empty": 6}
+    assert account.dropped == {"too_long": sum(len(whole[key]) for key in long)}
+    assert account.tokens == sum(map(len, whole.values()))
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_kept_documents_lose_nothing(tmp_path: Path, tokenizer: Path, pack: bool):
+    manifest, folder = built(config_of(tmp_path, tokenizer, pack=pack, long_documents="keep"))
+    backend = reference(tokenizer)
+    config = config_of(tmp_path, tokenizer, pack=pack)
+    bos, eos = around(tokenizer), eos_of(tokenizer, pack=pack)
+    found = {key: joined(ids for _, ids in parts) for key, parts in pieces(manifest, folder).items()}
+    whole = {key: backend.encode(text, add_special_tokens=False).ids for key, text in inputs(config).items()}
+    assert found == {key: [*bos, *ids, *eos] for key, ids in whole.items() if ids}
+    assert manifest.account.dropped == {}
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "filtered"),
+    [
+        ({"long_documents": "truncate"}, {"nothing_to_learn": 9}),
+        ({"long_documents": "truncate", "truncation_side": "left", "truncation_strategy": "word"}, {}),
+        ({"long_documents": "split"}, {}),
+    ],
+)
+def test_prompts_are_never_left_without_an_answer(
+    tmp_path: Path, pack: bool, policy: Config, filtered: dict[str, int]
+):
+    tokenizer = tmp_path / "sentencepiece"
+    tokenizer.mkdir()
+    for name, data in samples.sentencepiece().files.items():
+        (tokenizer / name).write_bytes(data)
+    config = config_of(tmp_path, tokenizer, pack=pack, **policy)
+    asked = [{"q": "why " * (1 + 30 * (number % 2)), "a": "so it is. "} for number in range(18)]
+    (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    (tmp_path / "in/b.jsonl").unlink()
+    config["datasets"][0]["prompt"] = {
+        "template": "Q: {q}\nA: {a}",
+        "input_columns": ["q"],
+        "label_column": "a",
+    }
+    manifest, folder = built(config)
+    account = manifest.account
+    assert account.filtered == filtered
+    assert account.kept == 18 - sum(filtered.values())
+    assert (account.dropped.get("nothing_to_learn", 0) > 0) == (policy.get("truncation_side") is None)
+    backend = reference(tokenizer)
+    learned: list[int] = []
+    for entry in manifest.files:
+        for row in pq.read_table(folder / entry.path).to_pylist():
+            if not pack:
+                assert len(row["input_ids"]) <= LIMIT and any(row["loss_mask"])
+            pairs = zip(row["input_ids"], row["loss_mask"], strict=True)
+            learned += [token for token, bears_loss in pairs if bears_loss]
+    assert backend.decode(learned).count("so it is.") == account.kept
+
+
+@pytest.mark.parametrize(
+    "policy", [{"long_documents": "split"}, {"long_documents": "truncate", "truncation_strategy": "smart"}]
+)
+def test_the_number_of_workers_changes_no_byte(tmp_path: Path, tokenizer_dir: Path, policy: Config):
+    config = config_of(tmp_path, tokenizer_dir, pack=True, **policy)
+    results: list[BuildResult] = []
+    for workers in (1, 2):
+        config["save"]["output_dir"] = str(tmp_path / f"store{workers}")
+        results.append(build_dataset(config, workers=workers))
+    assert results[0].manifest.files == results[1].manifest.files
+
+
+def test_a_limit_of_less_than_a_character_leaves_a_document_out(tmp_path: Path, tokenizer_dir: Path):
+    config = config_of(tmp_path, tokenizer_dir, pack=False, long_documents="truncate", max_length=1)
+    (tmp_path / "in/a.jsonl").write_text(
+        json.dumps({"text": "👩"}) + "\n" + json.dumps({"text": "aa"}) + "\n"
+    )
+    (tmp_path / "in/b.jsonl").unlink()
+    manifest, _ = built(config)
+    assert manifest.account.filtered == {"too_long": 1}
+    assert manifest.account.documents == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda c: c["tokenize"].update(long_documents="drop"),
+            "'drop', but the tokenizer of 's' has truncation: true",
+        ),
+        (
+            lambda c: c["tokenize"].update(long_documents="keep", truncation_side="left"),
+            "truncation_side: set, but",
+        ),
+        (
+            lambda c: c["datasets"][0].update(long_documents="split", truncation_strategy="word"),
+            "datasets.s.truncation_strat",
+        ),
+        (lambda c: c["tokenize"].update(max_length=1), "max_length"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_an_error(
+    tmp_path: Path, change: Callable[[Config], None], message: str
+):
+    files = samples.sentencepiece()
+    folder = tmp_path / "t"
+    folder.mkdir()
+    for name, data in files.files.items():
+        (folder / name).write_bytes(data)
+    config = config_of(tmp_path, folder, pack=False)
+    config["datasets"][0]["tokenizer"] = {"name_or_path": str(folder), "truncation": True}
+    change(config)
+    with pytest.raises(ConfigError, match=message):
+        build_dataset(config, workers=1)
+    assert not (tmp_path / "store").exists()

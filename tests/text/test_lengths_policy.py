@@ -1,0 +1,200 @@
+"""Fitting documents that are encoded: laws of every policy, with loss marks and without."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tokenizers import tokenizer_samples as samples
+from tokenlake.config.resolved import ResolvedTokenizer
+from tokenlake.etl.unit.bos_eos import Finish
+from tokenlake.etl.unit.long_documents import Fitted, Lengths
+from tokenlake.packing.loss_mask import LEARNED, learned, marked, plain
+from tokenlake.text.lengths.token_cuts import continuing_tokens, pieces
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TokenizerFiles
+
+BOS, EOS = 1, 2
+
+
+@cache
+def files() -> TokenizerFiles:
+    """Llama-2-style with BOS and EOS around a document."""
+    around = samples.template([("<s>", BOS)], [("</s>", EOS)])
+    return samples.changed(samples.sentencepiece(), lambda spec: spec.update(post_processor=around))
+
+
+@cache
+def encoder() -> Encoder:
+    return Encoder(files(), engine="tokenizers")
+
+
+def policy(long_documents: str, max_length: int, side: str = "right") -> ResolvedTokenizer:
+    options: dict[str, Any] = {"long_documents": long_documents, "truncation_side": side}
+    return ResolvedTokenizer(
+        name_or_path="t",
+        add_special_tokens=True,
+        max_length=max_length,
+        trust_remote_code=False,
+        special_tokens_in_text="literal",
+        engine="auto",
+        **options,
+    )
+
+
+# Ids 3 to 258 are the bytes: 230 is 0xE3, 131 is 0x80, which continues a character.
+TOKENS = st.sampled_from([300, 301, 400, 3 + 0xE3, 3 + 0x80, 3 + 0x81])
+DOCUMENT = st.tuples(
+    st.booleans(),
+    st.lists(st.tuples(TOKENS, st.booleans()), max_size=14),
+    st.booleans(),
+)
+CASE = {
+    "documents": st.lists(DOCUMENT, max_size=6),
+    "long_documents": st.sampled_from(["keep", "truncate", "split", "drop"]),
+    "max_length": st.integers(3, 12),
+    "side": st.sampled_from(["right", "left"]),
+    "rendered": st.booleans(),
+    "masked": st.booleans(),
+}
+
+
+def ragged(documents: list[Any], *, rendered: bool, masked: bool) -> tuple[Any, Any]:
+    """Ids of documents, which spell some of their BOS and EOS themselves where they are rendered."""
+    rows: list[list[int]] = []
+    for head, body, tail in documents:
+        row = [token | (LEARNED if mark and masked else 0) for token, mark in body]
+        rows.append([*([BOS] if head and rendered else []), *row, *([EOS] if tail and rendered else [])])
+    ids = np.array([token for row in rows for token in row], np.int32)
+    return ids, np.cumsum([0, *map(len, rows)])
+
+
+def rows_of(fitted: Fitted) -> list[list[int]]:
+    return [row.tolist() for row in np.split(fitted.ids, fitted.offsets[1:-1])] if len(fitted.origin) else []
+
+
+@given(**CASE)
+@settings(max_examples=200, deadline=None)
+def test_what_is_kept_fits_and_what_is_not_is_accounted(
+    documents: list[Any], long_documents: str, max_length: int, side: str, rendered: bool, masked: bool
+):
+    ids, offsets = ragged(documents, rendered=rendered, masked=masked)
+    finish = Finish((BOS,), (EOS,), None) if rendered else None
+    settings_ = policy(long_documents, max_length, side)
+    fitted = Lengths(settings_, encoder(), finish, masked=masked).apply(ids, offsets)
+    whole = [row.tolist() for row in np.split(ids, offsets[1:-1])] if documents else []
+    found = rows_of(fitted)
+
+    # Every token is kept or dropped, for a reason, and so is every document.
+    assert len(fitted.ids) + sum(fitted.dropped.values()) == len(ids)
+    gone = [row for rows in fitted.left_out.values() for row in rows.tolist()]
+    assert sorted({*gone, *fitted.origin.tolist()}) == list(range(len(documents)))
+    assert not set(gone) & set(fitted.origin.tolist())
+    assert len(set(gone)) == len(gone)
+    assert np.all(np.diff(fitted.origin) >= 0)
+
+    def lacking(row: list[int]) -> int:
+        if not rendered:
+            return 2
+        return (not row or row[0] & ~LEARNED != BOS) + (not row or row[-1] & ~LEARNED != EOS)
+
+    long = {index for index, row in enumerate(whole) if len(row) and len(row) + lacking(row) > max_length}
+    for index, row in enumerate(whole):
+        mine = [found[at] for at in np.flatnonzero(fitted.origin == index)]
+        if index not in long or long_documents == "keep":
+            assert mine == [row]
+        elif long_documents == "drop":
+            assert mine == []
+        elif long_documents == "truncate":
+            assert len(mine) <= 1
+            assert all(
+                row[: len(kept)] == kept if side == "right" else row[-len(kept) :] == kept for kept in mine
+            )
+        elif not masked:
+            assert [token for kept in mine for token in kept] == row
+        assert long_documents == "keep" or all(len(kept) + lacking(kept) <= max_length for kept in mine)
+    if long_documents == "split":
+        assert set(fitted.dropped) <= {"nothing_to_learn"}
+
+
+@given(**CASE)
+@settings(max_examples=200, deadline=None)
+def test_no_cut_leaves_a_document_without_what_it_taught(
+    documents: list[Any], long_documents: str, max_length: int, side: str, rendered: bool, masked: bool
+):
+    ids, offsets = ragged(documents, rendered=rendered, masked=True)
+    finish = Finish((BOS,), (EOS,), None) if rendered else None
+    fitted = Lengths(policy(long_documents, max_length, side), encoder(), finish, masked=True).apply(
+        ids, offsets
+    )
+    had = [bool(learned(row).any()) for row in np.split(ids, offsets[1:-1])] if documents else []
+    for origin, row in zip(fitted.origin.tolist(), rows_of(fitted), strict=True):
+        assert learned(np.array(row, np.int32)).any() or not had[origin]
+    for row in fitted.left_out.get("nothing_to_learn", np.empty(0, np.int64)).tolist():
+        assert had[row]
+
+
+def test_a_prompt_that_fills_the_room_leaves_nothing_to_learn():
+    answer = np.array([False] * 10 + [True] * 5)
+    ids, offsets = marked(np.full(15, 300, np.int32), answer), np.array([0, 15])
+    fitted = Lengths(policy("truncate", 10), encoder(), masked=True).apply(ids, offsets)
+    assert (fitted.dropped, fitted.touched) == (
+        {"truncated": 7, "nothing_to_learn": 8},
+        {"long_documents_truncate": 1},
+    )
+    assert fitted.left_out["nothing_to_learn"].tolist() == [0]
+    from_left = Lengths(policy("truncate", 10, "left"), encoder(), masked=True).apply(ids, offsets)
+    assert learned(from_left.ids).tolist() == [False] * 3 + [True] * 5
+
+
+def test_an_eos_after_an_answer_that_was_cut_off_is_not_learned():
+    finish = Finish((BOS,), (EOS,), None)
+    ids, offsets = marked(np.full(12, 300, np.int32)), np.array([0, 3, 12])
+    fitted = Lengths(policy("truncate", 8), encoder(), finish, masked=True).apply(ids, offsets)
+    assert fitted.ends is not None and fitted.ends.tolist() == [True, False]
+    done = finish.apply(fitted.ids, fitted.offsets, fitted.ends)
+    assert plain(done.ids[done.offsets[1:] - 1]).tolist() == [EOS, EOS]
+    assert learned(done.ids[done.offsets[1:] - 1]).tolist() == [True, False]
+
+
+@given(st.text(max_size=40), st.sampled_from([samples.byte_level(), samples.sentencepiece()]))
+@settings(max_examples=100, deadline=None)
+def test_a_token_goes_on_with_a_character_exactly_where_its_bytes_do(text: str, tokenizer: TokenizerFiles):
+    made = Encoder(tokenizer, engine="tokenizers")
+    encoded, start, stop = made.encode_places(samples.large([text]))
+    goes_on = continuing_tokens(tokenizer)[encoded.ids]
+    # Tokens of one character share its place.
+    shared = np.r_[False, start[1:] < stop[:-1]][: len(start)]
+    assert goes_on.tolist() == shared.tolist()
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 9))
+def test_pieces_are_as_long_as_can_be_and_cut_no_character_that_fits(goes_on: list[bool], most: int):
+    inside = np.array([False, *goes_on])
+    begins = pieces(inside, 0, len(inside), most).tolist()
+    edges = [*begins, len(inside)]
+    for begin, end in pairwise(edges):
+        assert 0 < end - begin <= most
+        if end < len(inside):
+            clean = [at for at in range(begin + 1, begin + most + 1) if not inside[at]]
+            assert end == (max(clean) if clean else begin + most)
+
+
+def test_other_tokenizers_have_no_halves_of_characters():
+    words = samples.from_spec(
+        {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0, "¡": 1}}}
+    )
+    assert not continuing_tokens(words).any()
+
+
+@pytest.mark.parametrize("long_documents", ["keep", "truncate", "split", "drop"])
+def test_no_documents_are_no_problem(long_documents: str):
+    fitted = Lengths(policy(long_documents, 5), encoder()).apply(np.empty(0, np.int32), np.array([0, 0, 0]))
+    assert fitted.offsets.tolist() == [0, 0, 0]
+    assert fitted.without_empty().origin.tolist() == []

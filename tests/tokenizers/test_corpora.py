@@ -1,0 +1,63 @@
+"""Real tokenizers on real text: ids equal those of `tokenizers`. Needs shared data (TOKENLAKE_TEST_DATA).
+
+The suite takes a sample of every corpus; `benchmarks/check_ids.py` sweeps them whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.tokenizers import tokenizer_samples as samples
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.tokenizers.gate import choose_engine
+
+pytestmark = pytest.mark.corpora
+TOKENIZERS = {"openai-community/gpt2": ((), ()), "meta-llama/Llama-2-7b-hf": ((1,), ())}
+LONGEST = 20_000
+
+
+@pytest.fixture(params=TOKENIZERS)
+def files(
+    request: pytest.FixtureRequest, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> TokenizerFiles:
+    monkeypatch.setenv("HF_HOME", str(shared_data / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    return load_tokenizer(request.param)
+
+
+def documents(shared_data: Path) -> list[str]:
+    """Return about 1 MB: from each file some documents, and of long ones a piece."""
+    texts: list[str] = []
+    for path in sorted((shared_data / "corpora").glob("*.parquet")):
+        column = pq.read_table(path, columns=["text"])["text"].to_pylist()
+        texts += [text[:LONGEST] for text in column[:: max(1, len(column) // 8)]]
+    return texts
+
+
+@pytest.mark.parametrize("mode", ["literal", "encode"])
+def test_ids_equal_the_reference(files: TokenizerFiles, mode: str, shared_data: Path) -> None:
+    texts = [*documents(shared_data), "a</s>b <s> <|endoftext|>x", ""]
+    assert choose_engine(files, "auto", mode, texts[:20]).engine == "gigatoken"
+    encoded = Encoder(files, engine="gigatoken", special_tokens_in_text=mode).encode(samples.large(texts))
+    expected = samples.reference_ids(files, texts, literal=mode == "literal")
+    cuts = encoded.offsets.tolist()
+    for row, want in enumerate(expected):
+        assert encoded.ids[cuts[row] : cuts[row + 1]].tolist() == want, (row, texts[row][:200])
+
+
+def test_affixes_and_named_tokens(files: TokenizerFiles) -> None:
+    encoder = Encoder(files, engine="tokenizers")
+    assert (encoder.prefix, encoder.suffix) == TOKENIZERS[files.name]
+    assert files.eos_id == {"openai-community/gpt2": 50256, "meta-llama/Llama-2-7b-hf": 2}[files.name]
+    assert files.vocab_size in (50257, 32000)
+
+
+def test_decode_gives_real_text_back(files: TokenizerFiles, shared_data: Path) -> None:
+    encoder = Encoder(files, engine="gigatoken")
+    for text in documents(shared_data)[::40]:
+        assert encoder.decode(encoder.encode(pa.array([text], pa.large_string())).ids) == text

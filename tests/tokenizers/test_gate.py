@@ -1,0 +1,204 @@
+"""The gate: gigatoken runs only where it was shown to be equal, and never against the evidence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tests.tokenizers import tokenizer_samples as samples
+from tests.tokenizers.tokenizer_mutations import model, norm, pre
+from tests.tokenizers.tokenizer_samples import changed, split_stage
+from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
+from tokenlake.etl.runner import build_dataset
+from tokenlake.tokenizers import gate
+from tokenlake.tokenizers.allowlist import objection
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.gate import choose_engine
+from tokenlake.tokenizers.reference import Reference
+
+BYTE = samples.byte_level
+
+
+def test_other_models_go_to_the_reference() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    word_piece = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
+    unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0)], 0, False))
+    word_level = Tokenizer(models.WordLevel({"[UNK]": 0, "ab": 1}, unk_token="[UNK]"))
+    for backend in (word_piece, unigram, word_level):
+        backend.pre_tokenizer = pre_tokenizers.Whitespace()
+        files = TokenizerFiles(name="other", files={"tokenizer.json": backend.to_str().encode()})
+        choice = choose_engine(files)
+        assert choice.engine == "tokenizers" and "only BPE" in choice.reason
+        encoded = Encoder(files, engine="tokenizers").encode(samples.large(["ab a", "b"]))
+        assert encoded.ids.tolist() == [
+            i for ids in samples.reference_ids(files, ["ab a", "b"], literal=True) for i in ids
+        ]
+
+
+def test_a_request_for_gigatoken_is_refused_with_the_reason() -> None:
+    files = changed(BYTE(), pre(None))
+    with pytest.raises(TokenizerError, match="'gigatoken' is requested, but the pre_tokenizer is missing"):
+        choose_engine(files, "gigatoken")
+    assert choose_engine(BYTE(), "gigatoken").engine == "gigatoken"
+
+
+def test_a_request_for_the_reference_is_granted() -> None:
+    assert choose_engine(BYTE(), "tokenizers").engine == "tokenizers"
+
+
+def test_unknown_requests_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'auto', 'gigatoken', 'tokenizers'"):
+        choose_engine(BYTE(), "fast")
+    with pytest.raises(ConfigError, match="special_tokens_in_text"):
+        choose_engine(BYTE(), "auto", "drop")
+
+
+class OtherEngine:
+    """gigatoken on another tokenizer: right for many texts, wrong for some."""
+
+    def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
+        other = changed(files, lambda spec: spec["model"].update(merges=spec["model"]["merges"][:-40]))
+        self._engine = GigatokenEngine(other, literal=literal)
+
+    def encode(self, text: pa.LargeStringArray) -> Any:
+        return self._engine.encode(text)
+
+
+def test_the_probe_condemns_a_wrong_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = samples.training_texts()
+    monkeypatch.setattr(gate, "GigatokenEngine", OtherEngine)
+    with pytest.raises(EngineMismatchError):
+        choose_engine(BYTE(), "gigatoken", "literal", documents)
+    choice = choose_engine(BYTE(), "auto", "literal", documents)
+    assert choice.engine == "tokenizers" and "differs from the reference" in choice.reason
+
+
+def test_a_difference_in_the_documents_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WrongOnOneWord(OtherEngine):
+        def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
+            self._engine = GigatokenEngine(files, literal=literal)
+
+        def encode(self, text: pa.LargeStringArray) -> Any:
+            return self._engine.encode(pc.replace_substring(text, "zzqx", "zzxq"))
+
+    monkeypatch.setattr(gate, "GigatokenEngine", WrongOnOneWord)
+    assert choose_engine(BYTE()).engine == "gigatoken"
+    assert choose_engine(BYTE(), sample_texts=["fine", "has zzqx inside"]).engine == "tokenizers"
+
+
+def test_the_probe_is_bounded() -> None:
+    texts = list(gate._bounded(["x" * 10_000_000] * 3))
+    assert sum(map(len, texts)) <= gate.SAMPLE_BYTES and len(texts) == 3
+    many = list(gate._bounded(["y" * 100_000] * 10_000))
+    assert sum(map(len, many)) <= gate.SAMPLE_BYTES and len(many) > 100
+
+
+def test_dropout_is_refused_because_ids_would_be_random() -> None:
+    files = changed(BYTE(), model(dropout=0.1))
+    with pytest.raises(TokenizerError, match=r"model\.dropout is 0\.1.*Set it to null"):
+        choose_engine(files)
+    assert choose_engine(changed(BYTE(), model(dropout=None))).engine == "gigatoken"
+
+
+@pytest.mark.parametrize("regex", ["(?<=a", "[", "*", "(", "a{99999999}"])
+def test_a_bad_regex_is_a_tokenizer_error(regex: str, capfd: pytest.CaptureFixture[str]) -> None:
+    files = changed(BYTE(), pre(split_stage(regex)))
+    with pytest.raises(TokenizerError):
+        choose_engine(files)
+    with pytest.raises(TokenizerError):
+        Encoder(files, engine="tokenizers")
+
+
+BACKTRACKING = r"(a+)+$"
+EVIL = {
+    "pre-tokenizer": pre(split_stage(BACKTRACKING)),
+    "normalizer": norm({"type": "Replace", "pattern": {"Regex": BACKTRACKING}, "content": "x"}),
+}
+
+
+@pytest.mark.parametrize("where", EVIL)
+def test_a_regex_that_backtracks_without_end_is_a_tokenizer_error(
+    where: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = changed(BYTE(), EVIL[where])
+    assert choose_engine(files).engine == "tokenizers"
+    text = samples.large(["a" * 40 + "!"])
+    encoder = Encoder(files, engine="tokenizers")
+    for encode in (encoder.encode, encoder.encode_places):
+        with pytest.raises(TokenizerError, match=r"panicked.*retry-limit"):
+            encode(text)
+    assert len(encoder.encode(samples.large(["words"])).ids)
+
+
+def test_a_regex_that_panics_in_a_worker_ends_the_build_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    for name, data in changed(BYTE(), EVIL["pre-tokenizer"]).files.items():
+        (tmp_path / "tokenizer" / name).write_bytes(data)
+    rows = ["words of a text", "a" * 40 + "!"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    dataset = {
+        "name": "s",
+        "data_files": str(tmp_path / "in.jsonl"),
+        "tokenizer": str(tmp_path / "tokenizer"),
+    }
+    save = {"output_dir": str(tmp_path / "store")}
+    pack = {"enabled": True, "seq_length": 16}
+    with pytest.raises(TokenizerError, match=r"panicked.*retry-limit"):
+        build_dataset({"name": "set", "datasets": [dataset], "pack": pack, "save": save}, workers=1)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b"{}", b'{"model": {}}', b'{"model": 3}', b"\xff"]
+)
+def test_a_broken_json_is_a_tokenizer_error(data: bytes) -> None:
+    with pytest.raises(TokenizerError):
+        choose_engine(TokenizerFiles(name="broken", files={"tokenizer.json": data}))
+
+
+def test_a_panic_while_encoding_is_a_tokenizer_error() -> None:
+    class Panicking:
+        def encode_batch_fast(self, *_: Any, **__: Any) -> None:
+            raise type("PanicException", (BaseException,), {})("index out of bounds")
+
+    reference = Reference(BYTE())
+    reference._backend = Panicking()
+    with pytest.raises(TokenizerError, match="panicked: index out of bounds"):
+        reference.encode(["a"])
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_interrupts_are_not_swallowed(interrupt: type[BaseException]) -> None:
+    class Interrupted:
+        def encode_batch_fast(self, *_: Any, **__: Any) -> None:
+            raise interrupt
+
+    reference = Reference(BYTE())
+    reference._backend = Interrupted()
+    with pytest.raises(interrupt):
+        reference.encode(["a"])
+
+
+def test_every_known_form_is_allowed_and_nothing_is_with_an_unknown_key() -> None:
+    for name, files in samples.known().items():
+        assert objection(files, literal=True) is None, name
+        assert objection(files, literal=False) is None, name
+        spec = json.loads(files.json_bytes)
+        for part in (
+            spec,
+            spec["model"],
+            spec["added_tokens"][0],
+            spec["pre_tokenizer"] or spec["normalizer"],
+        ):
+            part["new_option"] = True
+            assert objection(samples.from_spec(spec), literal=True) is not None, name
+            del part["new_option"]

@@ -1,0 +1,246 @@
+"""Finding a tokenizer, what its files say, what it does, and training one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tokenizers import tokenizer_samples as samples
+from tests.tokenizers.tokenizer_samples import Spec, changed
+from tokenlake.errors import ConfigError, SourceNotFoundError, TokenizerError
+from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.tokenizers.fingerprint import describe, identity
+from tokenlake.tokenizers.gate import choose_engine
+from tokenlake.tokenizers.reference import train_bpe
+
+LIB = Path(__file__).resolve().parents[2] / "lib"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "llama-small"
+    made.mkdir()
+    for name, data in samples.sentencepiece().files.items():
+        (made / name).write_bytes(data)
+    (made / "config.json").write_text("{}")
+    return made
+
+
+@pytest.fixture
+def hub(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Hub cache with one repository; asking the network is impossible."""
+    repo = tmp_path / "hf" / "hub" / "models--org--small"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text("abc123")
+    (repo / "snapshots").mkdir()
+    folder.rename(repo / "snapshots" / "abc123")
+    for key in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # Whoever imported it before has its answer from then, and would ask the network, many times.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    return repo
+
+
+def test_a_directory_or_its_json_gives_the_same_files(folder: Path) -> None:
+    by_folder, by_file = load_tokenizer(folder), load_tokenizer(folder / "tokenizer.json")
+    assert by_folder.files == by_file.files == samples.sentencepiece().files
+    assert by_folder.name == str(folder) and by_folder.revision is None
+
+
+def test_a_json_of_another_name_stands_alone(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "mine.json")
+    files = load_tokenizer(folder / "mine.json")
+    assert list(files.files) == ["tokenizer.json"] and files.eos_id is None and files.vocab_size > 259
+
+
+@pytest.mark.parametrize("name", ["org/small", "org/small@main", "org/small@abc123"])
+def test_the_hub_cache_is_used_without_asking_the_hub(hub: Path, name: str) -> None:
+    files = load_tokenizer(name)
+    assert files.files == samples.sentencepiece().files
+    assert files.name == name and files.revision == "abc123"
+
+
+def test_a_cached_tokenizer_imports_neither_huggingface_hub_nor_transformers(hub: Path) -> None:
+    code = (
+        "import sys; from tokenlake.tokenizers import load_tokenizer; load_tokenizer('org/small').eos_id;"
+        "print(*sorted({'huggingface_hub', 'transformers', 'polars', 'awkward'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=LIB, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_an_unknown_hub_id_says_where_it_was_looked_for(hub: Path) -> None:
+    with pytest.raises(SourceNotFoundError, match=r"'org/smoll'.*not in the Hub's cache"):
+        load_tokenizer("org/smoll")
+
+
+def test_a_mistyped_path_is_never_a_hub_id(folder: Path) -> None:
+    message = r"no such file or directory; .* has '(llama-small|tokenizer\.json)'"
+    for wrong in (folder.with_name("llama-smal"), folder / "tokeniser.json"):
+        with pytest.raises(SourceNotFoundError, match=message):
+            load_tokenizer(wrong)
+
+
+def test_a_mistyped_relative_path_names_its_neighbours(hub: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens" / "small").mkdir(parents=True)
+    with pytest.raises(SourceNotFoundError, match="has 'tokens'"):
+        load_tokenizer("token/small")
+
+
+def test_a_folder_without_a_json_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "spiece.model").write_bytes(b"x")
+    with pytest.raises(TokenizerError, match=r"no tokenizer\.json.*save_pretrained"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(TokenizerError, match=r"cannot read a \.model file.*save_pretrained"):
+        load_tokenizer(tmp_path / "spiece.model")
+
+
+def test_named_tokens_come_from_the_config() -> None:
+    files = samples.sentencepiece()
+    assert (files.bos_token, files.eos_token, files.unk_token, files.pad_token) == (
+        "<s>",
+        "</s>",
+        "<unk>",
+        None,
+    )
+    assert (files.bos_id, files.eos_id, files.unk_id, files.pad_id) == (1, 2, 0, None)
+    assert files.special_tokens == ("<unk>", "<s>", "</s>")
+    assert files.vocab_size == len(files.spec["model"]["vocab"])
+
+
+def test_special_tokens_map_fills_what_the_config_leaves_open() -> None:
+    base = samples.sentencepiece().files["tokenizer.json"]
+    files = TokenizerFiles(
+        name="x",
+        files={
+            "tokenizer.json": base,
+            "tokenizer_config.json": b'{"eos_token": null, "bos_token": "<s>", "pad_token": "<nowhere>"}',
+            "special_tokens_map.json": b'{"eos_token": {"content": "</s>"}, "bos_token": "</s>"}',
+        },
+    )
+    assert (files.bos_id, files.eos_id) == (1, 2)
+    assert files.pad_token == "<nowhere>" and files.pad_id is None
+
+
+def test_files_survive_pickling_and_cannot_be_changed() -> None:
+    files = samples.byte_level()
+    again = pickle.loads(pickle.dumps(files))
+    assert again.files == files.files and again.name == files.name and again.eos_id == files.eos_id
+    with pytest.raises(TypeError):
+        files.files["tokenizer.json"] = b""  # pyright: ignore[reportIndexIssue]
+
+
+def test_a_description_is_json_and_does_not_depend_on_the_name() -> None:
+    files = samples.sentencepiece()
+    other = TokenizerFiles(name="another name", files=files.files, revision="1")
+    description = describe(files)
+    assert json.loads(json.dumps(description)) == description
+    assert description != describe(other) and identity(description) == identity(describe(other))
+    assert (description["prefix"], description["suffix"], description["eos_id"]) == ([1], [], 2)
+    assert description["vocab_size"] == files.vocab_size and len(description["probe_ids"]) == 16
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda spec: spec["model"]["merges"].__delitem__(slice(50, None)),
+        lambda spec: spec.update(post_processor=None),
+        lambda spec: spec["added_tokens"].pop(),
+        lambda spec: spec.update(normalizer=None),
+    ],
+    ids=["a merge", "bos", "a special token", "normalizer"],
+)
+def test_a_changed_behaviour_changes_the_probe(change: Callable[[Spec], object]) -> None:
+    files = samples.sentencepiece()
+    assert describe(changed(files, change))["probe"] != describe(files)["probe"]
+
+
+def test_a_swapped_backend_changes_the_probe_of_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokenizers import Tokenizer
+
+    before = describe(samples.sentencepiece())
+
+    class Swapped:
+        @staticmethod
+        def from_buffer(data: bytes) -> Tokenizer:
+            spec = json.loads(data)
+            spec["post_processor"] = None
+            return Tokenizer.from_str(json.dumps(spec))
+
+    monkeypatch.setattr("tokenizers.Tokenizer", Swapped)
+    after = describe(samples.sentencepiece())
+    assert after["files"] == before["files"] and after["probe"] != before["probe"]
+
+
+def test_a_trained_tokenizer_is_repeatable_and_runs_on_gigatoken() -> None:
+    texts = samples.training_texts()
+    first, second = train_bpe(iter(texts), 400), train_bpe(list(texts), 400)
+    assert first.files == second.files
+    assert (
+        first.vocab_size == 400 and first.eos_token == "<|endoftext|>" and first.eos_id == first.bos_id == 0
+    )
+    assert choose_engine(first, "gigatoken", "literal", texts[:50]).engine == "gigatoken"
+
+
+def test_training_on_nothing_gives_bytes() -> None:
+    assert train_bpe([], 300).vocab_size == 257
+
+
+def test_training_needs_room_for_the_bytes() -> None:
+    with pytest.raises(ConfigError, match="at least 257"):
+        train_bpe(["a"], 256)
+
+
+def test_the_spec_is_parsed_once() -> None:
+    files = samples.byte_level()
+    assert files.spec is files.spec and copy.deepcopy(files).spec == files.spec
+
+
+@pytest.mark.parametrize("gap", [0, 5, 4000])
+def test_added_tokens_are_numbered_as_the_backend_does(gap: int) -> None:
+    from tokenizers import Tokenizer
+
+    def change(spec: Spec) -> None:
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        first = len(spec["model"]["vocab"]) + gap
+        contents = [("<a>", True), ("<b>", False), ("th", False), ("<c>", True)]
+        new = [{"id": first + i, "content": c, "special": s, **flags} for i, (c, s) in enumerate(contents)]
+        spec["added_tokens"] = [*spec["added_tokens"], *new]
+
+    files = changed(samples.byte_level(), change)
+    backend = Tokenizer.from_str(files.json_bytes.decode())
+    for token in ("<a>", "<b>", "th", "<c>", "<|endoftext|>"):
+        assert files.token_id(token) == backend.token_to_id(token)
+
+
+def test_an_eos_whose_id_is_not_the_backends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TokenizerFiles, "token_id", lambda self, token: 77)
+    with pytest.raises(TokenizerError, match="has id 77 by its files and 1 by its backend"):
+        describe(samples.sentencepiece())
+
+
+def test_a_hub_that_cannot_be_reached_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the client's HTTP library raises; the real client tries again for half a minute first."""
+
+    class ConnectError(Exception):
+        """No OSError, like those of the HTTP library."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ConnectError("Name or service not known")
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.list_repo_files", fail)
+    with pytest.raises(SourceNotFoundError, match=r"nobody/nothing.*ConnectError: Name or service not known"):
+        load_tokenizer("nobody/nothing")

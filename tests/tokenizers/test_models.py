@@ -1,0 +1,176 @@
+"""WordPiece and Unigram run through `tokenizers`, ids and places; the BPE families on the fast engine."""
+
+from __future__ import annotations
+
+import functools
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tokenizers import tokenizer_samples as samples
+from tokenlake.etl.runner import build_dataset
+from tokenlake.tokenizers.allowlist import objection
+from tokenlake.tokenizers.arrays import Spans
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.tokenizers.gate import choose_engine
+
+CONFIG = {
+    "word-piece": {"unk_token": "[UNK]", "sep_token": "[SEP]", "eos_token": "[SEP]", "pad_token": "[PAD]"},
+    "unigram": {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"},
+}
+
+
+@functools.cache
+def trained(name: str) -> TokenizerFiles:
+    """Return a BERT-style or a T5-style tokenizer."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+    if name == "word-piece":
+        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        made.normalizer = normalizers.BertNormalizer(lowercase=True)
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        trainer: Any = trainers.WordPieceTrainer(vocab_size=800, special_tokens=special, show_progress=False)
+        made.train_from_iterator(samples.training_texts(), trainer)
+        made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    else:
+        made = Tokenizer(models.Unigram())
+        made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
+        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+        special = ["<pad>", "</s>", "<unk>"]
+        trainer = trainers.UnigramTrainer(
+            vocab_size=800, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+        made.train_from_iterator(samples.training_texts(), trainer)
+        made.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
+    return samples.from_spec(json.loads(made.to_str()), name=name, config=CONFIG[name])
+
+
+@functools.cache
+def encoder_of(name: str) -> Encoder:
+    return Encoder(trained(name), engine="tokenizers")
+
+
+MODELS = ("word-piece", "unigram")
+texts = st.lists(
+    st.one_of(
+        st.text(max_size=8),
+        st.sampled_from(
+            ["Hello ", "\u00c9t\u00e9", "  ", "\ufb01ne", "e\u0301", "\u4e16", "[SEP]", "</s>", "1\u00bd"]
+        ),
+    ),
+    max_size=8,
+).map("".join)
+
+
+@pytest.mark.parametrize("mode", ["literal", "encode"])
+@pytest.mark.parametrize("name", MODELS)
+def test_other_models_run_through_the_reference(name: str, mode: str) -> None:
+    files, rows = trained(name), samples.hard_texts()[::4]
+    choice = choose_engine(files, "auto", mode)
+    assert choice.engine == "tokenizers" and "only BPE" in choice.reason
+    encoder = Encoder(files, engine=choice.engine, special_tokens_in_text=mode)
+    encoded = encoder.encode(samples.large(rows))
+    got = [encoded.ids[start:stop].tolist() for start, stop in pairwise(encoded.offsets.tolist())]
+    assert got == samples.reference_ids(files, rows, literal=mode == "literal")
+    assert (encoder.prefix, encoder.suffix) == {"word-piece": ((2,), (3,)), "unigram": ((), (1,))}[name]
+    located, _, _ = encoder.encode_places(samples.large(rows))
+    assert np.array_equal(located.ids, encoded.ids) and np.array_equal(located.offsets, encoded.offsets)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=40)
+@given(rows=st.lists(texts, max_size=4))
+def test_places_refer_to_the_text_before_it_was_normalized(name: str, rows: list[str]) -> None:
+    encoded, start, stop = encoder_of(name).encode_places(samples.large(rows))
+    backend = samples.backend(trained(name).json_bytes, literal=True)
+    for row, text in enumerate(rows):
+        mine = slice(encoded.offsets[row], encoded.offsets[row + 1])
+        want = backend.encode(text, add_special_tokens=False)
+        sizes = [len(text[:place].encode()) for place in range(len(text) + 1)]
+        assert encoded.ids[mine].tolist() == want.ids
+        assert start[mine].tolist() == [sizes[a] for a, _ in want.offsets]
+        for token, (a, b), end in zip(want.tokens, want.offsets, stop[mine].tolist(), strict=True):
+            assert end == sizes[b] or (token == samples.SPACE and end == sizes[a])
+
+
+def test_a_stretch_finds_its_word_in_a_text_that_is_normalized() -> None:
+    text = "Hello  \u00c9COLE, \ufb01ne"
+    begin = len(b"Hello  ")
+    stretch = (begin, begin + len("\u00c9COLE".encode()))
+    for name in MODELS:
+        encoder = encoder_of(name)
+        encoded, mask = encoder.encode_spans(samples.large([text]), Spans.of([[stretch]]))
+        _, start, stop = encoder.encode_places(samples.large([text]))
+        data = text.encode()
+        learned = [data[a:b].decode() for a, b in zip(start[mask], stop[mask], strict=True)]
+        assert "".join(learned).strip() == "\u00c9COLE" and 0 < mask.sum() < len(encoded.ids), name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_build(name: str, tmp_path: Path) -> None:
+    rows = [text for text in samples.training_texts() if text.strip()][:40]
+    (tmp_path / "tokenizer").mkdir()
+    for file, data in trained(name).files.items():
+        (tmp_path / "tokenizer" / file).write_bytes(data)
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    result = build_dataset(
+        {
+            "name": "set",
+            "datasets": [
+                {
+                    "name": "s",
+                    "data_files": str(tmp_path / "in.jsonl"),
+                    "tokenizer": str(tmp_path / "tokenizer"),
+                }
+            ],
+            "pack": {"enabled": False},
+            "tokenize": {"max_length": 100_000},
+            "save": {"output_dir": str(tmp_path / "store")},
+        },
+        workers=1,
+    )
+    backend = samples.backend(trained(name).json_bytes, literal=True)
+    built = [
+        row
+        for entry in result.manifest.files
+        for row in pq.read_table(Path(result.path) / entry.path)["input_ids"].to_pylist()
+    ]
+    assert built == [backend.encode(text).ids for text in rows]
+
+
+@pytest.mark.parametrize("name", ["byte-level", "sentencepiece", "llama-3", "qwen-2", "nfc", "o200k"])
+@pytest.mark.parametrize("mode", ["literal", "encode"])
+def test_the_bpe_families_run_on_the_fast_engine(name: str, mode: str) -> None:
+    assert objection(samples.known()[name], literal=mode == "literal") is None
+    assert choose_engine(samples.known()[name], "auto", mode, samples.training_texts()).engine == "gigatoken"
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize(
+    "name", ["openai-community/gpt2", "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-7b-chat-hf"]
+)
+def test_places_of_real_tokenizers_equal_the_references(
+    name: str, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(shared_data / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    files = load_tokenizer(name)
+    assert objection(files, literal=False) is None
+    rows = [*samples.hard_texts()[::3], "</s>a<s> b</s></s>\u4e16 <|endoftext|>x"]
+    for path in sorted((shared_data / "corpora").glob("*.parquet")):
+        rows += [text[:4000] for text in pq.read_table(path, columns=["text"])["text"].to_pylist()[:6]]
+    text = pa.array(rows, pa.large_string())
+    made = Encoder(files, engine="gigatoken", special_tokens_in_text="encode").encode_places(text)
+    want = Encoder(files, engine="tokenizers", special_tokens_in_text="encode").encode_places(text)
+    assert np.array_equal(made[0].ids, want[0].ids)
+    assert np.array_equal(made[1], want[1]) and np.array_equal(made[2], want[2])

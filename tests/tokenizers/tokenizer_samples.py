@@ -1,0 +1,177 @@
+"""Small tokenizers and texts that need neither a Hub nor shared data."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import inspect
+import json
+import random
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from tokenlake.tokenizers.allowlist import SPLIT_REGEXES
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.fingerprint import adversarial_texts
+from tokenlake.tokenizers.reference import train_bpe
+
+SPACE = "\u2581"
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+Spec = dict[str, Any]
+
+
+@functools.cache
+def training_texts() -> tuple[str, ...]:
+    """Return English, code and some other scripts, about 200 kB."""
+    source = [inspect.getsource(module) for module in (argparse, random, textwrap, json)]
+    foreign = [
+        "Der Fluß fließt über die Brücke. ",
+        "Ça coûte déjà 3 €. ",
+        "Привет, мир! ",
+        "你好，世界。",
+        "שלום عالم ",
+    ]
+    return (*"\n".join(source).split("\n\n"), *(text * 5 for text in foreign))
+
+
+@functools.cache
+def byte_level() -> TokenizerFiles:
+    """Return a GPT-2-style tokenizer with one special token."""
+    return train_bpe(training_texts(), 1200, name="byte-level")
+
+
+@functools.cache
+def sentencepiece() -> TokenizerFiles:
+    """Return a Llama-2-style tokenizer: byte fallback, no pre-tokenizer, BOS by the post-processor."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    trained.train_from_iterator(training_texts(), trainers.BpeTrainer(vocab_size=900, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
+    model |= {"vocab": {token: i for i, token in enumerate(tokens)}, "unk_token": "<unk>", "fuse_unk": True}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    spec = {
+        "version": "1.0",
+        "added_tokens": [{"id": i, "content": tokens[i], **flags} for i in range(3)],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": SPACE},
+                {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+            ],
+        },
+        "pre_tokenizer": None,
+        "post_processor": template([("<s>", 1)], []),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+        "model": model | {"byte_fallback": True},
+    }
+    config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": {"content": "<unk>"}, "pad_token": None}
+    return from_spec(spec, name="sentencepiece", config=config)
+
+
+def template(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> Spec:
+    """Return a TemplateProcessing post-processor with tokens before and after a document."""
+    single = [
+        *({"SpecialToken": {"id": token, "type_id": 0}} for token, _ in before),
+        {"Sequence": {"id": "A", "type_id": 0}},
+        *({"SpecialToken": {"id": token, "type_id": 0}} for token, _ in after),
+    ]
+    tokens = {token: {"id": token, "ids": [i], "tokens": [token]} for token, i in [*before, *after]}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
+
+
+def split_stage(regex: str, **changes: Any) -> Spec:
+    """Return the pre-tokenizer of Llama 3, Qwen and GPT-4o: a Split, then ByteLevel without its own regex."""
+    split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False, **changes}
+    return {"type": "Sequence", "pretokenizers": [split, {**BYTE_LEVEL, "use_regex": False}]}
+
+
+def from_spec(spec: Spec, *, name: str = "test", config: Spec | None = None) -> TokenizerFiles:
+    """Return a tokenizer of a parsed tokenizer.json."""
+    files = {"tokenizer.json": json.dumps(spec, ensure_ascii=False).encode()}
+    if config is not None:
+        files["tokenizer_config.json"] = json.dumps(config).encode()
+    return TokenizerFiles(name=name, files=files)
+
+
+def changed(files: TokenizerFiles, change: Callable[[Spec], object]) -> TokenizerFiles:
+    """Return a tokenizer with a changed tokenizer.json."""
+    spec = copy.deepcopy(files.spec)
+    change(spec)
+    return TokenizerFiles(
+        name=files.name,
+        files={**files.files, "tokenizer.json": json.dumps(spec, ensure_ascii=False).encode()},
+    )
+
+
+@functools.cache
+def known() -> dict[str, TokenizerFiles]:
+    """Return a tokenizer of every form that the gate lets gigatoken run."""
+    metaspace = {"type": "Metaspace", "replacement": SPACE}
+    made = {"byte-level": byte_level(), "sentencepiece": sentencepiece()}
+    for name, regex in SPLIT_REGEXES.items():
+        stage = split_stage(regex)
+        made[name] = changed(byte_level(), lambda spec, stage=stage: spec.update(pre_tokenizer=stage))
+    made["nfc"] = changed(made["qwen-2"], lambda spec: spec.update(normalizer={"type": "NFC"}))
+    for scheme in ("first", "always", "never"):
+        for split in (True, False):
+            stage = {**metaspace, "prepend_scheme": scheme, "split": split}
+            made[f"metaspace-{scheme}-{split}"] = changed(
+                sentencepiece(), lambda spec, stage=stage: spec.update(pre_tokenizer=stage, normalizer=None)
+            )
+    return made
+
+
+@functools.cache
+def hard_texts() -> tuple[str, ...]:
+    """Return adversarial texts, prose, code, other scripts and special tokens' strings."""
+    specials = [
+        "a</s>b </s> <s><s>",
+        "<|endoftext|>",
+        "x<|endoftext|><|endoftext|> y",
+        "<unk>",
+        " <s> ",
+        "</s",
+    ]
+    some = training_texts()[::5]
+    return (*adversarial_texts(), *some, *specials, "\n\n".join(some))
+
+
+def reference_ids(
+    files: TokenizerFiles, texts: list[str] | tuple[str, ...], *, literal: bool
+) -> list[list[int]]:
+    """Return the ids by `tokenizers` alone, without a line of Tokenlake's code."""
+    made = backend(files.json_bytes, literal)
+    return [encoding.ids for encoding in made.encode_batch(list(texts), add_special_tokens=False)]
+
+
+@functools.lru_cache(maxsize=8)
+def backend(tokenizer_json: bytes, literal: bool) -> Any:
+    """Return `tokenizers` itself, without truncation and padding."""
+    from tokenizers import Tokenizer
+
+    made = Tokenizer.from_str(tokenizer_json.decode())
+    made.no_truncation()
+    made.no_padding()
+    made.encode_special_tokens = literal
+    return made
+
+
+def large(texts: list[str] | tuple[str, ...]) -> pa.LargeStringArray:
+    """Return texts as Arrow."""
+    return pa.array(list(texts), pa.large_string())
