@@ -67,7 +67,8 @@ INPUTS: Final = {
 READ_INPUT: Final = """
     from pathlib import Path
     from tests.sources.support import Source, one
-    from tokenlake.sources import read_range, split_file
+    from tokenlake.sources.records import read_range
+    from tokenlake.sources.splits import split_file
     (path,) = Path(folder).glob("in.*")
     for part in split_file(one(path), 128 << 20):
         for batch in read_range(part, Source(on_bad_record="quarantine")):
@@ -82,7 +83,7 @@ WRITE_SHARD: Final = """
     from dataclasses import replace
     from pathlib import Path
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
-    from tokenlake.store import Manifest
+    from tokenlake.store.manifest import Manifest
     version = Path(folder) / "small" / "v2"
     manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())
     shard = next(each for each in manifest.files if each.split == "train")
@@ -108,14 +109,14 @@ WRITE_SHARD: Final = """
 """
 
 OPEN: Final = """
-    from tokenlake.reading import open_rows
-    from tokenlake.store import open_store
+    from tokenlake.reading.version import open_rows
+    from tokenlake.store.address import open_store
     from tokenlake.integrity import verify
     store = open_store(folder)
     rows = open_rows(store, "small", 2, "train")
 """
 EXPORT: Final = """
-    from tokenlake.store import Catalog
+    from tokenlake.store.catalog import Catalog
     from tokenlake.rowwise.tokenize import version_batches
     for batch in version_batches(store, Catalog(store).manifest("small", 2), "train"):
         pass

@@ -28,8 +28,8 @@ build_dataset(json.loads(sys.argv[1]), workers=2)
 
 TAG = """
 import sys
-from tokenlake.store import Catalog
-from tokenlake.store import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.address import open_store
 for version in (1, 2, 1):
     Catalog(open_store(sys.argv[1])).set_tag("set", "prod", version)
 """
@@ -37,7 +37,7 @@ for version in (1, 2, 1):
 REPLACE = """
 import hashlib, sys
 from pathlib import Path
-from tokenlake.store import open_store
+from tokenlake.store.address import open_store
 store, (key, damaged) = open_store(sys.argv[1]), sys.argv[2:]
 good = Path(sys.argv[1], key).read_bytes()[:-1] + b"!"
 temp = store.temp("set/v1")

@@ -34,7 +34,7 @@ from tokenlake.store.catalog import Catalog
 pytestmark = pytest.mark.integration
 
 QUICK_CHECKS = """
-from tokenlake.prefect.flows import embedded
+from tokenlake.prefect import server as embedded
 embedded.CHECK_SECONDS, embedded.ANSWER_SECONDS = 1.0, 4.0
 """
 

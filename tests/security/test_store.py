@@ -16,7 +16,7 @@ from tests.store.support import build_store, copy_store
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, TokenlakeError
 from tokenlake.integrity.verify import verify
 from tokenlake.prefect.server import EmbeddedServer
-from tokenlake.query.session import query
+from tokenlake.query import query
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.sealed import seal
@@ -55,8 +55,10 @@ def hook(event, arguments):
     if event == "open" and isinstance(arguments[0], str) and arguments[0].endswith("planted.py"):
         ran.append((event, arguments[0]))
 import tokenlake as tl, pyarrow, pyarrow.parquet
-from tokenlake.query import query, read_sequences, Decoder
-from tokenlake.store import open_store
+from tokenlake.query import query
+from tokenlake.query.sequences import read_sequences
+from tokenlake.query.decode import Decoder
+from tokenlake.store.address import open_store
 from tokenlake.integrity import verify
 sys.addaudithook(hook)
 store = open_store(sys.argv[1])

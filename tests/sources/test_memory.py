@@ -17,7 +17,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.sources.support import Source, one
-from tokenlake.sources import read_range, split_file
+from tokenlake.sources.records import read_range
+from tokenlake.sources.splits import split_file
 
 total = 0
 for part in split_file(one(Path(sys.argv[1])), 128 << 20):

@@ -441,7 +441,7 @@ print(path)
 
 _FORK = """
 import json, os, sys
-from tokenlake.store import open_store
+from tokenlake.store.address import open_store
 store = open_store(sys.argv[1], storage_options=json.loads(os.environ["OPTIONS"]))
 store.put_new("before", b"")
 child = os.fork()

@@ -22,9 +22,9 @@ from tokenlake.store.catalog import Catalog
 LIB = Path(__file__).resolve().parents[2] / "lib"
 PRELUDE = """
 import hashlib, json, os, sys, time
-from tokenlake.store import Catalog
+from tokenlake.store.catalog import Catalog
 from tokenlake.errors import VersionConflictError
-from tokenlake.store import open_store
+from tokenlake.store.address import open_store
 root, arguments = sys.argv[1], json.loads(sys.argv[2])
 store = open_store(root)
 print("ready", flush=True)

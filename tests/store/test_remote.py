@@ -316,7 +316,7 @@ class TestOpening:
     def test_a_trainer_imports_nothing_of_the_build_side(self) -> None:
         code = """
 import json, sys
-from tokenlake.store import open_read_store
+from tokenlake.store.address import open_read_store
 before = "fsspec" in sys.modules
 open_read_store("memory://lake")
 names = ("pydantic", "yaml", "prefect", "polars", "duckdb", "tokenizers", "tokenlake.sources")

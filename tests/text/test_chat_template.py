@@ -288,7 +288,7 @@ def test_compiling_computes_nothing_or_is_bounded(text):
 
 def test_ctrl_c_ends_a_template_that_is_in_c_code_at_once(tmp_path):
     script = f"""
-from tokenlake.text.chat import ChatTemplate, Limits, RenderedChat
+from tokenlake.text.chat.template import ChatTemplate, Limits, RenderedChat
 from tokenlake.text.chat.template import PROCESS
 from tokenlake.text.chat.template import Lessons
 template = ChatTemplate({FOREVER!r}, limits=Limits(seconds=600))

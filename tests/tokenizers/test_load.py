@@ -72,7 +72,7 @@ def test_the_hub_cache_is_used_without_asking_the_hub(hub: Path, name: str) -> N
 
 def test_a_cached_tokenizer_imports_neither_huggingface_hub_nor_transformers(hub: Path) -> None:
     code = (
-        "import sys; from tokenlake.tokenizers import load_tokenizer; load_tokenizer('org/small').eos_id;"
+        "import sys; from tokenlake.tokenizers.files import load_tokenizer; load_tokenizer('org/small').eos_id;"
         "print(*sorted({'huggingface_hub', 'transformers', 'polars', 'awkward'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=LIB, capture_output=True, text=True, check=True)
