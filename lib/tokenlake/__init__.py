@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         create_source,
         expand_data_files,
     )
-    from tokenlake.rowwise.interleave import block_mixture_interleave
+    from tokenlake.rowwise.mixed import block_mixture_interleave
     from tokenlake.rowwise.legacy import DatasetMixture, TextDatasetInform, build_dataset
     from tokenlake.rowwise.loader import AsyncDataLoader
     from tokenlake.rowwise.memory import HFDatasetShardedSource, wrap_hf_dataset
@@ -146,7 +146,7 @@ _HOME: Final = {
     "ShardedDataSource": "tokenlake.rowwise.source",
     "TextShardedSource": "tokenlake.rowwise.files",
     "TransformedShardedSource": "tokenlake.rowwise.source",
-    "block_mixture_interleave": "tokenlake.rowwise.interleave",
+    "block_mixture_interleave": "tokenlake.rowwise.mixed",
     "create_source": "tokenlake.rowwise.files",
     "expand_data_files": "tokenlake.rowwise.files",
     "wrap_hf_dataset": "tokenlake.rowwise.memory",

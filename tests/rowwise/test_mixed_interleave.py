@@ -11,7 +11,7 @@ import pytest
 
 from tests.rowwise.mixed_support import ids, known, rows_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.rowwise.interleave import block_mixture_interleave
+from tokenlake.rowwise.mixed import block_mixture_interleave
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.source import ShardedDataSource
 
@@ -116,7 +116,7 @@ REFUSED = [
     ({"weights": {"a": 0.5, "c": 0.5}}, "no weight for 'b'; 'c' is no source"),
     ({"weights": {"a": 0.5, "b": 0.25}}, "Weights must sum to 1.0, got 0.75"),
     ({"stop": "restrat"}, "did you mean 'restart'"),
-    ({"block_size": 0}, "must be at least 1"),
+    ({"block_size": 0}, "must be a whole number from 1 on"),
 ]
 
 

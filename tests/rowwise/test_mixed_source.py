@@ -419,7 +419,7 @@ REFUSED = [
     ({"sources": "ab"}, "got a str, must be a mapping of name to source"),
     ({"sources": {"a": [{"id": 1}]}}, "'a' is a list, must be a source of rows"),
     ({"sources": {1: None}}, "got the name 1"),
-    ({"block_size": 0}, "block_size: got 0, must be at least 1"),
+    ({"block_size": 0}, "block_size: got 0, must be a whole number from 1 on"),
     ({"block_size": 1.5}, "block_size: got 1.5, must be a whole number"),
     ({"seed": "x"}, "seed: got 'x', must be a whole number"),
     ({"stop_strategy": "first_exausted"}, "got 'first_exausted', .*did you mean 'first_exhausted'"),

@@ -21,10 +21,9 @@ from tokenlake.etl.projects import Configuration
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
-from tokenlake.rowwise.files import FileShards, FilesShardedSource, HuggingFaceShardedSource
+from tokenlake.rowwise.files import listed_files
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.source import Row, ShardedDataSource
-from tokenlake.sources.listing import list_inputs
+from tokenlake.rowwise.source import Row, ShardedDataSource, section
 
 _SHOWN = 12  # fields of a row that a message names
 
@@ -74,9 +73,7 @@ def open_inform(inform: TextDatasetInform, target: str) -> ShardedDataSource:
         ConfigError: an option is not what is allowed.
         SourceNotFoundError: an entry of `data_files` matches nothing.
     """
-    resolved = resolve_dataset(_config(inform))
-    kind = HuggingFaceShardedSource if resolved.type == "hub" else FilesShardedSource
-    source: ShardedDataSource = kind.over(FileShards(resolved, list_inputs(resolved, hashed=False)))
+    source: ShardedDataSource = listed_files(resolve_dataset(_config(inform)))
     if inform.format_fields:
         source = source.rename_fields(inform.format_fields)
     if inform.format_callback is not None:
@@ -103,15 +100,7 @@ def _config(inform: TextDatasetInform) -> DatasetConfig:
     }
     if inform.type in ("txt", "text"):
         given |= {"text_mode": "lines", "content_field": inform.content_field or "text"}
-    try:
-        return DatasetConfig.model_validate(given)
-    except ValueError as error:  # pydantic's, whose messages are in our words
-        raise ConfigError(f"TextDatasetInform: {_told(error)}") from None
-
-
-def _told(error: Any) -> str:
-    lines: list[dict[str, Any]] = error.errors(include_url=False)
-    return "; ".join(f"{'.'.join(map(str, line['loc']))}: {line['msg']}" for line in lines)
+    return section(DatasetConfig, given, "TextDatasetInform")
 
 
 def _kept(inform: TextDatasetInform, target: str) -> tuple[str, ...]:

@@ -32,11 +32,10 @@ from tokenlake.rowwise.formats import Form
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.packed import PackedShardedSource
-from tokenlake.rowwise.row_tokens import RowEncoding, RowTokens, Wanted, resolved
 from tokenlake.rowwise.save import SavedShardedSource, SaveTarget
 from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, ChosenTokenizer, PipelineContext, check_pipeline, check_stage
-from tokenlake.rowwise.tokenized import TokenizedShardedSource
+from tokenlake.rowwise.tokenized import RowTokens, TokenColumns, TokenizedShardedSource, kept_fields, texts_of
 from tokenlake.tokenizers.fingerprint import describe
 from tokenlake.tokenizers.manager import TokenizerManager
 
@@ -114,7 +113,7 @@ class TokenizeStage(BaseStage):
             options = chosen_tokenizer(config, context.dataset(name), name)
             context.tokenizers[name] = ChosenTokenizer(manager.get_tokenizer(options.name_or_path), options)
         masked = any(
-            resolved(config, context.dataset(name), name, packing=False).texts.masked for name in data
+            texts_of(config, context.dataset(name), name, packing=False).texts.masked for name in data
         )
         return {name: _tokens(source, name, context, masked=masked) for name, source in data.items()}
 
@@ -135,7 +134,7 @@ def chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name
 def _tokens(
     source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
 ) -> ShardedDataSource:
-    tokens = TokenizedShardedSource.deciding(source, _Deciding(source, name, context, masked=masked))
+    tokens = TokenizedShardedSource.deciding(source, _Deciding(name, context, masked=masked))
     dataset, stage = context.dataset(name), context.config.tokenize
     kept = dataset.additional_fields if dataset is not None else None
     batch = stage.batch_size if context.tokenizers[name].options.padding == "longest" else None
@@ -147,11 +146,8 @@ def _tokens(
 class _Deciding:
     """How to tokenize a source, decided when rows are drawn: only then is it known whether packing follows."""
 
-    def __init__(
-        self, source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
-    ) -> None:
-        self._source, self._name, self._context = source, name, context
-        self._masked = masked
+    def __init__(self, name: str, context: PipelineContext, *, masked: bool) -> None:
+        self._name, self._context, self._masked = name, context, masked
         self._made: dict[bool, RowTokens] = {}
 
     def __call__(self) -> RowTokens:
@@ -165,19 +161,16 @@ class _Deciding:
         chosen = self._context.tokenizers[self._name]
         files = chosen.loaded.files
         eos = files.eos_id if config.pack.eos_token_id is None else config.pack.eos_token_id
-        kept = None if dataset is None else dataset.additional_fields
         remove = config.tokenize.remove_columns
-        wanted = Wanted(
-            options=chosen.options,
-            masked=self._masked,
-            keep=() if kept is None and remove is None else kept,
+        columns = TokenColumns(
+            keep=kept_fields(None if dataset is None else dataset.additional_fields, remove),
             remove=frozenset(remove or ()),
+            loss=True if self._masked else None,
             batch_size=config.tokenize.batch_size,
             workers=config.tokenize.num_workers,
         )
-        source = resolved(config, dataset, self._name, packing=packing)
-        encoding = RowEncoding(files, eos_id=eos, packing=packing)
-        return RowTokens(self._source, source, chosen.loaded, encoding, wanted)
+        source = texts_of(config, dataset, self._name, packing=packing)
+        return RowTokens(source, chosen.loaded, chosen.options, columns, eos_id=eos, packing=packing)
 
 
 MIXED: Final = "mixed"
