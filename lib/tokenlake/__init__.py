@@ -58,18 +58,16 @@ if TYPE_CHECKING:
         create_source,
         expand_data_files,
     )
-    from tokenlake.rowwise.mixed import block_mixture_interleave
     from tokenlake.rowwise.legacy import DatasetMixture, TextDatasetInform, build_dataset
     from tokenlake.rowwise.loader import AsyncDataLoader
     from tokenlake.rowwise.memory import HFDatasetShardedSource, wrap_hf_dataset
-    from tokenlake.rowwise.mixed import MixedShardedSource
+    from tokenlake.rowwise.mixed import MixedShardedSource, block_mixture_interleave
     from tokenlake.rowwise.packed import PackedShardedSource
     from tokenlake.rowwise.pipeline import Pipeline, create_pipeline
-    from tokenlake.rowwise.pretokenize import pretokenize
     from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator
     from tokenlake.rowwise.source import ShardedDataSource, ShardInfo, TransformedShardedSource
     from tokenlake.rowwise.stage import BaseStage, PipelineContext
-    from tokenlake.rowwise.tokenize import tokenize_and_save
+    from tokenlake.rowwise.tokenize import pretokenize, tokenize_and_save
     from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
     from tokenlake.store.catalog import Catalog
     from tokenlake.store.diff import diff
@@ -154,7 +152,7 @@ _HOME: Final = {
     "create_writer": "tokenlake.rowwise.save",
     "save_dataset": "tokenlake.rowwise.save",
     "save_iterator": "tokenlake.rowwise.save",
-    "pretokenize": "tokenlake.rowwise.pretokenize",
+    "pretokenize": "tokenlake.rowwise.tokenize",
     "push_to_hub": "tokenlake.publish.push",
     "tokenize_and_save": "tokenlake.rowwise.tokenize",
     "TokenizedShardedSource": "tokenlake.rowwise.tokenized",

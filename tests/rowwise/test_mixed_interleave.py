@@ -11,8 +11,7 @@ import pytest
 
 from tests.rowwise.mixed_support import ids, known, rows_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.rowwise.mixed import block_mixture_interleave
-from tokenlake.rowwise.mixed import MixedShardedSource
+from tokenlake.rowwise.mixed import MixedShardedSource, block_mixture_interleave
 from tokenlake.rowwise.source import ShardedDataSource
 
 datasets: Any = pytest.importorskip("datasets")

@@ -20,10 +20,10 @@ from tests.sources.support import one, read
 from tokenlake.errors import DamagedFileError, InputChangedError
 from tokenlake.rowwise import row_index as rowindex_module
 from tokenlake.rowwise.row_index import (
+    NO_INDEX,
     RowIndex,
     RowIndexes,
     line_rows,
-    NO_INDEX,
     rows_without_reading,
     scanned,
     seek,

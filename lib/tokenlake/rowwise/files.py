@@ -541,7 +541,7 @@ def _resolved(
     fields = {
         "name": "rows",
         "type": kind,
-        "data_files": [] if data_files is None else data_files,
+        "data_files": data_files or [],
         "where": where,
         **more,
     }

@@ -438,17 +438,18 @@ def _scheduler_of(
             raise ConfigError(
                 f"weight_scheduler: got a {type(scheduler).__name__}, must be a WeightScheduler"
             )
-        _check_names("weight_scheduler", names, tuple(scheduler.names))
+        check_weight_names("weight_scheduler", names, tuple(scheduler.names))
         return scheduler
     if weights is None:
         return constant(dict.fromkeys(names, 1 / len(names)))
     if not isinstance(weights, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"weights: got a {type(weights).__name__}, must be a mapping of name to weight")
-    _check_names("weights", names, tuple(weights))
+    check_weight_names("weights", names, tuple(weights))
     return constant({name: weights[name] for name in names})
 
 
-def _check_names(what: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
+def check_weight_names(what: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    """Raise ConfigError, with the nearest names, unless weights are of just the sources."""
     missing = [name for name in names if name not in keys]
     unknown = [key for key in keys if key not in names]
     if missing or unknown:

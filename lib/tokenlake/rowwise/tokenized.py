@@ -433,10 +433,8 @@ class RowTokens:
         return {name: row[name] for name in names if name not in self.columns.remove}
 
 
-def texts_of(
-    config: PipelineConfig, dataset: DatasetConfig | None, name: str, *, packing: bool
-) -> ResolvedSource:
-    """Return how a source's rows become documents, as a build would that packs them or does not.
+def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> ResolvedSource:
+    """Return how a source's rows become documents, as a build of the configuration would make them.
 
     Args:
         dataset: None for a source that a stage made: it has the pipeline's tokenizer, and no options of its own.
@@ -444,16 +442,14 @@ def texts_of(
     """
     if dataset is None:
         dataset = configuration.DatasetConfig(data_files=name)
-    pack = config.pack.model_copy(update={"enabled": packing})
-    source = resolve_source(config.model_copy(update={"pack": pack}), dataset.model_copy(update=_DONE_BEFORE))
-    return replace(source, name=name)
+    return replace(resolve_source(config, dataset.model_copy(update=_DONE_BEFORE)), name=name)
 
 
 def _texts(content_field: str, options: TokenizerConfig) -> ResolvedSource:
     """Return how rows become documents where no configuration says more than these."""
     dataset = configuration.DatasetConfig(data_files="rows", content_field=content_field, tokenizer=options)
     config = configuration.PipelineConfig(datasets=(dataset,))
-    source = texts_of(config, dataset, "rows", packing=False)
+    source = texts_of(config, dataset, "rows")
     return replace(source, texts=replace(source.texts, left_open=("content_field", *source.texts.left_open)))
 
 
