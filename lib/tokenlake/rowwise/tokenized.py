@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tokenlake import config as configuration
 from tokenlake.config.resolve_source import resolve_source
-from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat, ResolvedSource, ResolvedTokenizer
+from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
@@ -38,7 +38,6 @@ from tokenlake.text.chat.renderer import without_nulls
 from tokenlake.text.rendering import Rendered, Renderer
 from tokenlake.text.steps import open_renderer
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_encoder
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, with_masks
 
@@ -334,7 +333,7 @@ class RowTokens:
         """Return the source and its renderer, which the first rows decide."""
         if self._opened is None:
             files = self.tokenizer.files
-            source = _settled(self._source, first, files, self._eos)
+            source, _ = settle(self._source, (), files, self._eos, Rows(objects=list(first)))
             if self.one_each and source.texts.chat is not None:  # then no row is left out for lack of loss
                 source = replace(
                     source, texts=replace(source.texts, chat=replace(source.texts.chat, loss="all"))
@@ -451,50 +450,6 @@ def _texts(content_field: str, options: TokenizerConfig) -> ResolvedSource:
     config = configuration.PipelineConfig(datasets=(dataset,))
     source = texts_of(config, dataset, "rows")
     return replace(source, texts=replace(source.texts, left_open=("content_field", *source.texts.left_open)))
-
-
-def _settled(
-    source: ResolvedSource, first: Sequence[Row], tokenizer: TokenizerFiles, eos_id: int | None
-) -> ResolvedSource:
-    """Return the source with nothing left open: whether rows are conversations is told by the first of them.
-
-    Raises:
-        ConfigError: what is asked for cannot be had from these rows or this tokenizer.
-    """
-    chat = source.texts.chat
-    if chat is None and not (source.texts.prompt or source.texts.preference):
-        field = _found_messages(source, first)
-        chat = None if field is None else ResolvedChat(messages_field=field)
-    elif chat is not None and chat.messages_field is None:
-        chat = replace(chat, messages_field=_messages_field(first))
-    source = replace(source, texts=replace(source.texts, chat=chat))
-    return settle(source, (), tokenizer, eos_id)[0]
-
-
-def _found_messages(source: ResolvedSource, first: Sequence[Row]) -> str | None:
-    """Return the field of conversations where nobody said what the text is, and the rows have none."""
-    if "content_field" not in source.texts.left_open:
-        return None
-    if any(isinstance(row.get(source.content_field), str) for row in first):
-        return None
-    fields = (source.content_field, *MESSAGES_FIELDS)
-    return next((field for field in fields if _holds_turns(first, field)), None)
-
-
-def _holds_turns(rows: Sequence[Row], field: str) -> bool:
-    """Whether most of the values are lists; a record may be bad among the first ones, too."""
-    given = [isinstance(row[field], list) for row in rows if row.get(field) is not None]
-    return bool(given) and 2 * sum(given) > len(given)
-
-
-def _messages_field(first: Sequence[Row]) -> str:
-    for field in MESSAGES_FIELDS:
-        if any(row.get(field) is not None for row in first):
-            return field
-    raise ConfigError(
-        f"chat.messages_field: not set, and the first rows have none of {', '.join(MESSAGES_FIELDS)}; their fields are "
-        f"{_listed(first[0]) if first else 'none: there are no rows'}. Name the field that holds the conversation"
-    )
 
 
 def _lean(source: ResolvedSource, row: Row) -> Row:
