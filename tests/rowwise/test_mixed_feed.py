@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.rowwise.sharded_support import Known, Plain, counted
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.rowwise.memory import RowsShardedSource
-from tokenlake.rowwise.mixed import _Feed as Feed
+from tokenlake.rowwise.mixed import _SourceFeed as Feed
 from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=4)

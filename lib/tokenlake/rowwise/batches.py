@@ -158,7 +158,7 @@ _BEGINNING: Final = RowPosition()
 
 @final
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RowProgress:
     """How far delivery has come.
 
     Attributes:
@@ -191,7 +191,7 @@ class RowOrder:
     drop_last: bool
     seed: int
 
-    def batches(self, start: Progress) -> Iterator[tuple[list[Row], Progress]]:
+    def batches(self, start: RowProgress) -> Iterator[tuple[list[Row], RowProgress]]:
         """Yield the rows of each batch of an epoch from `start` on, and how far delivery has come with it."""
         found = self._ordered(start) if self.buffer is None else self._shuffled(start, self.buffer)
         delivered = start.rows
@@ -199,9 +199,9 @@ class RowOrder:
             if len(some) < self.size and self.drop_last:
                 return
             delivered += len(some)
-            yield [row for row, _ in some], Progress(start.epoch, delivered, some[-1][1])
+            yield [row for row, _ in some], RowProgress(start.epoch, delivered, some[-1][1])
 
-    def state(self, progress: Progress) -> dict[str, Any]:
+    def state(self, progress: RowProgress) -> dict[str, Any]:
         """Return how far delivery has come, and of what, as JSON."""
         return {
             "format": _FORMAT,
@@ -211,7 +211,7 @@ class RowOrder:
             **self._identity(),
         }
 
-    def progress(self, state: Mapping[str, Any]) -> Progress:
+    def progress(self, state: Mapping[str, Any]) -> RowProgress:
         """Read what :meth:`state` gave; ConfigError if it is of another order or of another source."""
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT or "place" not in state:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
@@ -224,7 +224,7 @@ class RowOrder:
         ]
         if problems:
             raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
-        return Progress(int(state["epoch"]), int(state["rows"]), RowPosition(*map(int, state["place"])))
+        return RowProgress(int(state["epoch"]), int(state["rows"]), RowPosition(*map(int, state["place"])))
 
     def _identity(self) -> dict[str, Any]:
         """Return what decides the order, and what can be told of the source without reading it."""
@@ -234,10 +234,10 @@ class RowOrder:
         size = sum(size for _, size, _ in self.source.versions)
         return {**found, "shards": self.source.num_shards(), "bytes": size}
 
-    def _ordered(self, start: Progress) -> Iterator[tuple[Row, RowPosition]]:
+    def _ordered(self, start: RowProgress) -> Iterator[tuple[Row, RowPosition]]:
         return ((row, position.behind) for position, row in _rows_from(self.source, start.position))
 
-    def _shuffled(self, start: Progress, size: int) -> Iterator[tuple[Row, RowPosition]]:
+    def _shuffled(self, start: RowProgress, size: int) -> Iterator[tuple[Row, RowPosition]]:
         """Rows as they are drawn, each with the position of the oldest row that then is still to come.
 
         Rows before `start.position` were all delivered: the buffer is filled with nothing in their stead, and makes

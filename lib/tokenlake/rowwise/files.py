@@ -160,7 +160,7 @@ class FileBacked(NumberedSource):
                 raise beyond(name, row, stop)
             return
         start = seek(file, row, self._indexes, self._wanted.storage_options)
-        reading = _Reading(file, name, self._wanted, self._columns)
+        reading = _FileRows(file, name, self._wanted, self._columns)
         rows = yield from reading.rows(start, row, _END if stop is None else stop)
         if rows != stop:  # the end of the file
             self._counted[index] = rows
@@ -186,7 +186,7 @@ class FileBacked(NumberedSource):
         options = self._wanted.storage_options
         if is_lines(file):
             return line_rows(file, enough, self._indexes, options)
-        reading = _Reading(file, file.path, replace(self._wanted, where=None), None)
+        reading = _FileRows(file, file.path, replace(self._wanted, where=None), None)
         return reading.count(seek(file, 0, self._indexes, options), enough)
 
     def _tell(self, index: int) -> int | None:
@@ -205,7 +205,7 @@ class FileBacked(NumberedSource):
 
 
 @final
-class _Reading:
+class _FileRows:
     """The rows of one file, each with its number.
 
     Args:

@@ -19,7 +19,7 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.prefetch import Prefetched
 from tokenlake.loader.steps import Batch as Step
 from tokenlake.loader.steps import BatchSizes, check_switches, whole_seed
-from tokenlake.rowwise.batches import Arrays, Filling, Progress, RowOrder, batch_of
+from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
 from tokenlake.rowwise.source import Row, ShardedDataSource, whole_number
 
 _END: Final = object()
@@ -170,7 +170,7 @@ class _Made:
     """A batch, and how far delivery has come with it."""
 
     arrays: Arrays
-    after: Progress
+    after: RowProgress
 
 
 @final
@@ -197,7 +197,7 @@ class RowLoader:
         self._order, self._placement = order, placement
         self._make = partial(_made, filling=filling)
         self._prefetch, self._workers, self._ahead = prefetch, workers, ahead
-        self._next = self._now = Progress(0)
+        self._next = self._now = RowProgress(0)
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def __iter__(self) -> RowDelivery:
@@ -206,7 +206,7 @@ class RowLoader:
     def deliver(self, *, prefetch: bool) -> RowDelivery:
         """Return the batches of the next epoch."""
         start = self._now = self._next
-        self._next = Progress(start.epoch + 1)
+        self._next = RowProgress(start.epoch + 1)
         rows = self._order.batches(start)
         made: Iterator[_Made] = (
             Prefetched(rows, self._make, workers=self._workers, ahead=self._ahead)
@@ -231,7 +231,7 @@ class RowLoader:
         self._next = self._now = self._order.progress(state)
         self._latest = None
 
-    def delivered(self, delivery: RowDelivery, after: Progress | None) -> None:
+    def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:
         """The latest iteration delivered a batch; None: it came to its end."""
         if self._latest is not None and self._latest() is delivery:
             self._now = self._next if after is None else after
@@ -331,6 +331,6 @@ async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Arrays]:
         await asyncio.to_thread(batches.close)
 
 
-def _made(batch: tuple[list[Row], Progress], filling: Filling | None) -> _Made:
+def _made(batch: tuple[list[Row], RowProgress], filling: Filling | None) -> _Made:
     rows, after = batch
     return _Made(batch_of(rows, filling), after)

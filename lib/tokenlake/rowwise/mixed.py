@@ -167,7 +167,7 @@ class MixedShardedSource(NumberedSource):
             yield from (order.names[source] for source in order.lane(0, place, stop).source.tolist())
             place = stop
 
-    def _seek(self, feeds: Mapping[str, _Feed], lengths: Lengths, row: int) -> None:
+    def _seek(self, feeds: Mapping[str, _SourceFeed], lengths: Lengths, row: int) -> None:
         """Let every source go on where `row` is; learn the lengths of those that end before it.
 
         Raises:
@@ -187,10 +187,10 @@ class MixedShardedSource(NumberedSource):
             self._check_end(feeds, lengths)
             raise beyond(_SHARD, row, place)
 
-    def _feeds(self) -> dict[str, _Feed]:
+    def _feeds(self) -> dict[str, _SourceFeed]:
         again = self._stop == "restart"
         return {
-            name: _Feed(name, source, again=again, seed=self._seed, place=place)
+            name: _SourceFeed(name, source, again=again, seed=self._seed, place=place)
             for place, (name, source) in enumerate(self._sources.items())
         }
 
@@ -229,7 +229,7 @@ class MixedShardedSource(NumberedSource):
             for name, most in self._ceilings().items():
                 self._told(name, None if most is None else known_length(self._sources[name]), most)
 
-    def _check_end(self, feeds: Mapping[str, _Feed], lengths: Lengths) -> None:
+    def _check_end(self, feeds: Mapping[str, _SourceFeed], lengths: Lengths) -> None:
         """Raise ConfigError if all sources should be exhausted, and one is not."""
         for name, feed in feeds.items():
             if self._stop == "all_exhausted" and lengths[name] is None and feed.take() is not None:
@@ -237,7 +237,7 @@ class MixedShardedSource(NumberedSource):
 
 
 @final
-class _Feed:
+class _SourceFeed:
     """The rows of one source as a mixture draws them.
 
     Epoch 0 reads the shards in the source's own order. Where rows are drawn `again`, an epoch follows another, and

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tokenlake import config as configuration
 from tokenlake.config.resolve_source import resolve_source
-from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
+from tokenlake.config.resolved import ResolvedChat, ResolvedSource, ResolvedTokenizer
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
@@ -55,6 +55,7 @@ _Int64 = npt.NDArray[np.int64]
 _FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
 _JSON: Final = ("json", "jsonl")
+_TOKENS: Final = ("input_ids", "attention_mask", "loss_mask")
 _SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
 _DONE_BEFORE: Final = {"format_callback": None, "format_fields": None, "transforms": None}
 """What happens to rows when their source is opened."""
@@ -143,8 +144,8 @@ class TokenizedShardedSource(DerivedSource):
         return self._from_border(how, shard_name, row, row - row % size)
 
     def _tokens(self, how: RowTokens, name: str, row: int) -> Numbered:
-        is_json = self.get_shard_info(name).format in _JSON
-        return how.tokenized(self._source.open_shard_numbered(name, row), name, is_json=is_json)
+        rows = self._source.open_shard_numbered(name, row)
+        return how.tokenized(rows, name, lambda: self.get_shard_info(name).format in _JSON)
 
     def _from_border(self, how: RowTokens, name: str, row: int, border: int) -> Numbered:
         """Read from the first row of the batch that `row` is in: it is as long as the longest of them all."""
@@ -265,23 +266,27 @@ class RowTokens:
         self._opened: tuple[ResolvedSource, Renderer] | None = None
         self._encoders: dict[tuple[str, bool], Encoder] = {}
 
-    def tokenized(self, rows: Numbered, shard: str, *, is_json: bool = False) -> Numbered:
-        """Yield the rows made of `rows`; those before one that cannot be used come out before the error does.
+    def tokenized(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
+        """Return the rows made of `rows`; those before one that cannot be used come out before the error does.
 
         Args:
-            is_json: keys that a row does not need are left out of it; elsewhere every object has every key.
+            is_json: whether a row lacks the keys that it does not need; elsewhere every object has every key.
 
         Raises:
             BadRecordError: a row cannot be used, and the policy is ``fail``; names shard and row.
         """
+        made = self._drawn(rows, shard, is_json)
+        return map(_listed_tokens, made) if self.columns.lists else made
+
+    def _drawn(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
         batches, workers = self._batched(rows), self.columns.workers
         make = partial(self._tokens, shard=shard, is_json=is_json)
-        yield from _drawn(map(make, islice(batches, 1)))  # it decides how the others are read
+        yield from _rows_or_error(map(make, islice(batches, 1)))  # it decides how the others are read
         if workers == 1:
-            yield from _drawn(map(make, batches))
+            yield from _rows_or_error(map(make, batches))
             return
         with closing(Prefetched(batches, make, workers=workers, ahead=workers)) as made:
-            yield from _drawn(made)
+            yield from _rows_or_error(made)
 
     def _batched(self, rows: Numbered) -> Iterator[_Made]:
         """Yield rows in batches, and what stopped them, if anything did, with the rows before it."""
@@ -305,7 +310,7 @@ class RowTokens:
             return
         yield batch, None
 
-    def _tokens(self, batch: _Made, shard: str, *, is_json: bool) -> _Made:
+    def _tokens(self, batch: _Made, shard: str, is_json: Callable[[], bool]) -> _Made:
         """Return the rows made of a batch, and what stopped them, if anything did."""
         rows, error = batch
         found: RowBatch = []
@@ -315,9 +320,11 @@ class RowTokens:
             error = refused
         return found, error
 
-    def _made(self, batch: RowBatch, shard: str, is_json: bool) -> Numbered:
+    def _made(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> Numbered:
         source, renderer = self._open([row for _, row in batch])
-        objects = [row if is_json else _lean(source, row) for _, row in batch]
+        objects = [row for _, row in batch]
+        if source.texts.chat is not None and not is_json():
+            objects = [_lean(source.texts.chat, row) for row in objects]
         rendered = renderer.render(Rows(objects=objects))
         loss = source.texts.masked if self.columns.loss is None else self.columns.loss
         documents, origin, bad = self._encoded(source, rendered, renderer, marks=loss)
@@ -405,8 +412,7 @@ class RowTokens:
         names = list(columns)
         for place, *values in zip(origin.tolist(), *columns.values(), strict=True):
             number, row = batch[place]
-            tokens = [value.tolist() for value in values] if self.columns.lists else values
-            yield number, {**self._kept(row), **dict(zip(names, tokens, strict=True))}
+            yield number, {**self._kept(row), **dict(zip(names, values, strict=True))}
 
     def _loss(self, documents: Ragged, ids: Any) -> Any:
         """Return what bears loss, of the same shape as the rows of ids: bool."""
@@ -452,11 +458,10 @@ def _texts(content_field: str, options: TokenizerConfig) -> ResolvedSource:
     return replace(source, texts=replace(source.texts, left_open=("content_field", *source.texts.left_open)))
 
 
-def _lean(source: ResolvedSource, row: Row) -> Row:
+def _lean(chat: ResolvedChat, row: Row) -> Row:
     """Return a row whose conversation has no nulls."""
-    chat = source.texts.chat
-    fields = row.keys() & {chat.messages_field, chat.tools_field} if chat else ()
-    return row | {str(name): without_nulls(row[str(name)]) for name in fields} if fields else row
+    fields = row.keys() & {chat.messages_field, chat.tools_field}
+    return row | {str(name): without_nulls(row[str(name)]) for name in fields}
 
 
 def _with_empty(documents: Ragged, origin: _Int64, count: int) -> tuple[Ragged, _Int64]:
@@ -482,7 +487,7 @@ def _require_room(settings: ResolvedTokenizer, around: Finish | Encoder, name: s
         )
 
 
-def _drawn(made: Iterator[_Made]) -> Numbered:
+def _rows_or_error(made: Iterator[_Made]) -> Numbered:
     for rows, error in made:
         yield from rows
         if error is not None:
@@ -491,6 +496,11 @@ def _drawn(made: Iterator[_Made]) -> Numbered:
 
 def _told(fault: Fault, row: Row) -> str:
     return f"{fault.detail}; it has {_listed(row)}" if fault.reason == "null_text" else fault.detail
+
+
+def _listed_tokens(numbered: tuple[int, Row]) -> tuple[int, Row]:
+    number, row = numbered
+    return number, row | {name: row[name].tolist() for name in _TOKENS if name in row}
 
 
 def _text_size(value: Any) -> int:
