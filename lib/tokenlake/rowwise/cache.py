@@ -49,7 +49,7 @@ class CachedShardedSource(DerivedSource):
         """Keep the rows of `source`.
 
         Args:
-            folder: asked whenever a shard is opened. It is for these rows alone: its name says all that decides them.
+            folder: asked whenever a shard is opened. Its name identifies everything that decides these rows.
         """
         self._source, self._folder = source, folder
 
@@ -82,8 +82,8 @@ def cached(
 ) -> ShardedDataSource:
     """Return rows of tokens, which are kept where ``tokenize.cache_tokenized`` says so.
 
-    Where it says nothing, they are kept if the dataset has a `cache_path`, and nothing decides them that cannot be told
-    by its name (a lambda, say): a pipeline fills no disk unasked.
+    Where it says nothing, they are kept if the dataset has a `cache_path`, and everything that makes them can be
+    recognized by its name (a lambda cannot): a pipeline fills no disk unasked.
 
     Args:
         tokens: what is kept.
@@ -91,7 +91,7 @@ def cached(
         wanted: what decides the tokens beside the configuration.
 
     Raises:
-        ConfigError: they are to be kept, and something decides them that cannot be told by its name.
+        ConfigError: they are to be kept, and something makes them that has no name, such as a lambda.
     """
     dataset = context.dataset(name)
     asked = context.config.tokenize.cache_tokenized
@@ -105,8 +105,8 @@ def cached(
         if not asked:
             return tokens
         raise ConfigError(
-            f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept, because nobody could tell when they "
-            f"change: {error}. Leave cache_tokenized out, or save() the rows"
+            f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept, because what makes them "
+            f"has no name to recognize it by: {error}. Leave cache_tokenized out, or save() the rows"
         ) from error
     folders: dict[bool, Path] = {}
 

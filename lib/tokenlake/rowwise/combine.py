@@ -140,10 +140,10 @@ class LimitedShardedSource(DerivedSource):
 
 @final
 class TokenLimitedSource(DerivedSource):
-    """The rows of a source of one shard, up to the one with which there are at least so many tokens."""
+    """The rows of a source of one shard, up to and including the one that reaches a number of tokens."""
 
     def __init__(self, source: ShardedDataSource, max_tokens: int) -> None:
-        """Limit `source` to `max_tokens` ids of ``input_ids``, and what the last row has above that."""
+        """Limit `source` to `max_tokens` ids of ``input_ids``; the last row comes out whole."""
         self._source, self._max_tokens = source, max_tokens
 
     @property

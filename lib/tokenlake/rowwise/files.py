@@ -70,7 +70,7 @@ class ReadOptions(TypedDict, total=False):
             records are left out; their numbers stay unused).
         where: one SQL predicate (DuckDB) that rows must meet, such as ``"lang = 'en'"``.
         max_record_bytes: a longer record is a bad one; bytes, or text like "64MB". 256 MB by default.
-        num_rows: read at most so many records, good or bad, in the order of the shards.
+        num_rows: read at most this many records, good or bad, in the order of the shards.
     """
 
     on_bad_record: Literal["fail", "quarantine"]
@@ -173,7 +173,7 @@ class FileBacked(NumberedSource):
         return self._left[index]
 
     def _count(self, index: int, enough: int = _END) -> int:
-        """Return how many rows a shard has, or `enough`, if it has so many."""
+        """Return how many rows a shard has, at most `enough`."""
         rows = self._tell(index)
         rows = self._counted.get(index) if rows is None else rows
         if rows is None:
@@ -244,7 +244,7 @@ class _FileRows:
         return number
 
     def count(self, start: Seek, enough: int) -> int:
-        """Return how many rows there are, good or bad, by reading them; some number from `enough` on, if so many."""
+        """Return how many rows there are, good or bad, by reading them; reading stops once there are `enough`."""
         count = 0
         for batch in self._batches(start):
             count += batch.rows_read
@@ -442,8 +442,8 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
     """Return the rows of a dataset as it is configured: `format_callback`, then `format_fields`, then `transforms`.
 
     Its class is that of the files' format, :class:`FilesShardedSource` where they have several; where rows are
-    changed, a :class:`TransformedShardedSource` over it. Text files put their text in `content_field`. What
-    concerns the tokenizer is not a source's matter.
+    changed, a :class:`TransformedShardedSource` over it. Text files put their text in `content_field`. Options
+    of the tokenizer do not affect a source of rows.
 
     Args:
         config: a DatasetConfig, or a mapping of its keys.
@@ -459,8 +459,8 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
     ]
     if written:
         raise NotAvailableError(
-            f"create_source: {', '.join(written)}: acts in builds, not on a source of rows; leave it out, "
-            "and filter the rows instead"
+            f"create_source: {', '.join(written)}: these options act in builds only; leave them out, and "
+            "filter the rows instead"
         )
     return open_dataset(dataset)
 
@@ -507,7 +507,7 @@ def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] 
 
     Raises:
         SourceNotFoundError: an entry matches nothing; the message names near matches.
-        ConfigError: an argument is none of what is allowed.
+        ConfigError: an argument is not allowed.
     """
     source = _resolved(None, data_files, storage_options, {})
     found: dict[str, None] = {}
@@ -531,7 +531,7 @@ def _resolved(
     max_record_bytes: int | str = "256MB",
     num_rows: int | None = None,
 ) -> ResolvedSource:
-    """Return what reading needs to know of a source; ConfigError if an argument is none of what is allowed."""
+    """Return what reading needs to know of a source; ConfigError if an argument is not allowed."""
     if where is not None:
         Predicate(where)  # what is wrong with it is said now, not at the first row
     if storage_options is not None and not isinstance(storage_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -32,14 +32,14 @@ _ELSEWHERE: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class TextDatasetInform:
-    """Where the texts of one dataset are, and what becomes of its rows.
+    """One text dataset of a mixture: where its files are and how its rows are read.
 
     Attributes:
         type: json, jsonl, parquet, arrow, csv, tsv, txt, huggingface or hf; None: by the extension of each file.
             ``json`` files may be an array of objects or have an object on every line: their first character tells.
             ``txt`` files have a text on every line, which gets the name `content_field`.
         data_files: file, glob, directory, URL or Hub id, or a list of them.
-        num_rows: read at most so many rows.
+        num_rows: read at most this many rows.
         dataset_split_name: split of a Hub dataset, where it is not `split`.
         split: of a Hub dataset.
         format_callback: function of a row, applied after `format_fields`; None as its result leaves the row out.

@@ -75,7 +75,7 @@ class AsyncDataLoader:
                 are stored: a ``Dataset`` or a ``Mixture``.
             batch_size: rows of a batch.
             prefetch_enabled: let threads prepare batches ahead.
-            prefetch_workers: so many of them. One at a time draws rows, which are then made a batch side by side.
+            prefetch_workers: number of these threads. One at a time draws rows; they make batches of them in parallel.
             prefetch_buffer_size: batches that are ready or in work at most.
             shuffle_buffer_size: rows of the buffer that rows are drawn from at random; None: rows stay in order. The
                 rows of a ``Dataset`` are shuffled over the whole epoch, whatever the number, and those of a ``Mixture``

@@ -265,8 +265,8 @@ class _SourceFeed:
     def seek(self, draws: int) -> int:
         """Go on at draw number `draws`, counted from the first epoch on; return how many draws come before it.
 
-        Those are `draws`, or all there are, if there are fewer. Rows are passed over by their numbers; only where
-        a source leaves rows out, or does not say how many there are, are they read.
+        Those are `draws`, or all there are, if there are fewer. Rows are passed over by their numbers; they are read
+        only where a source leaves rows out or does not know its length.
         """
         if draws == self.drawn:
             return draws

@@ -60,7 +60,7 @@ class PackedShardedSource(NumberedSource):
             seed: of ``shuffle_packed``, which takes ``shuffle_buffer_factor * num_packers`` rows at a time; None is 0.
 
         Raises:
-            ConfigError: nobody says what EOS is, or an option is not what is allowed.
+            ConfigError: no EOS is known, or an option is not allowed.
         """
         if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
@@ -143,7 +143,7 @@ def _loss(row: Row, ids: npt.NDArray[Any], number: int) -> npt.NDArray[np.bool_]
 
 
 def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[int, int]:
-    """Return EOS and padding: the configuration's, else the tokenizer's; padding is EOS where nobody names it."""
+    """Return EOS and padding: the configuration's, else the tokenizer's; without a padding token it is EOS."""
     files = None if tokenizer is None else tokenizer.files
     eos = config.eos_token_id if config.eos_token_id is not None else files and files.eos_id
     if eos is None:

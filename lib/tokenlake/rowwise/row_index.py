@@ -161,7 +161,7 @@ def rows_without_reading(file: InputFile, options: Mapping[str, Any] | None = No
 def line_rows(
     file: InputFile, enough: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None
 ) -> int:
-    """Return how many rows a plain file of lines has, some number from `enough` on if so many; not parsed."""
+    """Return how many rows a plain file of lines has, counting stops once there are `enough`; nothing is parsed."""
     with opened(file, options) as data:
         return indexes.up_to(data, enough - 1).count
 

@@ -97,7 +97,7 @@ class DatasetWriter:
         self._stack = ExitStack()
         self._place: Workplace | None = None
         self._files: ShardFiles | None = None
-        self._spool: OpenFile | None = None  # for rows of which nobody knows yet how many there are
+        self._spool: OpenFile | None = None  # rows, until their number is known
         self._edges: tuple[int, ...] | None = None
         self._waiting: list[Row] = []
         self._rows = self._waiting_size = 0
@@ -300,9 +300,9 @@ def save_iterator(
     schema: pa.Schema | None = None,
     naming: str = DEFAULT_NAMING,
 ) -> WriteStats:
-    """As :func:`save_dataset`, for rows of which nobody knows how many there are.
+    """As :func:`save_dataset`, for rows whose number is not known.
 
-    With `num_shards` they go to a compressed file first, beside the target: equal shares need their number.
+    With `num_shards` they are first written to a compressed file beside the target, to count them.
     """
     limits = (max_shard_size, num_shards, compression, overwrite)
     return save_dataset(iterator, output_path, format, *limits, schema=schema, naming=naming)

@@ -68,8 +68,8 @@ _INSTEAD: Final[dict[str, dict[str, str]]] = {
 }
 """Options that a pipeline does not act on, by section, and what it does instead of what they ask for.
 
-Options that change how fast rows come but never which (`unit_size`, `engine` ...) are let be, so that one file can
-configure a build and a pipeline. Any other option acts, or a value beside its default is an error.
+Options that change only the speed (`unit_size`, `engine` ...) are accepted, so that one file can configure a build
+and a pipeline. Any other option acts, or a value beside its default is an error.
 """
 
 _ALSO_FINE: Final[dict[str, tuple[Any, ...]]] = {
@@ -153,7 +153,7 @@ class BaseStage(ABC):
 
     @abstractmethod
     def process(self, data: dict[str, ShardedDataSource], context: PipelineContext) -> Mapping[str, Any]:
-        """Return what becomes of the sources.
+        """Return the new sources by name.
 
         Args:
             data: name to source.

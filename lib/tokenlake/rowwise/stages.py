@@ -119,7 +119,7 @@ class TokenizeStage(_OwnStage):
         Raises:
             ConfigError: a source has no tokenizer, or options contradict each other.
             NotAvailableError: an option that a pipeline does not act on is set.
-            SourceNotFoundError, TokenizerError: a tokenizer cannot be had.
+            SourceNotFoundError, TokenizerError: a tokenizer cannot be loaded.
         """
         config = context.config
         check_stage(config, "tokenize")
@@ -314,7 +314,7 @@ class SaveStage(_OwnStage):
 
 
 def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:
-    """Raise ConfigError if a dataset is to be saved in its own way, and is none of the sources any more."""
+    """Raise ConfigError if a dataset has its own save options but is no longer a source of its own."""
     for dataset in context.config.datasets:
         own = [field for field in ("save_path", "save_format", "num_shards") if getattr(dataset, field)]
         if own and dataset.name not in data:
@@ -414,7 +414,7 @@ class LoadStage(_OwnStage):
         Steps of a schedule of weights are training steps, of as many rows as a batch, unless ``mix.step_rows`` is set.
 
         Raises:
-            ConfigError: rows are packed after they are mixed, and nobody says how many of them a step takes.
+            ConfigError: rows are packed after they are mixed, and `mix.step_rows` is not set.
             NotAvailableError: an option that a pipeline does not act on is set.
             MissingExtraError: batches on devices are asked for, and jax is not installed.
         """

@@ -252,7 +252,7 @@ def _packing(pack: object, max_length: int | None) -> dict[str, Any]:
     given = {"enabled": True, **given}
     if max_length is not None:
         given.setdefault("seq_length", max_length)
-    # Nobody derives the column from a flat directory, so it is there where it is wanted.
+    # Readers of a flat directory do not derive the column, so it is stored.
     given.setdefault("store_segment_ids", given.get("include_segment_ids", True))
     return given
 

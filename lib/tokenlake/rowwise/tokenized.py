@@ -102,7 +102,7 @@ class TokenizedShardedSource(DerivedSource):
 
         Raises:
             ConfigError: an argument is not what is allowed.
-            SourceNotFoundError, TokenizerError: the tokenizer cannot be had.
+            SourceNotFoundError, TokenizerError: the tokenizer cannot be loaded.
         """
         if tokenizer is None and tokenizer_config is None:
             raise ConfigError(
@@ -228,7 +228,7 @@ class TokenColumns:
 
 
 def kept_fields(keep: Sequence[str] | None, remove: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the fields that come out beside the tokens, None for all: where nobody asks for any, none does."""
+    """Return the fields that come out beside the tokens, None for all; without any options none is kept."""
     kept = _names("additional_fields", keep)
     return () if kept is None and remove is None else kept
 
@@ -243,7 +243,7 @@ class RowTokens:
     Args:
         source: as :func:`texts_of` returns it; the first rows decide what it leaves open.
         options: of the tokenizer: padding, and whether there is an ``attention_mask``.
-        eos_id: what ends a packed document; None where nobody names one.
+        eos_id: what ends a packed document; None if there is none.
         packing: whether documents that spell their own special tokens end with EOS in any case.
         one_each: exactly one row comes out of each, be it without ids; not with policies that drop or split rows.
     """
