@@ -5,7 +5,7 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
 (filters, predicates, bad records). Rows are batches of the readers iterated; opening at a row is the readers' seek.
 
 - `source`: the contract of a source, and a source that a function makes of another
-- `files`, `row_index`: sources whose shards are files, and where in a file a row begins
+- `files`, `file_rows`: sources whose shards are files, and the rows of one file from any row on
 - `memory`, `combine`, `mixed`: rows in memory; joined, cut or batched sources; mixtures by weights
 - `tokenized`, `packed`: rows to tokens by the renderer, encoder and length policy of a build; tokens packed
 - `batches`, `loader`: rows to batches of arrays in an order that can be resumed, and delivering them

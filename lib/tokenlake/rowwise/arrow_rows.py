@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
@@ -45,50 +46,32 @@ class RowsToArrow:
                 raise self._error(place, "", f"got {type(row).__name__}, expected a dict")
         names = names_in(rows)
         if self.schema is None:
-            arrays = [self._first(rows, name) for name in names]
+            arrays = [self._column(rows, name, None) for name in names]
             self.schema = _ARROW.schema(
                 [(name, array.type) for name, array in zip(names, arrays, strict=True)]
             )
         else:
             self._refuse_new(rows, names)
-            arrays = [self._later(rows, field) for field in self.schema]
+            arrays = [self._column(rows, field.name, field.type) for field in self.schema]
         self._rows += len(rows)
         if not arrays:  # a batch without columns has no length of its own
             return _ARROW.RecordBatch.from_struct_array(_ARROW.array([{}] * len(rows), pa.struct([])))
         return _ARROW.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _first(self, rows: Sequence[Row], name: str) -> Any:
+    def _column(self, rows: Sequence[Row], name: str, kind: Any) -> Any:
+        """Return a field as an array of the type `kind`, None for that of its values."""
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._error(0, str(name), "names of fields must be text")
         values = [row.get(name) for row in rows]
         try:
-            return _typed(values)
+            return _array(values, kind)
         except _UNFIT as error:
-            place = _culprit(values)
-            raise self._error(
-                place,
-                name,
-                f"{_shown(values[place])} cannot stand in a column with the values before it",
-                error,
-            ) from error
-
-    def _later(self, rows: Sequence[Row], field: Any) -> Any:
-        values = [row.get(field.name) for row in rows]
-        try:
-            return _cast(values, field.type)
-        except _UNFIT as error:
-            place = next((i for i, value in enumerate(values) if not _fits(value, field.type)), 0)
-            hint = (
-                "; the first rows held nothing but null there, so give a schema"
-                if field.type == pa.null()
-                else ""
-            )
-            raise self._error(
-                place,
-                field.name,
-                f"{_shown(values[place])} is no {field.type}, which the first rows decided{hint}",
-                error,
-            ) from error
+            place = _culprit(values, kind)
+            why = "cannot stand in a column with the values before it"
+            if kind is not None:
+                hint = "; the first rows held nothing but null there, so give a schema"
+                why = f"is no {kind}, which the first rows decided{hint if kind == pa.null() else ''}"
+            raise self._error(place, name, f"{_shown(values[place])} {why}", error) from error
 
     def _refuse_new(self, rows: Sequence[Row], names: tuple[str, ...]) -> None:
         known = set(self.schema.names if self.schema is not None else ())
@@ -108,6 +91,10 @@ class RowsToArrow:
             field=name,
             reason="type_mismatch",
         )
+
+
+def _array(values: Sequence[Any], kind: Any) -> Any:
+    return _typed(values) if kind is None else _cast(values, kind)
 
 
 def _typed(values: Sequence[Any]) -> Any:
@@ -220,25 +207,19 @@ def _joined(values: Sequence[Any]) -> Any:
     return _ARROW.ListArray.from_arrays(_ARROW.array(offsets), inner, type=kind)
 
 
-def _culprit(values: Sequence[Any]) -> int:
-    """Return the place of the first value with which those before it make no column."""
-    low, high = 0, len(values)
-    while low + 1 < high:
-        middle = (low + high) // 2
+def _culprit(values: Sequence[Any], kind: Any) -> int:
+    """Return the place of the first value that is not of a type, or (None) that fits none before it."""
+
+    def is_unfit(place: int) -> bool:
         try:
-            _typed(values[:middle])
-            low = middle
+            _array(values[: place + 1] if kind is None else [values[place]], kind)
         except _UNFIT:
-            high = middle
-    return high - 1
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    try:
-        _cast([value], kind)
-    except _UNFIT:
+            return True
         return False
-    return True
+
+    if kind is None:  # from the culprit on nothing fits
+        return bisect_left(range(len(values) - 1), True, key=is_unfit)
+    return next(filter(is_unfit, range(len(values))), 0)
 
 
 def _shown(value: object) -> str:

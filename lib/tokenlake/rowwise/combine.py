@@ -18,6 +18,7 @@ from tokenlake.rowwise.source import (
     beyond,
     check_row,
     index_of,
+    rows_from,
     whole_number,
 )
 
@@ -150,7 +151,11 @@ class TokenLimitedSource(DerivedSource):
     def endless(self) -> bool:
         return False
 
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        check_row(row)
+        return rows_from(row, self._rows(shard_name), shard_name)
+
+    def _rows(self, shard_name: str) -> Iterator[Row]:
         left = self._max_tokens
         for number, row in enumerate(self._source.open_shard(shard_name)):
             if "input_ids" not in row:
@@ -163,9 +168,6 @@ class TokenLimitedSource(DerivedSource):
             left -= len(row["input_ids"])
             if left <= 0:
                 return
-
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        return ShardedDataSource.open_shard_numbered(self, shard_name, row)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         return replace(self._source.get_shard_info(shard_name), rows=None)

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, final
 
-import numpy as np
-
 from tokenlake import config as configuration
-from tokenlake.arrays import Int64s
 from tokenlake.config.resolve import resolve_dataset, resolve_source
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
-from tokenlake.rowwise.row_index import RowIndexes, Seek, is_lines, line_rows, rows_without_reading, seek
+from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.rowwise.file_rows import (
+    END,
+    FileRows,
+    RowIndexes,
+    is_lines,
+    line_rows,
+    rows_without_reading,
+    seek,
+)
 from tokenlake.rowwise.source import (
     Numbered,
     NumberedSource,
     ShardedDataSource,
     ShardInfo,
     TransformedShardedSource,
-    bad_row,
     beyond,
     check_row,
     index_of,
     section,
     whole_number,
 )
-from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.lines import count_lines
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.local.patterns import expand, is_url
-from tokenlake.sources.opening import opened
-from tokenlake.sources.records import read_rows
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""
 
-_SLICE_BYTES: Final = 256 << 10  # of columns that become Python objects at a time: the first row comes soon
-_SLICE_ROWS: Final = 1024
-_END: Final = (1 << 63) - 1
 
 # What a build does with documents; rows that come out as they are would not show it.
 _FOR_BUILDS: Final = (
@@ -160,8 +157,8 @@ class FileBacked(NumberedSource):
                 raise beyond(name, row, stop)
             return
         start = seek(file, row, self._indexes, self._wanted.storage_options)
-        reading = _FileRows(file, name, self._wanted, self._columns)
-        rows = yield from reading.rows(start, row, _END if stop is None else stop)
+        reading = FileRows(file, name, self._wanted, self._columns)
+        rows = yield from reading.rows(start, row, END if stop is None else stop)
         if rows != stop:  # the end of the file
             self._counted[index] = rows
 
@@ -172,7 +169,7 @@ class FileBacked(NumberedSource):
             self._left.append(left and left - self._count(len(self._left) - 1, left))
         return self._left[index]
 
-    def _count(self, index: int, enough: int = _END) -> int:
+    def _count(self, index: int, enough: int = END) -> int:
         """Return how many rows a shard has, at most `enough`."""
         rows = self._tell(index)
         rows = self._counted.get(index) if rows is None else rows
@@ -186,7 +183,7 @@ class FileBacked(NumberedSource):
         options = self._wanted.storage_options
         if is_lines(file):
             return line_rows(file, enough, self._indexes, options)
-        reading = _FileRows(file, file.path, replace(self._wanted, where=None), None)
+        reading = FileRows(file, file.path, replace(self._wanted, where=None), None)
         return reading.count(seek(file, 0, self._indexes, options), enough)
 
     def _tell(self, index: int) -> int | None:
@@ -202,101 +199,6 @@ class FileBacked(NumberedSource):
         if None in before:
             return None
         return min(rows, max(0, limit - sum(count or 0 for count in before)))
-
-
-@final
-class _FileRows:
-    """The rows of one file, each with its number.
-
-    Args:
-        name: of the shard, for messages.
-        source: its policy, predicate and limits count; its `content_field` names the only field of text.
-        columns: fields to read, None for all.
-    """
-
-    def __init__(
-        self, file: InputFile, name: str, source: ResolvedSource, columns: tuple[str, ...] | None
-    ) -> None:
-        self._file, self._name, self._columns = file, name, columns
-        # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
-        self._fails, self._source = (
-            source.on_bad_record == "fail",
-            replace(source, on_bad_record="quarantine"),
-        )
-
-    def rows(self, start: Seek, row: int, stop: int) -> Generator[tuple[int, dict[str, Any]], None, int]:
-        """Yield (number, row) from number `row` on; return how many rows there are, at most `stop`.
-
-        Raises:
-            BadRecordError: a record from `row` on is bad and the policy is ``fail``; rows before it have come.
-            ConfigError: `row` is beyond the end.
-            DamagedFileError, InputChangedError: as :func:`tokenlake.sources.records.read_rows`.
-        """
-        number = start.number
-        for batch in self._batches(start):
-            kept, bad = _numbers(batch, number)
-            number += batch.rows_read + sum(batch.skipped.values())
-            yield from self._judged(batch, kept, bad, row, stop)
-            if number >= stop:
-                return stop
-        if row > number:
-            raise beyond(self._name, row, number)
-        return number
-
-    def count(self, start: Seek, enough: int) -> int:
-        """Return how many rows there are, good or bad, by reading them; reading stops once there are `enough`."""
-        count = 0
-        for batch in self._batches(start):
-            count += batch.rows_read
-            if count >= enough:
-                break
-        return count
-
-    def _batches(self, start: Seek) -> Iterator[RowBatch]:
-        for part in start.parts:
-            yield from read_rows(part, self._source, self._columns, plain=self._source.content_field)
-
-    def _judged(self, batch: RowBatch, kept: Int64s, bad: Int64s, row: int, stop: int) -> Numbered:
-        judged = np.flatnonzero((bad >= row) & (bad < stop)).tolist() if self._fails else []
-        stop = int(bad[judged[0]]) if judged else stop
-        at, end = np.searchsorted(kept, [row, stop]).tolist()
-        yield from _dicts(batch, kept, range(at, end))
-        if judged:
-            raise self._refused(batch.bad[judged[0]], stop)
-
-    def _refused(self, record: BadRecord, number: int) -> BadRecordError:
-        error = refuse(replace(record, line=self._line(record)), self._file)
-        return bad_row(self._name, number, str(error), **error.details)
-
-    def _line(self, record: BadRecord) -> int | None:
-        """Return the line of a bad record; far into a local file it was not counted yet."""
-        if record.line is not None or not is_lines(self._file) or not self._file.is_local:
-            return record.line
-        with opened(self._file, self._source.storage_options) as data:
-            return count_lines(data, record.position) + 1
-
-
-def _numbers(batch: RowBatch, number: int) -> tuple[Int64s, Int64s]:
-    """Return the numbers of the rows of a batch, of which `number` is the first, and of its bad records."""
-    bad = np.array([record.position for record in batch.bad], np.int64)
-    if batch.file.format not in ("jsonl", "text"):
-        return batch.positions, bad
-    places = np.sort(np.concatenate([batch.positions, bad, batch.left_out]))
-    return number + np.searchsorted(places, batch.positions), number + np.searchsorted(places, bad)
-
-
-def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
-    """Yield (number, row) for the rows at `places` of a batch, some at a time."""
-    if batch.objects is not None:
-        for place in places:
-            yield int(numbers[place]), batch.objects[place]
-        return
-    rows = batch.rows
-    step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * max(len(rows), 1) // max(rows.nbytes, 1)))
-    for first in range(places.start, places.stop, step):
-        some = slice(first, min(first + step, places.stop))
-        part = rows.slice(first, some.stop - first)
-        yield from zip(numbers[some].tolist(), part.to_pylist(), strict=True)
 
 
 @final

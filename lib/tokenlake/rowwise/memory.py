@@ -6,7 +6,7 @@ A map-style ``Dataset`` is an Arrow table and perhaps an index over it: any row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast, final
 
@@ -15,6 +15,7 @@ from tokenlake.rowwise.source import (
     Numbered,
     NumberedSource,
     Row,
+    ShardedDataSource,
     ShardInfo,
     beyond,
     check_row,
@@ -64,6 +65,21 @@ class RowsShardedSource(NumberedSource):
             raise beyond(self._names[0], row, len(self._rows))
         for number in range(row, len(self._rows)):
             yield number, dict(self._rows[number])
+
+
+@final
+class RowStream(ShardedDataSource):
+    """Any rows as one shard, which is read from its beginning."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = rows
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return ("rows",)
+
+    def open_shard(self, shard_name: str) -> Iterator[Row]:
+        return iter(self._rows)
 
 
 def wrap_hf_dataset(dataset: Any, name: str | None = None, *, num_shards: int = 1) -> HFDatasetShardedSource:

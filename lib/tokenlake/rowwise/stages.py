@@ -35,7 +35,6 @@ from tokenlake.rowwise.tokenized import (
     RowTokens,
     TokenColumns,
     TokenizedShardedSource,
-    kept_fields,
     texts_of,
 )
 from tokenlake.tokenizers.fingerprint import describe
@@ -170,8 +169,8 @@ def _row_tokens(
     stage, eos = context.config.tokenize, context.config.pack.eos_token_id
     chosen = context.tokenizers[name]
     columns = TokenColumns(
-        keep=kept_fields(kept, stage.remove_columns),
-        remove=frozenset(stage.remove_columns or ()),
+        keep=kept,
+        remove=stage.remove_columns,
         loss=True if masked else None,
         batch_size=stage.batch_size,
         workers=stage.num_workers,

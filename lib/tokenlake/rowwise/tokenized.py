@@ -23,6 +23,7 @@ from tokenlake.etl.unit.long_documents import Lengths
 from tokenlake.loader.prefetch import Prefetched
 from tokenlake.packing.loss_mask import LEARNED, learned, marked, plain
 from tokenlake.ragged import Ragged, offsets_of
+from tokenlake.rowwise.memory import RowStream
 from tokenlake.rowwise.source import (
     DerivedSource,
     Numbered,
@@ -111,8 +112,8 @@ class TokenizedShardedSource(DerivedSource):
         if format_callback is not None and not callable(format_callback):
             raise ConfigError(f"format_callback: got {format_callback!r}, must be a function of a row")
         columns = TokenColumns(
-            keep=kept_fields(additional_fields, remove_columns),
-            remove=frozenset(_names("remove_columns", remove_columns) or ()),
+            keep=_names("additional_fields", additional_fields),
+            remove=_names("remove_columns", remove_columns),
             loss=False,
             batch_size=whole_number("batch_size", batch_size, 1),
             lists=not arrays,
@@ -174,7 +175,7 @@ def batched_tokenize_iterator(
         as :class:`TokenizedShardedSource`; BadRecordError while rows are drawn: one has no text.
     """
     tokens = TokenizedShardedSource(
-        _Stream(source),
+        RowStream(source),
         tokenizer,
         tokenizer_config,
         content_field,
@@ -188,27 +189,12 @@ def batched_tokenize_iterator(
 
 
 @final
-class _Stream(ShardedDataSource):
-    """Any rows as one shard."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows = rows
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return ("rows",)
-
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return iter(self._rows)
-
-
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenColumns:
     """What rows of tokens hold, and how many of them are made together.
 
     Attributes:
-        keep: fields that come out beside the tokens; None: all but those of `remove`.
+        keep: fields that come out beside the tokens; None: all but those of `remove`, and none without `remove`.
         remove: fields that do not come out.
         loss: whether rows have a ``loss_mask``, which of plain texts is true but for BOS; None: only where a part of
             a document's tokens bears loss.
@@ -220,17 +206,11 @@ class TokenColumns:
     """
 
     keep: tuple[str, ...] | None
-    remove: frozenset[str]
+    remove: tuple[str, ...] | None
     loss: bool | None
     batch_size: int
     workers: int = 1
     lists: bool = False
-
-
-def kept_fields(keep: Sequence[str] | None, remove: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the fields that come out beside the tokens, None for all; without any options none is kept."""
-    kept = _names("additional_fields", keep)
-    return () if kept is None and remove is None else kept
 
 
 @final
@@ -434,8 +414,9 @@ class RowTokens:
         return found
 
     def _kept(self, row: Row) -> Row:
-        names = row if self.columns.keep is None else self.columns.keep
-        return {name: row[name] for name in names if name not in self.columns.remove}
+        keep, remove = self.columns.keep, self.columns.remove
+        names = () if keep is None and remove is None else row if keep is None else keep
+        return {name: row[name] for name in names if name not in (remove or ())}
 
 
 def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> ResolvedSource:

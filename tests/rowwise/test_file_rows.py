@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.sources.support import one, read
 from tokenlake.errors import DamagedFileError, InputChangedError
-from tokenlake.rowwise import row_index as rowindex_module
-from tokenlake.rowwise.row_index import (
+from tokenlake.rowwise import file_rows as rowindex_module
+from tokenlake.rowwise.file_rows import (
     NO_INDEX,
     RowIndex,
     RowIndexes,

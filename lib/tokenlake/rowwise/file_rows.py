@@ -1,4 +1,4 @@
-"""From a row number to the place in a file where reading begins, so that the row comes soon.
+"""The rows of one file from any row on: where reading begins so that the row comes soon, and the rows with numbers.
 
 Parquet says in its footer which row group holds a row, an Arrow file which record batch. Plain files of lines get an
 index: one entry for about every MiB, made by a scan for the ends of lines that parses nothing, goes only as far as it
@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -21,13 +21,18 @@ import numpy as np
 import xxhash
 
 from tokenlake.arrays import Int64s
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.errors import BadRecordError
 from tokenlake.fingerprint import canonical_json
+from tokenlake.rowwise.source import Numbered, bad_row, beyond
 from tokenlake.sources.arrow import batch_starts, is_file
+from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
-from tokenlake.sources.lines import BOM, LongLine, index_lines, read_blocks
+from tokenlake.sources.lines import BOM, LongLine, count_lines, index_lines, read_blocks
 from tokenlake.sources.local.hash_cache import default_path
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import row_group_starts
+from tokenlake.sources.records import read_rows
 
 _STEP: Final = (
     1 << 20
@@ -37,6 +42,11 @@ _MAX_BLANK: Final = 16 << 20  # the readers take a longer line for a record, wha
 _FIRST: Final = 64 << 10  # bytes of the first range of lines after a seek: the first row must come soon
 _LARGEST: Final = 256 << 20
 _GROWTH: Final = 4
+
+_SLICE_BYTES: Final = 256 << 10  # of columns that become Python objects at a time: the first row comes soon
+_SLICE_ROWS: Final = 1024
+END: Final = (1 << 63) - 1
+"""A number above that of any row."""
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
 _VERSION: Final = 1
@@ -120,6 +130,101 @@ class RowIndexes:
     def _path(self, file: InputFile) -> Path:
         folder = default_path().parent / "rows" if self._directory is None else Path(self._directory)
         return folder / f"{xxhash.xxh3_128_hexdigest(_key(file))}.rows"
+
+
+@final
+class FileRows:
+    """The rows of one file, each with its number.
+
+    Args:
+        name: of the shard, for messages.
+        source: its policy, predicate and limits count; its `content_field` names the only field of text.
+        columns: fields to read, None for all.
+    """
+
+    def __init__(
+        self, file: InputFile, name: str, source: ResolvedSource, columns: tuple[str, ...] | None
+    ) -> None:
+        self._file, self._name, self._columns = file, name, columns
+        # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
+        self._fails, self._source = (
+            source.on_bad_record == "fail",
+            replace(source, on_bad_record="quarantine"),
+        )
+
+    def rows(self, start: Seek, row: int, stop: int) -> Generator[tuple[int, dict[str, Any]], None, int]:
+        """Yield (number, row) from number `row` on; return how many rows there are, at most `stop`.
+
+        Raises:
+            BadRecordError: a record from `row` on is bad and the policy is ``fail``; rows before it have come.
+            ConfigError: `row` is beyond the end.
+            DamagedFileError, InputChangedError: as :func:`tokenlake.sources.records.read_rows`.
+        """
+        number = start.number
+        for batch in self._batches(start):
+            kept, bad = _numbers(batch, number)
+            number += batch.rows_read + sum(batch.skipped.values())
+            yield from self._judged(batch, kept, bad, row, stop)
+            if number >= stop:
+                return stop
+        if row > number:
+            raise beyond(self._name, row, number)
+        return number
+
+    def count(self, start: Seek, enough: int) -> int:
+        """Return how many rows there are, good or bad, by reading them; reading stops once there are `enough`."""
+        count = 0
+        for batch in self._batches(start):
+            count += batch.rows_read
+            if count >= enough:
+                break
+        return count
+
+    def _batches(self, start: Seek) -> Iterator[RowBatch]:
+        for part in start.parts:
+            yield from read_rows(part, self._source, self._columns, plain=self._source.content_field)
+
+    def _judged(self, batch: RowBatch, kept: Int64s, bad: Int64s, row: int, stop: int) -> Numbered:
+        judged = np.flatnonzero((bad >= row) & (bad < stop)).tolist() if self._fails else []
+        stop = int(bad[judged[0]]) if judged else stop
+        at, end = np.searchsorted(kept, [row, stop]).tolist()
+        yield from _dicts(batch, kept, range(at, end))
+        if judged:
+            raise self._refused(batch.bad[judged[0]], stop)
+
+    def _refused(self, record: BadRecord, number: int) -> BadRecordError:
+        error = refuse(replace(record, line=self._line(record)), self._file)
+        return bad_row(self._name, number, str(error), **error.details)
+
+    def _line(self, record: BadRecord) -> int | None:
+        """Return the line of a bad record; far into a local file it was not counted yet."""
+        if record.line is not None or not is_lines(self._file) or not self._file.is_local:
+            return record.line
+        with opened(self._file, self._source.storage_options) as data:
+            return count_lines(data, record.position) + 1
+
+
+def _numbers(batch: RowBatch, number: int) -> tuple[Int64s, Int64s]:
+    """Return the numbers of the rows of a batch, of which `number` is the first, and of its bad records."""
+    bad = np.array([record.position for record in batch.bad], np.int64)
+    if batch.file.format not in ("jsonl", "text"):
+        return batch.positions, bad
+    places = np.sort(np.concatenate([batch.positions, bad, batch.left_out]))
+    return number + np.searchsorted(places, batch.positions), number + np.searchsorted(places, bad)
+
+
+def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
+    """Yield (number, row) for the rows at `places` of a batch, some at a time."""
+    if batch.objects is not None:
+        for place in places:
+            yield int(numbers[place]), batch.objects[place]
+        return
+    rows = batch.rows
+    step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * max(len(rows), 1) // max(rows.nbytes, 1)))
+    for first in range(places.start, places.stop, step):
+        some = slice(first, min(first + step, places.stop))
+        part = rows.slice(first, some.stop - first)
+        yield from zip(numbers[some].tolist(), part.to_pylist(), strict=True)
 
 
 def seek(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None) -> Seek:
