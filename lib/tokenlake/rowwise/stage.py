@@ -1,14 +1,4 @@
-"""What a stage of a pipeline is.
-
-What the stages of a pipeline know of it and of each other.
-
-Options that a pipeline does not act on, so that none is ignored: what it does instead stands here.
-
-Options that change how fast rows come but never which (`unit_size`, `engine` ...) are let be, so that
-one file can configure a build and a pipeline. Any other option acts, or a value beside its default is an error.
-
-Which stage may come after which.
-"""
+"""What a stage of a pipeline is, which may come after which, and which options no pipeline acts on."""
 
 from __future__ import annotations
 
@@ -27,6 +17,68 @@ if TYPE_CHECKING:
     from tokenlake.rowwise.save import SavedShardedSource
     from tokenlake.tokenizers.manager import LoadedTokenizer
 
+STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
+
+_AFTER: Final = {
+    "tokenize": ("mix", "pack", "load"),
+    "mix": ("pack", "load"),
+    "pack": ("load",),
+    "save": ("load",),
+}
+"""A stage to those that may not come before it; rows can be saved at any place."""
+
+_BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
+_CACHES: Final = "it comes with the caches; today tokens are kept by tokenize.cache_tokenized"
+_SILENT: Final = "a pipeline reports nothing"
+
+_INSTEAD: Final[dict[str, dict[str, str]]] = {
+    "datasets": {
+        **dict.fromkeys(("exclude", "splits", "max_bad_fraction"), _BUILDS),
+        "preference": f"{_BUILDS}; for rows there is PreferenceRows",
+        "tokenizer_kwargs": "the tokenizer.json is used as it is",
+        "shard_column": "rows are saved in their order, to files of save.num_shards or save.max_shard_size",
+    },
+    "source": dict.fromkeys(("splits", "max_bad_fraction"), _BUILDS),
+    "mix": {
+        "lanes": "rows are drawn in one lane; lanes act where a mixture is built",
+        "weights_by": "rows; tokens act where a mixture is built",
+        "order": "rows are drawn in one lane, in one order; it acts where a mixture is built",
+        "epochs": "total_rows and total_tokens end a mixture, and stop_strategy does",
+    },
+    "save": {
+        "push_to_hub": "build a version, and `tokenlake push` it",
+        "storage_options": "files are saved to paths of this machine",
+    },
+    "cache": dict.fromkeys(
+        (
+            "enabled",
+            "cache_type",
+            "cache_dir",
+            "memory_cache_size",
+            "disk_cache_expiry",
+            "compression",
+            "hash_fn",
+        ),
+        _CACHES,
+    ),
+    "observability": dict.fromkeys(
+        ("progress_enabled", "progress_type", "metrics_enabled", "log_level", "log_interval"), _SILENT
+    ),
+    "ray": {"enabled": "rows are made in this process"},
+}
+"""Options that a pipeline does not act on, by section, and what it does instead of what they ask for.
+
+Options that change only the speed (`unit_size`, `engine` ...) are accepted, so that one file can configure a build
+and a pipeline. Any other option acts, or a value beside its default is an error.
+"""
+
+_ALSO_FINE: Final[dict[str, tuple[Any, ...]]] = {
+    "splits": ({"train": 1.0},),
+    "tokenizer_kwargs": ({}, {"use_fast": True}),
+    "storage_options": ({},),
+}
+"""Values beside the default that ask for what is done anyway."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -39,7 +91,7 @@ class ChosenTokenizer:
 
 @final
 class PipelineContext:
-    """Shared by the stages of one pipeline.
+    """What the stages of one pipeline know of it and of each other.
 
     Attributes:
         config: the configuration, with the sections that stages were called with in place of the pipeline's own.
@@ -71,6 +123,11 @@ class PipelineContext:
         """
         return self.packed or self.config.pack.enabled
 
+    def config_with_packing(self, packing: bool) -> PipelineConfig:
+        """Return the configuration of a pipeline that packs, or of one that does not."""
+        pack = self.config.pack.model_copy(update={"enabled": packing})
+        return self.config.model_copy(update={"pack": pack})
+
     def dataset(self, name: str) -> DatasetConfig | None:
         """Return the configuration of a dataset; None for a source that a stage made, such as ``mixed``."""
         return self.config.get_dataset_by_name(name)
@@ -96,123 +153,12 @@ class BaseStage(ABC):
 
     @abstractmethod
     def process(self, data: dict[str, ShardedDataSource], context: PipelineContext) -> Mapping[str, Any]:
-        """Return what becomes of the sources.
+        """Return the new sources by name.
 
         Args:
             data: name to source.
             context: configuration and seed, and what earlier stages left for this one.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """An option that does not act: the values that are fine, and what there is instead of the others."""
-
-    instead: str
-    fine: tuple[Any, ...] = (None,)
-
-
-_BUILDS = "it acts in builds (`tokenlake run`, build_dataset)"
-_CACHES = "it comes with the caches; today tokens are kept by tokenize.cache_tokenized"
-_SILENT = "a pipeline reports nothing"
-
-_RULES: Final[dict[str, dict[str, _Rule]]] = {
-    "datasets": {
-        "exclude": _Rule(_BUILDS),
-        "splits": _Rule(_BUILDS, (None, {"train": 1.0})),
-        "max_bad_fraction": _Rule(_BUILDS),
-        "preference": _Rule(f"{_BUILDS}; for rows there is PreferenceRows"),
-        "tokenizer_kwargs": _Rule("the tokenizer.json is used as it is", (None, {}, {"use_fast": True})),
-        "shard_column": _Rule(
-            "rows are saved in their order, to files of save.num_shards or save.max_shard_size"
-        ),
-    },
-    "source": {
-        "splits": _Rule(_BUILDS, ({"train": 1.0},)),
-        "max_bad_fraction": _Rule(_BUILDS, (0.001,)),
-    },
-    "mix": {
-        "lanes": _Rule("rows are drawn in one lane; lanes act where a mixture is built"),
-        "weights_by": _Rule("rows; tokens act where a mixture is built", ("rows",)),
-        "order": _Rule("rows are drawn in one lane, in one order; it acts where a mixture is built", (3,)),
-        "epochs": _Rule("total_rows and total_tokens end a mixture, and stop_strategy does"),
-    },
-    "save": {
-        "push_to_hub": _Rule("build a version, and `tokenlake push` it", (False,)),
-        "storage_options": _Rule("files are saved to paths of this machine", (None, {})),
-    },
-    "cache": {
-        "enabled": _Rule(_CACHES, (True,)),
-        "cache_type": _Rule(_CACHES, ("hierarchical",)),
-        "cache_dir": _Rule(_CACHES),
-        "memory_cache_size": _Rule(_CACHES, (100,)),
-        "disk_cache_expiry": _Rule(_CACHES, (86400,)),
-        "compression": _Rule(_CACHES, ("none",)),
-        "hash_fn": _Rule(_CACHES, ("combined",)),
-    },
-    "observability": {
-        "progress_enabled": _Rule(_SILENT, (True,)),
-        "progress_type": _Rule(_SILENT, ("rich",)),
-        "metrics_enabled": _Rule(_SILENT, (True,)),
-        "log_level": _Rule(_SILENT, ("INFO",)),
-        "log_interval": _Rule(_SILENT, (100,)),
-    },
-    "ray": {"enabled": _Rule("rows are made in this process", (False,))},
-}
-
-
-def check_pipeline(config: PipelineConfig) -> None:
-    """Check a whole configuration, before anything is read.
-
-    Raises:
-        ConfigError: it contradicts itself; the message lists everything.
-        NotAvailableError: an option that a pipeline does not act on is set.
-    """
-    _raise(ConfigError, config.validate())
-    found = [
-        line for dataset in config.datasets for line in _idle("datasets", dataset, f"datasets.{dataset.name}")
-    ]
-    for section in ("source", "cache", "observability", "ray"):
-        found += _idle(section, getattr(config, section), section)
-    _raise(NotAvailableError, found)
-
-
-def check_stage(config: PipelineConfig, section: str) -> None:
-    """Check the section of a stage that was called; raises as :func:`check_pipeline`."""
-    _raise(ConfigError, config.validate())
-    _raise(NotAvailableError, _idle(section, getattr(config, section), section))
-
-
-def _idle(section: str, config: object, path: str) -> list[str]:
-    found: list[str] = []
-    for field, rule in _RULES.get(section, {}).items():
-        value = getattr(config, field)
-        if not any(type(value) is type(fine) and value == fine for fine in rule.fine):
-            # What options hold may be a secret.
-            shown = f"a {type(value).__name__}" if isinstance(value, Mapping) else repr(value)
-            found.append(
-                f"{path}.{field}: {shown:.200} does not act in a pipeline yet; today: {rule.instead}"
-            )
-    return found
-
-
-def _raise(kind: type[ConfigError], problems: list[str]) -> None:
-    if len(problems) == 1:
-        raise kind(problems[0], problems=problems)
-    if problems:
-        listed = "\n".join(f"  {line}" for line in problems)
-        raise kind(f"{len(problems)} problems in the configuration\n{listed}", problems=problems)
-
-
-STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
-
-_AFTER: Final = {
-    "tokenize": ("mix", "pack", "load"),
-    "mix": ("pack", "load"),
-    "pack": ("load",),
-    "save": ("load",),
-}
-"""A stage to those that may not come before it; rows can be saved at any place."""
 
 
 def check_order(stage: str, applied: Sequence[str]) -> None:
@@ -237,13 +183,54 @@ def check_order(stage: str, applied: Sequence[str]) -> None:
         raise RuntimeError(
             f"{stage}() cannot come after {before}(); stages go {', '.join(STAGES)}, and save also earlier"
         )
-    if stage == "pack" and not _has_tokens(applied):
+    # A stage of the user's own may make tokens, too.
+    if stage == "pack" and "tokenize" not in applied and all(name in STAGES for name in applied):
         raise RuntimeError(
             "Call tokenize() before pack(): packing needs tokens. (Rows that hold input_ids already are packed by "
             "PackedShardedSource.)"
         )
 
 
-def _has_tokens(applied: Sequence[str]) -> bool:
-    """Whether rows may hold tokens: a stage of the user's own may make them, too."""
-    return "tokenize" in applied or any(name not in STAGES for name in applied)
+def check_pipeline(config: PipelineConfig) -> None:
+    """Check a whole configuration, before anything is read.
+
+    Raises:
+        ConfigError: it contradicts itself; the message lists everything.
+        NotAvailableError: an option that a pipeline does not act on is set.
+    """
+    datasets = [(dataset, "datasets", f"datasets.{dataset.name}") for dataset in config.datasets]
+    sections = [(getattr(config, name), name, name) for name in ("source", "cache", "observability", "ray")]
+    _check(config, [*datasets, *sections])
+
+
+def check_stage(config: PipelineConfig, section: str) -> None:
+    """Check the section of a stage that was called; raises as :func:`check_pipeline`."""
+    _check(config, [(getattr(config, section), section, section)])
+
+
+def _check(config: PipelineConfig, sections: Sequence[tuple[Any, str, str]]) -> None:
+    refuse(config.validate())
+    refuse([line for given in sections for line in _idle(*given)], NotAvailableError)
+
+
+def _idle(section: Any, kind: str, path: str) -> list[str]:
+    found: list[str] = []
+    for field, instead in _INSTEAD.get(kind, {}).items():
+        value = getattr(section, field)
+        fine = (
+            type(section).model_fields[field].get_default(call_default_factory=True),
+            *_ALSO_FINE.get(field, ()),
+        )
+        if not any(type(value) is type(each) and value == each for each in fine):
+            # What options hold may be a secret.
+            shown = f"a {type(value).__name__}" if isinstance(value, Mapping) else repr(value)
+            found.append(f"{path}.{field}: {shown:.200} does not act in a pipeline yet; today: {instead}")
+    return found
+
+
+def refuse(problems: list[str], kind: type[ConfigError] = ConfigError) -> None:
+    """Raise an error that lists all `problems`, if there is one."""
+    if problems:
+        listed = "\n".join(f"  {line}" for line in problems)
+        many = f"{len(problems)} problems in the configuration\n{listed}"
+        raise kind(problems[0] if len(problems) == 1 else many, problems=problems)
