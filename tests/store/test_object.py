@@ -433,8 +433,8 @@ class TestProcesses:
 
 _LEAVE = """
 import sys
-from tokenlake.store.remote.scratch import Scratch
-path = Scratch(sys.argv[1]).new("corpus/v1")
+from tokenlake.store.remote.scratch import scratch_of
+path = scratch_of(sys.argv[1]).temp("corpus/v1")
 path.write_bytes(b"12345")
 print(path)
 """

@@ -246,7 +246,7 @@ def test_credentials_are_shown_nowhere(served: Served, monkeypatch: pytest.Monke
     monkeypatch.delenv("LAKE_KEY")
     with pytest.raises(ConfigError, match="LAKE_KEY"):
         served.open()
-    shown = str(caught.value) + repr(caught.value.details) + repr(plain) + repr(vars(plain)["_connection"])
+    shown = str(caught.value) + repr(caught.value.details) + repr(plain) + repr(vars(plain)["connection"])
     assert "AKIAOTHER" not in shown
     assert SECRET not in shown
 

@@ -115,7 +115,7 @@ def open_store(
     scheme = address.partition("://")[0].lower()
     if scheme in _BUCKETS:
         # fsspec and asyncio take a while to import, and local stores need neither.
-        from tokenlake.store.remote.objectstore import ObjectStore
+        from tokenlake.store.remote.object_store import ObjectStore
 
         return ObjectStore(address, options)
     # Only the scheme is repeated: the rest of a URL may hold credentials.

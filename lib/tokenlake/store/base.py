@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar, final
+from typing import BinaryIO, Final, Literal, Protocol, TypeAlias, TypeVar, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.threads import in_order
@@ -74,6 +74,18 @@ class Leftover:
     bytes: int
     modified: float
     dead: bool
+
+
+class ByteTarget(Protocol):
+    """Takes the bytes of one object, piece by piece and in order."""
+
+    def restart(self) -> None:
+        """Forget what came: the object comes again, from its beginning."""
+        ...
+
+    def write(self, data: bytes | bytearray, /) -> object:
+        """Take the next bytes."""
+        ...
 
 
 class ReadStore(ABC):

@@ -1,6 +1,6 @@
-"""Compare-and-swap of a file: the one way in which an object of a store changes.
+"""Compare-and-swap, the one way in which an object of a store changes: of a file, and of an object in a bucket.
 
-What a writer is told who finds another object than it may replace; the same words for every storage.
+What a writer is told who finds another object than it may replace has the same words for every storage.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tokenlake.errors import VersionConflictError
+from tokenlake.errors import NotFoundError, StoreError, VersionConflictError
 from tokenlake.store.base import Outcome
 from tokenlake.store.local_files import fsync_directory, hash_regular, locked, open_regular
 
+Send = Callable[[str | None], None]
+"""Puts an object, in the place of the version of a token, or of none."""
+
+_TRIES: Final = 8  # an object that vanishes between "exists" and read-back is created again, but not for ever
 _SHOWN: Final = 400  # characters of an object that a message quotes
 
 
@@ -131,3 +135,52 @@ def _content(path: Path) -> bytes | None:
             return stream.read()
     except FileNotFoundError:
         return None
+
+
+def settle(
+    key: str,
+    send: Send,
+    look: Callable[[], tuple[_Seen, str] | None],
+    judge: Callable[[_Seen | None], Outcome | None],
+    refused: type[Exception],
+    *,
+    look_first: bool,
+) -> Outcome:
+    """Send an object until it is through, or until what is there says that it need not or must not be.
+
+    A conflict is believed when two looks agree: a damaged answer must not look like another object.
+
+    Args:
+        look: reads what is there, and its token; None where there is nothing.
+        judge: says that what is there ends it, or that it may be replaced (None); VersionConflictError if it may not.
+        refused: what `send` raises where the storage has another version than it was to replace.
+        look_first: before the first try; else that is one to create.
+
+    Raises:
+        VersionConflictError: as `judge` says.
+        StoreError: it appears and vanishes, or the storage fails.
+    """
+    doubted: list[_Seen | None] = []
+    for attempt in range(_TRIES):
+        there = look() if look_first or attempt else None
+        found, token = (None, None) if there is None else there
+        try:
+            outcome = judge(found)
+        except VersionConflictError:
+            if found in doubted:
+                raise
+            doubted.append(found)
+            continue
+        if outcome is not None:
+            return outcome
+        try:
+            send(token)
+            return "created" if token is None else "replaced"
+        except refused:
+            continue
+        except NotFoundError:
+            if token is None:
+                raise
+    raise StoreError(
+        f"cannot publish {key}: it appears, changes and vanishes; other processes write it", key=key
+    )

@@ -161,7 +161,7 @@ class LocalStore(Store):
         self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
     ) -> Outcome:
         path = self.local_path(key)
-        self._check_temp(temp, key)
+        self.check_temp(temp, key)
         try:
             with os_errors("publish", key):
                 _settle_as(temp, key, sha256)
@@ -321,7 +321,7 @@ class LocalStore(Store):
 
     def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
         path = self.local_path(key)
-        self._check_temp(temp, key)
+        self.check_temp(temp, key)
         try:
             with os_errors("replace", key):
                 _settle_as(temp, key, sha256)
@@ -362,7 +362,8 @@ class LocalStore(Store):
             return False
         return True
 
-    def _check_temp(self, temp: Path, key: str) -> None:
+    def check_temp(self, temp: Path, key: str) -> None:
+        """Raise StoreError for a file that :meth:`temp` did not make."""
         if not temp.name.startswith(TEMP_MARK) or not temp.parent.is_relative_to(self._root):
             raise StoreError(
                 f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"

@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, StoreError
+from tokenlake.store.base import ByteTarget
 from tokenlake.store.local_files import lock, locked
-from tokenlake.store.remote.target import Bytes, Target
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"
@@ -216,7 +216,7 @@ class ShardCache:
         if not os.access(self._folder, os.R_OK | os.W_OK | os.X_OK):
             raise StoreError(f"the cache folder {self._folder} cannot be written to; give another as `cache`")
 
-    def open(self, sha256: str, size: int, fetch: Callable[[Target], None], what: str) -> BinaryIO | None:
+    def open(self, sha256: str, size: int, fetch: Callable[[ByteTarget], None], what: str) -> BinaryIO | None:
         """Open the copy of a shard, fetching it where there is none; None where none can be kept.
 
         The first None gives a RuntimeWarning that says why.
@@ -246,7 +246,7 @@ class ShardCache:
             return False
         return True
 
-    def _made(self, copy: Path, size: int, fetch: Callable[[Target], None], what: str) -> BinaryIO | None:
+    def _made(self, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str) -> BinaryIO | None:
         """Fetch a copy, or wait for the process or thread that does."""
         part, watch = self._folder / f"{PART}{copy.name}", _Watch(self._stall_seconds)
         while True:
@@ -266,7 +266,7 @@ class ShardCache:
                 return found
 
     def _filled(
-        self, part_fd: int, part: Path, copy: Path, size: int, fetch: Callable[[Target], None], what: str
+        self, part_fd: int, part: Path, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str
     ) -> BinaryIO | None:
         """Fetch into a temporary file that this thread holds, and publish it; closes the descriptor or returns it."""
         stream: BinaryIO | None = None
@@ -316,7 +316,7 @@ class _Copy:
     def sha256(self) -> str:
         return self._hash.hexdigest()
 
-    def write(self, data: Bytes, /) -> None:
+    def write(self, data: bytes | bytearray, /) -> None:
         view, done = memoryview(data), 0
         self._hash.update(view)
         try:
@@ -353,7 +353,7 @@ def _checked(sha256: str, what: str) -> str:
     return sha256
 
 
-def _fetch(descriptor: int, size: int, sha256: str, fetch: Callable[[Target], None], what: str) -> None:
+def _fetch(descriptor: int, size: int, sha256: str, fetch: Callable[[ByteTarget], None], what: str) -> None:
     got = ""
     for _ in range(_TRIES):
         target = _Copy(descriptor)

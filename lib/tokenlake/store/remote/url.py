@@ -1,17 +1,10 @@
-"""URLs of inputs and stores: their parts, and no secrets in them.
+"""URLs of inputs and stores: their parts without secrets, the kinds of storage that may be named, and the keys below.
 
-Which kinds of storage a URL may name: an allow-list, because fsspec opens much that nobody meant.
-
-Among its file systems are shells on other machines, caches that unpickle what lies in a folder, and ways round the
-rules for local paths. What is not on the list is refused before anything of fsspec is asked.
-
-The list of places that a worker's owner allows for inputs: how it is written, and what lies in it.
-
-Folders and URLs, separated like ``PATH``::
+The schemes are an allow-list, because fsspec opens much that nobody meant: shells on other machines, caches that
+unpickle what lies in a folder, ways round the rules for local paths. What is not on it is refused before anything of
+fsspec is asked. The places that a worker's owner allows for inputs are folders and URLs, separated like ``PATH``::
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
-
-Keys and URLs: what is where below the root of a remote store.
 """
 
 from __future__ import annotations

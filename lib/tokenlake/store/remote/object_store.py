@@ -11,30 +11,35 @@ from __future__ import annotations
 import builtins
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import Digest, Leftover, ObjectInfo, Outcome, Store
-from tokenlake.store.compare_and_swap import create_conflict, replace_conflict, swap_conflict
-from tokenlake.store.local_files import os_errors
-from tokenlake.store.remote import unfinished
-from tokenlake.store.remote.asking import ask
-from tokenlake.store.remote.connection import Connection
-from tokenlake.store.remote.content import LARGE, Content, content_of, content_of_file
-from tokenlake.store.remote.filesystems import on_loop
-from tokenlake.store.remote.judging import Look, Send, settle
-from tokenlake.store.remote.objects import Found, SourceChangedError
-from tokenlake.store.remote.preflight import keeps_copies, try_out
-from tokenlake.store.remote.retry import OF_WRITERS
-from tokenlake.store.remote.scratch import Scratch
-from tokenlake.store.remote.seeing import Hashed, Kept, see
+from tokenlake.store.base import ByteTarget, Digest, Leftover, ObjectInfo, Outcome, Store
+from tokenlake.store.compare_and_swap import (
+    Send,
+    create_conflict,
+    replace_conflict,
+    settle,
+    swap_conflict,
+)
+from tokenlake.store.local import LocalStore
+from tokenlake.store.local_files import os_errors, remove_temp
+from tokenlake.store.remote import payload as sizes
+from tokenlake.store.remote.filesystems import on_loop, on_loop_to_its_end
+from tokenlake.store.remote.objects import BucketClient, OtherObjectError, RemoteObject, SourceChangedError
+from tokenlake.store.remote.payload import Payload
+from tokenlake.store.remote.preflight import PROBE, keeps_copies, try_out
+from tokenlake.store.remote.scratch import scratch_of
 from tokenlake.store.remote.store import RemoteStore
-from tokenlake.store.remote.target import Target
-from tokenlake.store.remote.url import root_of, url_of
-from tokenlake.store.remote.writes import Writes
+from tokenlake.store.remote.transfer import HashingTarget, MemoryTarget, read_version
+from tokenlake.store.remote.url import folder_of, key_of, url_of
 
 _TRYING: Final = threading.Lock()
+_SCRATCH: Final = "scratch:"
+_UPLOAD: Final = "upload:"
+_TRIAL: Final = "trial:"
 
 
 @final
@@ -52,10 +57,9 @@ class ObjectStore(Store):
     at_once = 32
 
     def __init__(self, address: str, options: Mapping[str, Any] | None = None) -> None:
-        self._root = root_of(address)
-        self._connection = Connection(self._root, options or {}, OF_WRITERS)
         self._reads = RemoteStore(address, options)
-        self._scratch = Scratch(self._reads.url)
+        self._connection = self._reads.connection
+        self._root = self._connection.url
 
     @property
     def url(self) -> str:
@@ -83,25 +87,23 @@ class ObjectStore(Store):
         return self._reads.list_dirs(prefix)
 
     def preflight(self) -> None:
-        try_out(self._connection.writes(), self._root, self._connection.patience)
-        self._connection.set_tried()
+        try_out(self._connection.bucket(), self._root)
+        self._connection.trials[str(self._root)] = True
 
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
-        content = content_of(data)
-        return self._create(key, content.sha256, self._putting(key, content), replace_orphan)
+        payload = Payload.of(data)
+        return self._create(key, payload.sha256, self._putting(key, payload), replace_orphan)
 
     def temp(self, prefix: str) -> Path:
-        return self._scratch.new(prefix)
+        return self._scratch().temp(prefix)
 
     def publish(
         self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
     ) -> Outcome:
-        def create(content: Content) -> Outcome:
+        def create(payload: Payload) -> Outcome:
             # Before much is sent a look says whether it need be.
-            look_first = content.size >= LARGE
-            return self._create(
-                key, sha256, self._putting(key, content), replace_orphan, look_first=look_first
-            )
+            first = payload.size >= sizes.LARGE
+            return self._create(key, sha256, self._putting(key, payload), replace_orphan, look_first=first)
 
         return self._with_temp(temp, key, sha256, create)
 
@@ -114,15 +116,21 @@ class ObjectStore(Store):
         seen: ObjectInfo | None = None,
         replace_orphan: bool | Callable[[], bool] = False,
     ) -> Outcome:
-        url_of(self._root, dst_key)
-        found = self._source(src_key, dst_key, sha256) if seen is None or not seen.token else _found(seen)
+        target = url_of(self._root, dst_key)
+        if seen is not None and seen.token:
+            found = RemoteObject(path=seen.key, size=seen.size, token=seen.token)
+        else:
+            found = self._source(src_key, dst_key, sha256)
 
         def look() -> tuple[str, str] | None:
             token = self._same(dst_key, found)
             return self._hash(dst_key) if token is None else (sha256, token)
 
+        def send(over: str | None) -> None:
+            source = url_of(self._root, src_key)
+            on_loop_to_its_end(self._copies().copy(source, found, target, over))
+
         try:
-            send = self._copying(src_key, found, dst_key)
             return self._create(dst_key, sha256, send, replace_orphan, look=look)
         except SourceChangedError as error:
             raise IntegrityError(
@@ -135,10 +143,10 @@ class ObjectStore(Store):
         url = url_of(self._root, key)
         if self.size(key) is None:
             raise NotFoundError(f"cannot delete {url}: there is no such object", key=key)
-        on_loop(self._writes().delete(url))
+        on_loop(self._bucket().delete(url))
 
     def sweep_temp(self, prefix: str) -> int:
-        return self._scratch.sweep(prefix)
+        return self._scratch().sweep_temp(prefix)
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
         def judge(found: bytes | None) -> Outcome | None:
@@ -148,8 +156,8 @@ class ObjectStore(Store):
                 raise swap_conflict(key, expected, found)
             return None
 
-        send = self._putting(key, content_of(data))
-        return settle(key, send, lambda: self._bytes(key), judge, look_first=True)
+        send = self._putting(key, Payload.of(data))
+        return settle(key, send, lambda: self._bytes(key), judge, OtherObjectError, look_first=True)
 
     def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
         def judge(there: str | None) -> Outcome | None:
@@ -159,19 +167,54 @@ class ObjectStore(Store):
                 raise replace_conflict(key, found, there)
             return None
 
-        def swap(content: Content) -> Outcome:
-            return settle(key, self._putting(key, content), lambda: self._hash(key), judge, look_first=True)
+        def swap(payload: Payload) -> Outcome:
+            send = self._putting(key, payload)
+            return settle(key, send, lambda: self._hash(key), judge, OtherObjectError, look_first=True)
 
         return self._with_temp(temp, key, sha256, swap)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        return unfinished.leftovers(self._connection, self._scratch, prefix)
+        uploads = on_loop(self._connection.bucket().uploads(folder_of(self._root, prefix)))
+        found = [
+            Leftover(f"{_UPLOAD}{one.id}:{key_of(self._root, one.path)}", 0, one.begun, dead=False)
+            for one in uploads
+        ]
+        found += self._trials() if not prefix else []
+        found += [
+            Leftover(f"{_SCRATCH}{one.name}", one.bytes, one.modified, one.dead)
+            for one in self._scratch().leftovers(prefix)
+        ]
+        return sorted(found, key=lambda one: one.name)
 
     def remove_leftover(self, leftover: Leftover) -> bool:
-        return unfinished.remove(self._connection, self._scratch, leftover)
+        kind, _, name = leftover.name.partition(":")
+        if f"{kind}:" == _SCRATCH:
+            return self._scratch().remove_leftover(Leftover(name, 0, 0.0, leftover.dead))
+        if f"{kind}:" == _UPLOAD:
+            upload, _, key = name.partition(":")
+            return on_loop(self._connection.bucket().abort(url_of(self._root, key), upload))
+        if leftover.name.startswith(_TRIAL + PROBE):
+            there = any(one.name == leftover.name for one in self._trials())
+            on_loop(self._connection.bucket().delete(url_of(self._root, name)))
+            return there
+        raise StoreError(
+            f"{leftover.name} is no upload and no temporary file; nothing was removed", key=leftover.name
+        )
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"  # options may hold secrets
+
+    def _trials(self) -> builtins.list[Leftover]:
+        """Return what preflights left behind whose process died."""
+        found = on_loop(self._connection.client().list(url_of(self._root, PROBE), flat=True))
+        return [
+            Leftover(f"{_TRIAL}{key_of(self._root, one.path)}", one.size, one.modified or 0.0, dead=False)
+            for one in found
+            if not one.path.endswith("/")
+        ]
+
+    def _scratch(self) -> LocalStore:
+        return scratch_of(self.url)
 
     def _create(
         self,
@@ -180,7 +223,7 @@ class ObjectStore(Store):
         send: Send,
         replace_orphan: bool | Callable[[], bool],
         *,
-        look: Look[str] | None = None,
+        look: Callable[[], tuple[str, str] | None] | None = None,
         look_first: bool = False,
     ) -> Outcome:
         def judge(found: str | None) -> Outcome | None:
@@ -192,98 +235,85 @@ class ObjectStore(Store):
                 raise create_conflict(key, found, sha256)
             return None
 
-        return settle(key, send, look or (lambda: self._hash(key)), judge, look_first=look_first)
+        look = look or partial(self._hash, key)
+        return settle(key, send, look, judge, OtherObjectError, look_first=look_first)
 
-    def _with_temp(self, temp: Path, key: str, sha256: str, use: Callable[[Content], Outcome]) -> Outcome:
+    def _with_temp(self, temp: Path, key: str, sha256: str, use: Callable[[Payload], Outcome]) -> Outcome:
         """Read a temporary file back and use it; its name is gone after."""
         url_of(self._root, key)
-        if not self._scratch.holds(temp):
-            raise StoreError(
-                f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"
-            )
+        self._scratch().check_temp(temp, key)
+        in_parts = self._connection.bucket().in_parts
         try:
-            with (
-                os_errors("publish", key),
-                content_of_file(temp, parts=self._connection.writes().parts) as content,
-            ):
-                if content.sha256 != sha256:
+            with os_errors("publish", key), Payload.of_file(temp, in_parts=in_parts) as payload:
+                if payload.sha256 != sha256:
                     raise StoreError(
-                        f"{key}: read back is not what was written: sha256 {content.sha256}, expected {sha256}. "
+                        f"{key}: read back is not what was written: sha256 {payload.sha256}, expected {sha256}. "
                         "Nothing was published. Check the disk and the memory of this machine.",
                         key=key,
                     )
-                return use(content)
+                return use(payload)
         finally:
-            temp.unlink(missing_ok=True)
+            remove_temp(temp)
 
-    def _putting(self, key: str, content: Content) -> Send:
+    def _putting(self, key: str, payload: Payload) -> Send:
         url = url_of(self._root, key)
-        return lambda over: self._writes().put(url, content, over)
+        return lambda over: on_loop_to_its_end(self._bucket().put(url, payload, over))
 
-    def _copying(self, src_key: str, found: Found, dst_key: str) -> Send:
-        source, url = url_of(self._root, src_key), url_of(self._root, dst_key)
-        return lambda over: self._copies().copy(source, found, url, over)
-
-    def _writes(self) -> Writes:
+    def _bucket(self) -> BucketClient:
         """Return the storage to write to, which this process has tried out."""
-        if not self._connection.tried:
+        if str(self._root) not in self._connection.trials:
             self.preflight()
-        return self._connection.writes()
+        return self._connection.bucket()
 
-    def _copies(self) -> Writes:
+    def _copies(self) -> BucketClient:
         """Return the storage to make copies in, which this process has tried out, too."""
-        writes = self._writes()
-        if writes.parts:
+        client = self._bucket()
+        if client.in_parts:
             with _TRYING:
-                if self._connection.whole_copies is None:
-                    kept = keeps_copies(writes, self._root, self._connection.patience)
-                    self._connection.set_whole_copies(kept)
-            writes.whole_copies = self._connection.whole_copies is True
-        return writes
+                trials, name = self._connection.trials, f"{self._root} copies"
+                if name not in trials:
+                    trials[name] = keeps_copies(client, self._root)
+                client.whole_copies = trials[name]
+        return client
 
-    def _source(self, src_key: str, dst_key: str, sha256: str) -> Found:
+    def _source(self, src_key: str, dst_key: str, sha256: str) -> RemoteObject:
         """Return which version of an object has a hash."""
-        got: builtins.list[str] = []
+        got = ""
         for _ in range(2):  # a damaged answer must not look like a damaged object
-            target = Hashed()
-            found = self._see(src_key, target)
-            if target.digest.sha256 == sha256:
+            target = HashingTarget()
+            found = self._version(src_key, target)
+            got = target.digest.sha256
+            if got == sha256:
                 return found
-            got.append(target.digest.sha256)
         raise IntegrityError(
-            f"cannot reuse {src_key} as {dst_key}: its sha256 is {got[-1]}, expected {sha256}. "
+            f"cannot reuse {src_key} as {dst_key}: its sha256 is {got}, expected {sha256}. "
             "Verify the version it belongs to; without reuse the unit is built again.",
             file=src_key,
         )
 
-    def _same(self, key: str, found: Found) -> str | None:
+    def _same(self, key: str, found: RemoteObject) -> str | None:
         """Return the token of an object that has the one of another version, as copies have on S3; else None."""
-        objects, url = self._connection.objects(), url_of(self._root, key)
         try:
-            there = on_loop(ask(objects, url, self._connection.patience, lambda: objects.stat(url)))
+            there = on_loop(self._connection.client().stat(url_of(self._root, key)))
         except NotFoundError:
             return None
         return there.token if there.token == found.token else None
 
     def _bytes(self, key: str) -> tuple[bytes, str] | None:
-        target = Kept()
-        found = self._seen(key, target)
-        return None if found is None else (target.data, found.token)
-
-    def _hash(self, key: str) -> tuple[str, str] | None:
-        target = Hashed()
-        found = self._seen(key, target)
-        return None if found is None else (target.digest.sha256, found.token)
-
-    def _seen(self, key: str, target: Target) -> Found | None:
+        target = MemoryTarget()
         try:
-            return self._see(key, target)
+            token = self._version(key, target).token
         except NotFoundError:
             return None
+        return target.data, token
 
-    def _see(self, key: str, target: Target) -> Found:
-        return see(self._connection.objects(), url_of(self._root, key), self._connection.patience, target)
+    def _hash(self, key: str) -> tuple[str, str] | None:
+        target = HashingTarget()
+        try:
+            token = self._version(key, target).token
+        except NotFoundError:
+            return None
+        return target.digest.sha256, token
 
-
-def _found(seen: ObjectInfo) -> Found:
-    return Found(path=seen.key, size=seen.size, token=seen.token, modified=seen.modified)
+    def _version(self, key: str, target: ByteTarget) -> RemoteObject:
+        return read_version(self._connection.client(), url_of(self._root, key), target)

@@ -29,30 +29,49 @@ _READ: Final = 1 << 20
 
 
 @final
-class Content:
+class Payload:
     """Bytes that are to be sent.
 
     Attributes:
         size: of all of them.
         sha256: hex, of all of them.
+        in_parts: whether it is sent in parts where the storage has such.
         part_bytes: what is sent at once; the last part may be shorter.
         md5s: base64, of each part.
     """
 
-    def __init__(self, source: bytes | int, size: int, part_bytes: int) -> None:
+    def __init__(self, source: bytes | int, size: int, *, in_parts: bool = False) -> None:
         """`source`: the bytes, or the descriptor of a file, which must stay open."""
-        self._source, self.size, self.part_bytes = source, size, part_bytes
+        self._source, self.size, self.in_parts = source, size, in_parts
+        self.part_bytes = max(PIECE, -(-size // _MOST_PARTS)) if in_parts else max(size, 1)
         whole = hashlib.sha256()
         parts: list[str] = []
-        for start in range(0, max(size, 1), part_bytes):
+        for start in range(0, max(size, 1), self.part_bytes):
             part = hashlib.md5(usedforsecurity=False)
-            for at in range(start, min(start + part_bytes, size), _READ):
-                piece = self.read(at, min(_READ, start + part_bytes - at))
+            for at in range(start, min(start + self.part_bytes, size), _READ):
+                piece = self.read(at, min(_READ, start + self.part_bytes - at))
                 whole.update(piece)
                 part.update(piece)
             parts.append(base64.b64encode(part.digest()).decode())
         self.sha256: str = whole.hexdigest()
         self.md5s: tuple[str, ...] = tuple(parts)
+
+    @classmethod
+    @contextmanager
+    def of_file(cls, path: Path, *, in_parts: bool) -> Generator[Payload]:
+        """Read a file, and keep it open to be sent.
+
+        Args:
+            in_parts: a large one is sent in parts.
+        """
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            yield cls(stream.fileno(), size, in_parts=in_parts and size >= LARGE)
+
+    @classmethod
+    def of(cls, data: bytes, *, in_parts: bool = False) -> Payload:
+        """Return bytes as a payload."""
+        return cls(data, len(data), in_parts=in_parts)
 
     def part(self, index: int) -> bytes:
         """Return the bytes of a part, counted from 0."""
@@ -75,21 +94,3 @@ class Content:
                 f"a temporary file has become shorter than its {self.size} bytes; nothing was published"
             )
         return data
-
-
-def content_of(data: bytes) -> Content:
-    """Return the content of what is sent at once."""
-    return Content(data, len(data), max(len(data), 1))
-
-
-@contextmanager
-def content_of_file(path: Path, *, parts: bool) -> Generator[Content]:
-    """Read a file, and keep it open to be sent.
-
-    Args:
-        parts: a large one is sent in parts.
-    """
-    with open_regular(path) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        part_bytes = max(PIECE, -(-size // _MOST_PARTS)) if parts and size >= LARGE else max(size, 1)
-        yield Content(stream.fileno(), size, part_bytes)
