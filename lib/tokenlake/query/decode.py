@@ -40,21 +40,28 @@ class Decoder:
             ConfigError: its sources have different tokenizers, and none is named.
         """
         where = f"{manifest.dataset}@v{manifest.version}"
-        folder = "" if source is None else manifest.tokenizer[source].get("folder", "")
-        found = {
-            path: entry.sha256
-            for path, entry in manifest.other_files.items()
-            if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{_JSON}")
-        }
+        found = _tokenizers(manifest, "" if source is None else manifest.tokenizer[source].get("folder", ""))
         if not found:
             raise NotFoundError(f"{where} holds no {TOKENIZER}/{_JSON}; its ids cannot be decoded")
-        if len(set(found.values())) > 1:
+        if len(found) > 1:
             raise ConfigError(
-                f"the sources of {where} have different tokenizers ({', '.join(sorted(found))}), so its ids "
+                f"the sources of {where} have different tokenizers ({', '.join(sorted(found.values()))}), so its ids "
                 "cannot be decoded without knowing the source; build one dataset for each"
             )
-        path, digest = min(found.items())
-        return cls(verified_bytes(store, Layout(manifest.dataset, manifest.version), path, digest))
+        return cls.all_of(store, manifest, found)[0]
+
+    @classmethod
+    def all_of(
+        cls, store: ReadStore, manifest: Manifest, files: Mapping[str, str] | None = None
+    ) -> list[Self]:
+        """Read each tokenizer of a version, verified.
+
+        Args:
+            files: only of these: sha256 -> path.
+        """
+        layout = Layout(manifest.dataset, manifest.version)
+        found = _tokenizers(manifest, "") if files is None else files
+        return [cls(verified_bytes(store, layout, path, digest)) for digest, path in found.items()]
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -67,6 +74,15 @@ class Decoder:
     def text(self, ids: Iterable[int]) -> str:
         """Decode one run of ids; bytes that are no whole character become U+FFFD."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _tokenizers(manifest: Manifest, folder: str) -> dict[str, str]:
+    """Return the tokenizers of a version that differ: sha256 -> the first path of each."""
+    return {
+        entry.sha256: path
+        for path, entry in sorted(manifest.other_files.items(), reverse=True)
+        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{_JSON}")
+    }
 
 
 @final

@@ -172,10 +172,11 @@ class Trouble:
 
 def verdict(error: BaseException) -> Verdict:
     """Say what a failure of another library means."""
-    chain = list(_chain(error))
-    known: list[Verdict] = [found for cause in chain if (found := _of_status(cause))]
-    known += [found for cause in chain if (found := _of_class(cause))]
-    return known[0] if known else "permanent"
+    for look in (_of_status, _of_class):
+        for cause in _chain(error):
+            if found := look(cause):
+                return found
+    return "permanent"
 
 
 def told(error: BaseException) -> str:
