@@ -24,11 +24,11 @@ from tokenlake.config.references import CREDENTIAL, HIDDEN, known_secrets
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.publish.files import Published, PublishedFile
-from tokenlake.query.decode import Decoder
 from tokenlake.store.base import ReadStore
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import LEDGER, MANIFEST
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizers.decode import Decoder
 
 _SHORTEST: Final = 8  # characters; a shorter value of a variable is likely to be an ordinary word
 _LONG_ENOUGH: Final = 16  # characters of a value behind a telling name
