@@ -15,6 +15,9 @@ from tokenlake.threads import in_order
 
 Outcome: TypeAlias = Literal["created", "equal", "replaced"]
 
+Orphan: TypeAlias = bool | Callable[[], bool]
+"""Whether an unequal object that is there may be replaced; see :meth:`Store.publish`."""
+
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")
 
@@ -194,7 +197,7 @@ class Store(ReadStore):
         """
 
     @abstractmethod
-    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
         """Create an object of ``data``.
 
         Args:
@@ -212,9 +215,7 @@ class Store(ReadStore):
         """Create an empty temporary file to write an object of ``prefix`` into, for :meth:`publish`."""
 
     @abstractmethod
-    def publish(
-        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
+    def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         """Make a written temporary file the object ``key``, create-only; the temporary name is gone after.
 
         Args:
@@ -238,7 +239,7 @@ class Store(ReadStore):
         sha256: str,
         *,
         seen: ObjectInfo | None = None,
-        replace_orphan: bool | Callable[[], bool] = False,
+        replace_orphan: Orphan = False,
     ) -> Outcome:
         """Reuse an object under a second key (hard link, else a copy), after checking its hash.
 

@@ -21,8 +21,15 @@ from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import Leftover, Link, ObjectInfo, Outcome, Store, caught
-from tokenlake.store.compare_and_swap import create_conflict, replace_file, swap_file
+from tokenlake.store.base import Leftover, Link, ObjectInfo, Orphan, Outcome, Store, caught
+from tokenlake.store.compare_and_swap import (
+    bytes_of,
+    hash_of,
+    judge_create,
+    judge_replace,
+    judge_swap,
+    put_file,
+)
 from tokenlake.store.layout import TEMP_MARK, check_key, check_size, key_problem
 from tokenlake.store.local_files import (
     HashingFile,
@@ -128,7 +135,7 @@ class LocalStore(Store):
             remove_temp(first)
             remove_temp(second)
 
-    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
         self.local_path(key)
         temp, sha256 = self._written(key, data)
         return self.publish(temp, key, sha256, replace_orphan=replace_orphan)
@@ -157,9 +164,7 @@ class LocalStore(Store):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return path
 
-    def publish(
-        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
+    def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         path = self.local_path(key)
         self.check_temp(temp, key)
         try:
@@ -175,24 +180,16 @@ class LocalStore(Store):
         path: Path,
         key: str,
         sha256: str,
-        replace_orphan: bool | Callable[[], bool],
+        replace_orphan: Orphan,
         sync: Callable[[Path], object] = fsync_directory,
     ) -> Outcome:
         self._make_durable(path.parent)
-        outcome: Outcome | None = None
-        for _ in range(_TRIES):
-            try:
-                os.link(temp, path)
-                outcome = "created"
-            except FileExistsError:
-                outcome = _read_back(temp, path, key, sha256, replace_orphan)
-            if outcome is not None:
-                # Also after "equal": the other writer may have died before its own fsync.
-                sync(path.parent)
-                return outcome
-        raise StoreError(
-            f"cannot publish {key}: it appears and vanishes; another process deletes it", key=key
-        )
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            return put_file(temp, path, key, hash_of, judge_create(key, sha256, replace_orphan), sync)
+        sync(path.parent)
+        return "created"
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
         written: builtins.list[tuple[str, Path, str]] = []
@@ -218,7 +215,7 @@ class LocalStore(Store):
         sha256: str,
         *,
         seen: ObjectInfo | None = None,
-        replace_orphan: bool | Callable[[], bool] = False,
+        replace_orphan: Orphan = False,
     ) -> Outcome:
         self.local_path(dst_key)
         link = Link(source=src_key, target=dst_key, size=0, sha256=sha256)
@@ -257,7 +254,7 @@ class LocalStore(Store):
         self,
         link: Link,
         whole: os.stat_result,
-        replace_orphan: bool | Callable[[], bool],
+        replace_orphan: Orphan,
         sync: Callable[[Path], object],
     ) -> Outcome:
         """Name a file that was hashed; it was durable before it got its first name."""
@@ -280,7 +277,7 @@ class LocalStore(Store):
         link: Link,
         source: Path,
         path: Path,
-        replace_orphan: bool | Callable[[], bool],
+        replace_orphan: Orphan,
         sync: Callable[[Path], object],
     ) -> Outcome:
         temp = self.temp(_temp_prefix(link.target))
@@ -315,7 +312,7 @@ class LocalStore(Store):
             with os_errors("replace", key):
                 _settle_as(temp, key, sha256)
                 self._make_durable(path.parent)
-                return swap_file(temp, path, key, data, expected)
+                return put_file(temp, path, key, bytes_of, judge_swap(key, data, expected), fsync_directory)
         finally:
             remove_temp(temp)
 
@@ -326,7 +323,7 @@ class LocalStore(Store):
             with os_errors("replace", key):
                 _settle_as(temp, key, sha256)
                 self._make_durable(path.parent)
-                return replace_file(temp, path, key, sha256, found)
+                return put_file(temp, path, key, hash_of, judge_replace(key, sha256, found), fsync_directory)
         finally:
             remove_temp(temp)
 
@@ -409,28 +406,6 @@ def _settle_as(temp: Path, key: str, sha256: str) -> None:
             "Nothing was published. Check the disk and the memory of this machine.",
             key=key,
         )
-
-
-def _read_back(
-    temp: Path, path: Path, key: str, sha256: str, replace_orphan: bool | Callable[[], bool]
-) -> Outcome | None:
-    """Judge the object that is there; None if it vanished meanwhile."""
-    try:
-        found = hash_regular(path)
-        if found == sha256:
-            return "equal"
-        if replace_orphan is False:
-            raise create_conflict(key, found, sha256)
-        with locked(path.parent):
-            found = hash_regular(path)  # again: another writer may have replaced it while we waited
-            if found == sha256:
-                return "equal"
-            if callable(replace_orphan) and not replace_orphan():
-                raise create_conflict(key, found, sha256)
-            temp.replace(path)  # a new inode: a reader of the old one keeps what it opened
-            return "replaced"
-    except FileNotFoundError:
-        return None
 
 
 def _is_symlink(path: str) -> bool:

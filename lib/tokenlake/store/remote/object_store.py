@@ -13,17 +13,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, final
+from typing import Any, BinaryIO, Final, TypeAlias, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import ByteTarget, Digest, Leftover, ObjectInfo, Outcome, Store
-from tokenlake.store.compare_and_swap import (
-    Send,
-    create_conflict,
-    replace_conflict,
-    settle,
-    swap_conflict,
-)
+from tokenlake.store.base import ByteTarget, Digest, Leftover, ObjectInfo, Orphan, Outcome, Store
+from tokenlake.store.compare_and_swap import judge_create, judge_replace, judge_swap, put_object
 from tokenlake.store.local import LocalStore
 from tokenlake.store.local_files import os_errors, remove_temp
 from tokenlake.store.remote import payload as sizes
@@ -35,6 +29,9 @@ from tokenlake.store.remote.scratch import scratch_of
 from tokenlake.store.remote.store import RemoteStore
 from tokenlake.store.remote.transfer import HashingTarget, MemoryTarget, read_version
 from tokenlake.store.remote.url import folder_of, key_of, url_of
+
+Send: TypeAlias = Callable[[str | None], None]
+"""Puts an object in the place of the version of a token, or of none."""
 
 _TRYING: Final = threading.Lock()
 _SCRATCH: Final = "scratch:"
@@ -90,16 +87,14 @@ class ObjectStore(Store):
         try_out(self._connection.bucket(), self._root)
         self._connection.trials[str(self._root)] = True
 
-    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
         payload = Payload.of(data)
         return self._create(key, payload.sha256, self._putting(key, payload), replace_orphan)
 
     def temp(self, prefix: str) -> Path:
         return self._scratch().temp(prefix)
 
-    def publish(
-        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
+    def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         def create(payload: Payload) -> Outcome:
             # Before much is sent a look says whether it need be.
             first = payload.size >= sizes.LARGE
@@ -114,7 +109,7 @@ class ObjectStore(Store):
         sha256: str,
         *,
         seen: ObjectInfo | None = None,
-        replace_orphan: bool | Callable[[], bool] = False,
+        replace_orphan: Orphan = False,
     ) -> Outcome:
         target = url_of(self._root, dst_key)
         if seen is not None and seen.token:
@@ -149,27 +144,13 @@ class ObjectStore(Store):
         return self._scratch().sweep_temp(prefix)
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
-        def judge(found: bytes | None) -> Outcome | None:
-            if found == data:
-                return "equal"
-            if found != expected:
-                raise swap_conflict(key, expected, found)
-            return None
-
-        send = self._putting(key, Payload.of(data))
-        return settle(key, send, lambda: self._bytes(key), judge, OtherObjectError, look_first=True)
+        send, look = self._putting(key, Payload.of(data)), partial(self._bytes, key)
+        return put_object(key, send, look, judge_swap(key, data, expected), OtherObjectError)
 
     def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
-        def judge(there: str | None) -> Outcome | None:
-            if there == sha256:
-                return "equal"
-            if there != found:
-                raise replace_conflict(key, found, there)
-            return None
-
         def swap(payload: Payload) -> Outcome:
-            send = self._putting(key, payload)
-            return settle(key, send, lambda: self._hash(key), judge, OtherObjectError, look_first=True)
+            send, look = self._putting(key, payload), partial(self._hash, key)
+            return put_object(key, send, look, judge_replace(key, sha256, found), OtherObjectError)
 
         return self._with_temp(temp, key, sha256, swap)
 
@@ -221,22 +202,13 @@ class ObjectStore(Store):
         key: str,
         sha256: str,
         send: Send,
-        replace_orphan: bool | Callable[[], bool],
+        replace_orphan: Orphan,
         *,
         look: Callable[[], tuple[str, str] | None] | None = None,
         look_first: bool = False,
     ) -> Outcome:
-        def judge(found: str | None) -> Outcome | None:
-            if found is None:
-                return None
-            if found == sha256:
-                return "equal"
-            if replace_orphan is False or (callable(replace_orphan) and not replace_orphan()):
-                raise create_conflict(key, found, sha256)
-            return None
-
-        look = look or partial(self._hash, key)
-        return settle(key, send, look, judge, OtherObjectError, look_first=look_first)
+        judge, look = judge_create(key, sha256, replace_orphan), look or partial(self._hash, key)
+        return put_object(key, send, look, judge, OtherObjectError, look_first=look_first)
 
     def _with_temp(self, temp: Path, key: str, sha256: str, use: Callable[[Payload], Outcome]) -> Outcome:
         """Read a temporary file back and use it; its name is gone after."""
