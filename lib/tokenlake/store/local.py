@@ -38,11 +38,11 @@ from tokenlake.store.local_files import (
     is_abandoned,
     locked,
     make_durable,
+    make_final,
     new_temp_name,
     open_regular,
     os_errors,
     remove_temp,
-    settle,
 )
 from tokenlake.threads import in_order
 
@@ -169,7 +169,7 @@ class LocalStore(Store):
         self.check_temp(temp, key)
         try:
             with os_errors("publish", key):
-                _settle_as(temp, key, sha256)
+                _require_written(temp, key, sha256)
                 return self._create(temp, path, key, sha256, replace_orphan)
         finally:
             remove_temp(temp)
@@ -198,7 +198,7 @@ class LocalStore(Store):
             for key, data in objects.items():
                 written.append((key, *self._written(key, data)))
             # Waiting for the disk is what takes the time, and it takes many at once in hardly more of it.
-            for _ in in_order(lambda one: _settled(*one), written, _SYNCED):
+            for _ in in_order(lambda one: _finish(*one), written, _SYNCED):
                 pass
             for key, temp, sha256 in written:
                 with os_errors("publish", key):
@@ -284,7 +284,7 @@ class LocalStore(Store):
         try:
             temp.unlink()
             _link_or_copy(source, temp)
-            _settle_as(temp, link.target, link.sha256)
+            _require_written(temp, link.target, link.sha256)
             return self._create(temp, path, link.target, link.sha256, replace_orphan, sync)
         finally:
             remove_temp(temp)
@@ -310,7 +310,7 @@ class LocalStore(Store):
         temp, sha256 = self._written(key, data)
         try:
             with os_errors("replace", key):
-                _settle_as(temp, key, sha256)
+                _require_written(temp, key, sha256)
                 self._make_durable(path.parent)
                 return put_file(temp, path, key, bytes_of, judge_swap(key, data, expected), fsync_directory)
         finally:
@@ -321,7 +321,7 @@ class LocalStore(Store):
         self.check_temp(temp, key)
         try:
             with os_errors("replace", key):
-                _settle_as(temp, key, sha256)
+                _require_written(temp, key, sha256)
                 self._make_durable(path.parent)
                 return put_file(temp, path, key, hash_of, judge_replace(key, sha256, found), fsync_directory)
         finally:
@@ -386,9 +386,9 @@ def _temp_prefix(key: str) -> str:
     return "/".join(key.split("/")[:-1][:2])
 
 
-def _settled(key: str, temp: Path, sha256: str) -> None:
+def _finish(key: str, temp: Path, sha256: str) -> None:
     with os_errors("publish", key):
-        _settle_as(temp, key, sha256)
+        _require_written(temp, key, sha256)
 
 
 def _fsync_all(folders: Iterable[Path]) -> None:
@@ -397,9 +397,9 @@ def _fsync_all(folders: Iterable[Path]) -> None:
             fsync_directory(folder)
 
 
-def _settle_as(temp: Path, key: str, sha256: str) -> None:
+def _require_written(temp: Path, key: str, sha256: str) -> None:
     """Make a written file durable, and see that it is what was written."""
-    settle(temp)
+    make_final(temp)
     if (found := hash_regular(temp)) != sha256:
         raise StoreError(
             f"{key}: read back is not what was written: sha256 {found}, expected {sha256}. "

@@ -92,7 +92,7 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def settle(temp: Path) -> None:
+def make_final(temp: Path) -> None:
     """Make a written file durable and read-only."""
     descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
