@@ -19,7 +19,7 @@ from tests.servers.s3 import KEY, SECRET, S3Server
 from tokenlake.store.address import open_read_store, open_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.local_files import HashingFile
-from tokenlake.store.remote import payload
+from tokenlake.store.remote import objects
 from tokenlake.store.remote.filesystems import close_filesystems
 
 CLOUDS = ("s3", "gs")
@@ -156,8 +156,8 @@ def environment(scratch: Path) -> Iterator[pytest.MonkeyPatch]:
 
 def small_parts(patch: pytest.MonkeyPatch) -> None:
     """Let large begin at 1 MB, with parts of 500 KiB, which the stand-in for S3 takes for once."""
-    patch.setattr(payload, "LARGE", 1_000_000)
-    patch.setattr(payload, "PIECE", 500 << 10)
+    patch.setattr(objects, "LARGE", 1_000_000)
+    patch.setattr(objects, "PIECE", 500 << 10)
     patch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

@@ -257,7 +257,7 @@ class TestProcesses:
 
 _LEAVE = """
 import sys
-from tokenlake.store.remote.scratch import scratch_of
+from tokenlake.store.remote.object_store import scratch_of
 path = scratch_of(sys.argv[1]).temp("corpus/v1")
 path.write_bytes(b"12345")
 print(path)

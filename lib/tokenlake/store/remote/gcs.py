@@ -18,16 +18,17 @@ from tokenlake.errors import NotFoundError
 from tokenlake.store.remote.filesystems import OpenFileSystem
 from tokenlake.store.remote.http import REQUEST, require_success, take_range, timeouts, total_size
 from tokenlake.store.remote.objects import (
+    PIECE,
     BucketClient,
     ListPage,
     OtherObjectError,
+    Payload,
     RangeBuffer,
     RemoteObject,
     SourceChangedError,
     Write,
     pour,
 )
-from tokenlake.store.remote.payload import PIECE, Payload
 from tokenlake.store.remote.retry import DamagedBodyError, Failures
 from tokenlake.store.remote.url import Url
 

@@ -9,6 +9,11 @@ compare-and-swap of the version that was read.
 from __future__ import annotations
 
 import builtins
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -20,12 +25,16 @@ from tokenlake.store.base import ByteTarget, Digest, Leftover, ObjectInfo, Orpha
 from tokenlake.store.compare_and_swap import judge_create, judge_replace, judge_swap, put_object
 from tokenlake.store.local import LocalStore
 from tokenlake.store.local_files import os_errors, remove_temp
-from tokenlake.store.remote import payload as sizes
+from tokenlake.store.remote import objects
 from tokenlake.store.remote.filesystems import on_loop, on_loop_to_its_end
-from tokenlake.store.remote.objects import BucketClient, OtherObjectError, RemoteObject, SourceChangedError
-from tokenlake.store.remote.payload import Payload
+from tokenlake.store.remote.objects import (
+    BucketClient,
+    OtherObjectError,
+    Payload,
+    RemoteObject,
+    SourceChangedError,
+)
 from tokenlake.store.remote.preflight import PROBE, keeps_copies, try_out
-from tokenlake.store.remote.scratch import scratch_of
 from tokenlake.store.remote.store import RemoteStore
 from tokenlake.store.remote.transfer import HashingTarget, MemoryTarget, read_version
 from tokenlake.store.remote.url import folder_of, key_of, url_of
@@ -97,7 +106,7 @@ class ObjectStore(Store):
     def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         def create(payload: Payload) -> Outcome:
             # Before much is sent a look says whether it need be.
-            first = payload.size >= sizes.LARGE
+            first = payload.size >= objects.LARGE
             return self._create(key, sha256, self._putting(key, payload), replace_orphan, look_first=first)
 
         return self._with_temp(temp, key, sha256, create)
@@ -289,3 +298,45 @@ class ObjectStore(Store):
 
     def _version(self, key: str, target: ByteTarget) -> RemoteObject:
         return read_version(self._connection.client(), url_of(self._root, key), target)
+
+
+FOLDER_VARIABLE: Final = "TOKENLAKE_SCRATCH"
+"""Environment variable: the folder for temporary files of remote stores; by default the system's temporary one."""
+
+
+def scratch_of(url: str) -> LocalStore:
+    """Return the folder for the store at `url`, where the environment of this process says.
+
+    Raises:
+        StoreError: it is another user's, is no folder, or cannot be written.
+    """
+    base = Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir()).expanduser().resolve()
+    ours = base / f"tokenlake-{os.geteuid()}"
+    try:
+        _make_private(ours)
+    except OSError as error:
+        raise StoreError(
+            f"{ours} cannot be made: {error.strerror}; temporary files of remote stores are written there. Set "
+            f"{FOLDER_VARIABLE} to a folder of your own."
+        ) from error
+    return LocalStore(ours / hashlib.sha256(url.encode()).hexdigest()[:16])
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder for this user alone, or see that it is one, no symlink, another user's, or open to others."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        problem = "is no folder (a symlink, or a file)"
+    elif found.st_uid != os.geteuid():
+        problem = f"belongs to user {found.st_uid}, not to {os.geteuid()}"
+    elif found.st_mode & 0o077:
+        problem = f"may be used by others (mode {stat.S_IMODE(found.st_mode):o}, expected 700)"
+    else:
+        return
+    raise StoreError(
+        f"{folder} {problem}; temporary files of remote stores are written there. Remove it, or set "
+        f"{FOLDER_VARIABLE} to a folder of your own."
+    )

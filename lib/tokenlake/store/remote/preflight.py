@@ -12,8 +12,7 @@ from typing import Final
 
 from tokenlake.errors import NotFoundError, StoreError
 from tokenlake.store.remote.filesystems import on_loop
-from tokenlake.store.remote.objects import BucketClient, OtherObjectError, SourceChangedError
-from tokenlake.store.remote.payload import Payload
+from tokenlake.store.remote.objects import BucketClient, OtherObjectError, Payload, SourceChangedError
 from tokenlake.store.remote.transfer import MemoryTarget, read_version
 from tokenlake.store.remote.url import Url, url_of
 

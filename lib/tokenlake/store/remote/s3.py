@@ -15,6 +15,7 @@ from tokenlake.store.remote.objects import (
     BucketClient,
     ListPage,
     OtherObjectError,
+    Payload,
     RangeBuffer,
     RemoteObject,
     SourceChangedError,
@@ -23,7 +24,6 @@ from tokenlake.store.remote.objects import (
     pour,
     require_size,
 )
-from tokenlake.store.remote.payload import Payload
 from tokenlake.store.remote.retry import Failures, HttpStatusError, ShortBodyError
 from tokenlake.store.remote.url import Url
 
