@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenlake.errors import ConfigError, StoreError, VersionConflictError
+from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.local import LocalStore
 from tokenlake.store.local_files import new_temp_name
@@ -81,19 +81,6 @@ def test_leftovers_are_found_wherever_they_lie_and_removed_by_name(store: LocalS
     assert store.remove_leftover(found[f"d/{dead.name}"])
     assert not store.remove_leftover(found[f"d/{dead.name}"])
     assert alive.exists() and store.read(KEY) == GOOD
-
-
-def test_a_file_system_with_links_passes_and_nothing_stays(store: LocalStore) -> None:
-    store.preflight()
-    assert store.leftovers("") == [] and list(store.list("")) == []
-
-
-def test_a_file_system_that_makes_a_name_twice_is_refused(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "link", lambda _, target: Path(target).write_bytes(b""))
-    with pytest.raises(StoreError, match="twice"):
-        store.preflight()
 
 
 def test_an_address_travels_as_json_and_shows_no_options() -> None:

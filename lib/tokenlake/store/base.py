@@ -192,13 +192,13 @@ class Store(ReadStore):
         """Return the object's path on this machine (local stores only; the object need not exist)."""
         raise StoreError(f"{self.url} is not on this machine: {key} has no path", key=key)
 
-    @abstractmethod
     def preflight(self) -> None:
         """See that the storage keeps what publishing rests on, by a trial; StoreError says what it does not.
 
         A second create of one key must be refused, and a swap of what is not there any more. Stores whose storage
-        may lack this call it by themselves, once, before they write.
+        may lack this call it by themselves, once, before they write; file systems do not.
         """
+        return
 
     @abstractmethod
     def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:

@@ -119,22 +119,6 @@ class LocalStore(Store):
         except NotFoundError:
             return []
 
-    def preflight(self) -> None:
-        first, second = self.temp(""), self._root / new_temp_name()
-        try:
-            with os_errors("create", self.url):
-                os.link(first, second)
-                try:
-                    os.link(first, second)
-                except FileExistsError:
-                    return
-            raise StoreError(
-                f"{self.url}: its file system makes a name twice; a store needs one where the second is refused"
-            )
-        finally:
-            remove_temp(first)
-            remove_temp(second)
-
     def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
         self.local_path(key)
         temp, sha256 = self._written(key, data)
@@ -165,12 +149,19 @@ class LocalStore(Store):
         return path
 
     def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
+        return self._put(
+            temp, key, sha256, "publish", lambda path: self._create(temp, path, key, sha256, replace_orphan)
+        )
+
+    def _put(self, temp: Path, key: str, sha256: str, action: str, put: Callable[[Path], Outcome]) -> Outcome:
+        """Use a written temporary file, after reading it back; its name is gone after."""
         path = self.local_path(key)
         self.check_temp(temp, key)
         try:
-            with os_errors("publish", key):
+            with os_errors(action, key):
                 _require_written(temp, key, sha256)
-                return self._create(temp, path, key, sha256, replace_orphan)
+                self._make_durable(path.parent)
+                return put(path)
         finally:
             remove_temp(temp)
 
@@ -306,26 +297,26 @@ class LocalStore(Store):
         return swept
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
-        path = self.local_path(key)
+        self.local_path(key)
         temp, sha256 = self._written(key, data)
-        try:
-            with os_errors("replace", key):
-                _require_written(temp, key, sha256)
-                self._make_durable(path.parent)
-                return put_file(temp, path, key, bytes_of, judge_swap(key, data, expected), fsync_directory)
-        finally:
-            remove_temp(temp)
+        judge = judge_swap(key, data, expected)
+        return self._put(
+            temp,
+            key,
+            sha256,
+            "replace",
+            lambda path: put_file(temp, path, key, bytes_of, judge, fsync_directory),
+        )
 
     def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
-        path = self.local_path(key)
-        self.check_temp(temp, key)
-        try:
-            with os_errors("replace", key):
-                _require_written(temp, key, sha256)
-                self._make_durable(path.parent)
-                return put_file(temp, path, key, hash_of, judge_replace(key, sha256, found), fsync_directory)
-        finally:
-            remove_temp(temp)
+        judge = judge_replace(key, sha256, found)
+        return self._put(
+            temp,
+            key,
+            sha256,
+            "replace",
+            lambda path: put_file(temp, path, key, hash_of, judge, fsync_directory),
+        )
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         found: builtins.list[Leftover] = []
