@@ -262,7 +262,7 @@ class TestOpening:
         close_filesystems()
 
     def test_schemes_that_cannot_be_read(self) -> None:
-        with pytest.raises(ConfigError, match=r"store: sftpp:// is no scheme .* did you mean sftp"):
+        with pytest.raises(ConfigError, match=r"store: sftpp:// is not a known scheme; did you mean sftp"):
             open_read_store("sftpp://host/lake")
         with pytest.raises(MissingExtraError, match="pip install dropbox"):
             open_read_store("dropbox://lake")

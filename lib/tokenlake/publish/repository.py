@@ -244,7 +244,7 @@ class HubRepository:
         head = self.present().head
         if head is None:
             raise StoreError(
-                f"{self.target.repo}: the Hub tells no commit of the branch {self.target.branch}; push again"
+                f"{self.target.repo}: the Hub names no commit for the branch {self.target.branch}; push again"
             )
         return head
 

@@ -81,7 +81,7 @@ def options_here(
         found = None
     if not isinstance(found, dict):
         raise ConfigError(
-            f"{OPTIONS_VARIABLE} is no JSON object (its value is not shown); expected one such as "
+            f"{OPTIONS_VARIABLE} is not a JSON object (its value is not shown); expected one such as "
             '{"endpoint_url": "https://...", "key": {"env": "NAME"}, "secret": {"env": "OTHER"}}'
         )
     return cast("dict[str, Any]", found)

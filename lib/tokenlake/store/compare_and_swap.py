@@ -34,7 +34,7 @@ def judge_create(key: str, sha256: str, replace_orphan: Orphan) -> Judge[str]:
         if found is None or replace_orphan is True or (callable(replace_orphan) and replace_orphan()):
             return None
         raise VersionConflictError(
-            f"{key} is there with other bytes: sha256 {found}, ours is {sha256}. Another writer or release "
+            f"{key} already exists with other bytes: sha256 {found}, ours is {sha256}. Another writer or release "
             "made it; nothing was changed. Let that build finish, or build under another name.",
             key=key,
             expected=sha256,

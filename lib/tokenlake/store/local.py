@@ -333,7 +333,9 @@ class LocalStore(Store):
     def remove_leftover(self, leftover: Leftover) -> bool:
         folder, _, name = leftover.name.rpartition("/")
         if not name.startswith(TEMP_MARK):
-            raise StoreError(f"{leftover.name} is no temporary file; nothing was removed", key=leftover.name)
+            raise StoreError(
+                f"{leftover.name} is not a temporary file; nothing was removed", key=leftover.name
+            )
         path = (self.local_path(folder) if folder else self._root) / name
         try:
             with os_errors("remove", leftover.name):

@@ -294,7 +294,7 @@ class ShardCache:
             self._warned = True
             warnings.warn(
                 f"{what}: the cache {self._folder} keeps no copy: {problem}. Where that is so, shards are read from "
-                "where they are stored, piece by piece; this is said once.",
+                "where they are stored, piece by piece; this warning is shown once.",
                 RuntimeWarning,
                 stacklevel=5,
             )
@@ -349,7 +349,7 @@ class _Watch:
 
 def _checked(sha256: str, what: str) -> str:
     if not COPY_NAME.fullmatch(sha256):
-        raise StoreError(f"{what}: {sha256!r} is no sha256; expected 64 of 0-9 and a-f")
+        raise StoreError(f"{what}: {sha256!r} is not a sha256; expected 64 of 0-9 and a-f")
     return sha256
 
 

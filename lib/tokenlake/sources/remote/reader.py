@@ -193,14 +193,14 @@ class RemoteBytes(InputBytes):
         except SourceNotFoundError:
             raise changed(self.file, "the object is gone") from None
         if found.size != self.file.size:
-            raise changed(self.file, f"it has {found.size} bytes, planned were {self.file.size}")
+            raise changed(self.file, f"it has {found.size} bytes, expected {self.file.size}")
         # A commit of the Hub is in the URL. Tokens of different kinds cannot be compared.
         if (
             self._url.scheme != "hf"
             and _kind(found) == _kind(self._planned)
             and found.token != self.file.token
         ):
-            raise changed(self.file, f"its version is {found.token}, planned was {self.file.token}")
+            raise changed(self.file, f"its version is {found.token}, expected {self.file.token}")
 
     def close(self) -> None:
         """Release what is open."""

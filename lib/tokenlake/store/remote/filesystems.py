@@ -201,7 +201,7 @@ def _require_package(url: Url, option: str) -> None:
             f"did you mean {' or '.join(near)}?" if near else "expected s3, gs, http, https or one of fsspec"
         )
         raise ConfigError(
-            f"{option}: {url.scheme}:// is no scheme that can be read; {hint}", got=url.scheme
+            f"{option}: {url.scheme}:// is not a known scheme; {hint}", got=url.scheme
         ) from None
     except ImportError as error:
         raise MissingExtraError(
@@ -240,7 +240,7 @@ async def _look(_session: Any, _context: Any, redirect: Any) -> None:
     try:
         source, target = answer.url, answer.url.join(type(answer.url)(location, encoded=True))
     except ValueError:
-        raise RedirectRefusedError("the server redirects to what is no URL") from None
+        raise RedirectRefusedError("the server redirects to an invalid URL") from None
     if target.scheme not in ("http", "https") or (source.scheme == "https" and target.scheme == "http"):
         raise RedirectRefusedError(f"the server redirects from {source.scheme} to {target.scheme}")
     if target.origin() == source.origin():

@@ -49,9 +49,9 @@ class GcsClient(BucketClient):
     """
 
     credentials = (
-        "Google's usual chain was asked: GOOGLE_APPLICATION_CREDENTIALS, the login of gcloud, the account of this "
-        "machine, then nobody. Others are given by storage_options: {token: {env: NAME}} (the path of a key file, or "
-        "an access token), a public bucket is read with storage_options: {token: anon}"
+        "Credentials were looked up where Google's tools look: GOOGLE_APPLICATION_CREDENTIALS, the login of gcloud, "
+        "the account of this machine, then anonymous access. Others are given by storage_options: {token: {env: NAME}} "
+        "(the path of a key file, or an access token), a public bucket is read with storage_options: {token: anon}"
     )
 
     def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
@@ -163,7 +163,7 @@ class GcsClient(BucketClient):
             self.reached = True
             got = answer.headers.get("x-goog-generation", generation)
             if generation and got != generation:
-                raise OtherObjectError(f"its generation is {got}, planned was {generation}")
+                raise OtherObjectError(f"its generation is {got}, expected {generation}")
             yield answer
 
     async def _send(

@@ -205,4 +205,4 @@ def _require_version(answer: Any, planned: RemoteObject) -> None:
     found = _token(answer.headers)
     same_kind = found.partition(":")[0] == planned.token.partition(":")[0]
     if found and same_kind and found != planned.token:
-        raise OtherObjectError(f"its version is {found}, planned was {planned.token}")
+        raise OtherObjectError(f"its version is {found}, expected {planned.token}")

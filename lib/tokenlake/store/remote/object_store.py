@@ -188,7 +188,8 @@ class ObjectStore(Store):
             on_loop(self._connection.bucket().delete(url_of(self._root, name)))
             return there
         raise StoreError(
-            f"{leftover.name} is no upload and no temporary file; nothing was removed", key=leftover.name
+            f"{leftover.name} is neither an upload nor a temporary file; nothing was removed",
+            key=leftover.name,
         )
 
     def __repr__(self) -> str:
@@ -329,7 +330,7 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        problem = "is no folder (a symlink, or a file)"
+        problem = "is not a folder (a symlink, or a file)"
     elif found.st_uid != os.geteuid():
         problem = f"belongs to user {found.st_uid}, not to {os.geteuid()}"
     elif found.st_mode & 0o077:

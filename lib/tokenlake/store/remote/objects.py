@@ -404,4 +404,4 @@ async def pour(
 def require_size(stated: int | None, planned: RemoteObject | None) -> None:
     """Raise OtherObjectError if an answer speaks of an object of another size than planned."""
     if planned is not None and stated not in (None, planned.size):
-        raise OtherObjectError(f"it has {stated} bytes, planned were {planned.size}")
+        raise OtherObjectError(f"it has {stated} bytes, expected {planned.size}")

@@ -36,17 +36,17 @@ def try_out(client: BucketClient, root: Url) -> None:
     first, second, third = (f"{word} {url.path}\n".encode() for word in ("first", "second", "third"))
     try:
         _put(client, url, first, None)
-        _refused(client, url, Payload.of(second), None, "create-only put of a key that was there")
+        _refused(client, url, Payload.of(second), None, "create-only put of a key that exists")
         if client.in_parts:
             parts = Payload.of(second, in_parts=True)
-            _refused(client, url, parts, None, "create-only upload in parts to a key that was there")
+            _refused(client, url, parts, None, "create-only upload in parts to a key that exists")
         token = read_version(client, url, MemoryTarget()).token
         other = client.other_token(token)
-        _refused(client, url, Payload.of(second), other, "swap of a version that was not there")
+        _refused(client, url, Payload.of(second), other, "swap of a version that does not exist")
         _put(client, url, third, token)
     except OtherObjectError:
         raise StoreError(
-            f"{root}: a swap of exactly the version that was there was refused. {_ADVICE}.", url=str(root)
+            f"{root}: it refused to swap the very version that is there. {_ADVICE}.", url=str(root)
         ) from None
     except NotFoundError as error:
         raise StoreError(f"{root}: it cannot be written to: {error}", url=str(root)) from None
@@ -98,8 +98,8 @@ def _refused(client: BucketClient, url: Url, payload: Payload, over: str | None,
     except OtherObjectError:
         return
     raise StoreError(
-        f"{url.root}: the storage does not keep the conditions of a store: a {what} was accepted; expected a "
-        f"refusal (412). {_ADVICE}.",
+        f"{url.root}: the storage ignores conditional writes: it accepted a {what}; expected a refusal "
+        f"(412). {_ADVICE}.",
         url=url.root,
     )
 

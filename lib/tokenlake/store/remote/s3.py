@@ -44,8 +44,9 @@ class S3Client(BucketClient):
 
     in_parts = True
     credentials = (
-        "AWS's usual chain was asked: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profiles in ~/.aws, the role "
-        "of this container or machine. Others are given by storage_options: {key: {env: NAME}, secret: {env: NAME}}, "
+        "Credentials were looked up where AWS's tools look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profiles "
+        "in ~/.aws, the role of this container or machine. Others are given by storage_options: {key: {env: NAME}, "
+        "secret: {env: NAME}}, "
         "a public bucket is read with storage_options: {anon: true}"
     )
 
@@ -294,4 +295,4 @@ def _copied(source: Url, found: RemoteObject) -> dict[str, Any]:
 def _require_version(answer: dict[str, Any], url: Url, planned: RemoteObject) -> None:
     token = _token(answer, url)
     if planned.token.startswith("etag:") and token != planned.token:
-        raise OtherObjectError(f"its version is {token}, planned was {planned.token}")
+        raise OtherObjectError(f"its version is {token}, expected {planned.token}")

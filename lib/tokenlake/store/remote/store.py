@@ -52,7 +52,7 @@ class RemoteFile(io.RawIOBase):
         if self.closed:
             raise ValueError(f"{self._url} is closed")
         if offset < 0 or size < 0:
-            raise ValueError(f"{self._url}: {size} bytes from {offset} on are no stretch of a file")
+            raise ValueError(f"{self._url}: {size} bytes from {offset} on is not a range of a file")
         wanted = min(size, self._planned.size - offset)
         if wanted <= 0:
             return b""

@@ -62,12 +62,12 @@ def check_scheme(scheme: str, option: str) -> None:
     near = difflib.get_close_matches(scheme, (*USUAL, "s3a", "gcs", "sftp", "ftp"), 1)
     guess = f"; did you mean {near[0]}?" if near else ""
     allow = (
-        "it goes round the rules for addresses, and cannot be allowed"
+        "it bypasses the rules for addresses and cannot be allowed"
         if scheme in _NEVER
         else f"to allow it, set {VARIABLE}={scheme} in the environment"
     )
     raise ConfigError(
-        f"{option}: {scheme}:// is no scheme that may be read; expected one of {', '.join(USUAL)}{guess} ({allow})",
+        f"{option}: {scheme}:// is not an allowed scheme; expected one of {', '.join(USUAL)}{guess} ({allow})",
         got=scheme,
     )
 
@@ -112,7 +112,7 @@ def parse_url(text: str, option: str = "data_files") -> Url:
     scheme = scheme.lower()
     if not _SCHEME.fullmatch(scheme):
         raise ConfigError(
-            f"{option}: {scheme.partition(':')[0]!r}... is no URL that can be read; expected scheme://host/path, "
+            f"{option}: {scheme.partition(':')[0]!r}... is not a URL; expected scheme://host/path, "
             "with one scheme (file systems cannot be chained with ::)"
         )
     scheme = _ALIASES.get(scheme, scheme)
@@ -144,8 +144,8 @@ def _refuse_password(url: Url, host: str, option: str) -> None:
         f"{url.scheme}://...@{host.rpartition('@')[2]}/{without_query(str(url)).partition(url.root + '/')[2]}"
     )
     raise ConfigError(
-        f"{option}: {shown} has a password in it (not shown), and URLs are written down "
-        "with what is made from them. Write the URL without it, and storage_options: "
+        f"{option}: {shown} has a password in it (not shown), and URLs are recorded "
+        "with what is built from them. Write the URL without it, and storage_options: "
         "{username: NAME, password: {env: VARIABLE}}"
     )
 
@@ -156,7 +156,7 @@ def _refuse_signature(url: Url, option: str) -> None:
     if signed := [name for name in names if SIGNED.search(name) and "versionid" not in name.lower()]:
         raise ConfigError(
             f"{option}: {str(url).partition('?')[0]}?... has credentials in its query ({', '.join(signed)}), and "
-            "URLs are written down with what is made from them. Write the URL without its query, and the query as "
+            "URLs are recorded with what is built from them. Write the URL without its query, and the query as "
             "storage_options: {query: {env: VARIABLE}}, or {query: {FILE NAME: {env: VARIABLE}}} where every "
             "file has its own"
         )
