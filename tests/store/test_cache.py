@@ -150,7 +150,7 @@ class TestKeeping:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
         cache = ShardCache(tmp_path)
-        with pytest.warns(RuntimeWarning, match="keeps no copy: File too large after 50 bytes"):
+        with pytest.warns(RuntimeWarning, match="keeps no copy: .* File too large after 50 bytes"):
             assert cache.open(sha(shard(1)), 100, fetch, "a") is None
         assert kept(tmp_path) == set()
         assert opened(cache, origin, shard(1)) == shard(1)
@@ -224,7 +224,7 @@ class TestDamage:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(StoreError, match="cannot be made"):
             ShardCache(tmp_path / "file")
-        with pytest.raises(StoreError, match="no sha256"):
+        with pytest.raises(StoreError, match="not a sha256"):
             ShardCache(tmp_path).open("../../etc", 1, origin.of(b""), "a")
 
 
@@ -301,7 +301,7 @@ class TestThreads:
         part = os.open(tmp_path / f".part-{sha(shard(1))}", os.O_RDWR | os.O_CREAT)
         fcntl.flock(part, fcntl.LOCK_EX)
         cache = ShardCache(tmp_path, stall_seconds=0.1)
-        with pytest.warns(RuntimeWarning, match=r"has not gone on for 0\.1 s"):
+        with pytest.warns(RuntimeWarning, match=r"has made no progress for 0\.1 s"):
             assert cache.open(sha(shard(1)), 100, origin.of(shard(1)), "a") is None
         os.close(part)
         assert opened(cache, origin, shard(1)) == shard(1)

@@ -24,7 +24,7 @@ from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.store.base import ByteTarget, Digest, Leftover, ObjectInfo, Orphan, Outcome, Store
 from tokenlake.store.compare_and_swap import judge_create, judge_replace, judge_swap, put_object
 from tokenlake.store.local import LocalStore
-from tokenlake.store.local_files import os_errors, remove_temp
+from tokenlake.store.local_files import HashingTarget, os_errors, remove_temp
 from tokenlake.store.remote import objects
 from tokenlake.store.remote.filesystems import on_loop, on_loop_to_its_end
 from tokenlake.store.remote.objects import (
@@ -36,7 +36,7 @@ from tokenlake.store.remote.objects import (
 )
 from tokenlake.store.remote.preflight import PROBE, keeps_copies, try_out
 from tokenlake.store.remote.store import RemoteStore
-from tokenlake.store.remote.transfer import HashingTarget, MemoryTarget, read_version
+from tokenlake.store.remote.transfer import MemoryTarget, read_version
 from tokenlake.store.remote.url import folder_of, key_of, url_of
 
 Send: TypeAlias = Callable[[str | None], None]
@@ -264,7 +264,7 @@ class ObjectStore(Store):
         for _ in range(2):  # a damaged answer must not look like a damaged object
             target = HashingTarget()
             found = self._version(src_key, target)
-            got = target.digest.sha256
+            got = target.finish().sha256
             if got == sha256:
                 return found
         raise IntegrityError(
@@ -295,7 +295,7 @@ class ObjectStore(Store):
             token = self._version(key, target).token
         except NotFoundError:
             return None
-        return target.digest.sha256, token
+        return target.finish().sha256, token
 
     def _version(self, key: str, target: ByteTarget) -> RemoteObject:
         return read_version(self._connection.client(), url_of(self._root, key), target)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast, final
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.store.base import ByteTarget, Digest, ObjectInfo, ReadStore
 from tokenlake.store.layout import TEMP_MARK, check_size
+from tokenlake.store.local_files import HashingTarget
 from tokenlake.store.remote.connection import Connection
 from tokenlake.store.remote.filesystems import on_loop
 from tokenlake.store.remote.objects import NoRangesError, OtherObjectError, RemoteObject
 from tokenlake.store.remote.preflight import PROBE
-from tokenlake.store.remote.transfer import HashingTarget, MemoryTarget, fetch_whole, read_version, spooled
+from tokenlake.store.remote.transfer import MemoryTarget, fetch_whole, read_version, spooled
 from tokenlake.store.remote.url import Url, folder_of, key_of, root_of, url_of
 from tokenlake.store.shard_cache import ShardCache
 
@@ -222,7 +223,7 @@ class RemoteStore(ReadStore):
 
     def _read(self, key: str, target: HashingTarget) -> Digest:
         read_version(self.connection.client(), self._at(key), target)
-        return target.digest
+        return target.finish()
 
     def _stat(self, url: Url) -> RemoteObject:
         return on_loop(self.connection.client().stat(url))

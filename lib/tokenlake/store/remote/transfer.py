@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 import tempfile
 from collections import deque
@@ -13,8 +12,8 @@ from typing import BinaryIO, Final, final
 
 from fsspec.asyn import get_loop
 
-from tokenlake.errors import StoreError
-from tokenlake.store.base import ByteTarget, Digest
+from tokenlake.store.base import ByteTarget
+from tokenlake.store.local_files import HashingTarget
 from tokenlake.store.remote.filesystems import on_loop
 from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
 from tokenlake.store.remote.url import Url
@@ -96,37 +95,6 @@ def spooled(client: ObjectClient, url: Url, planned: RemoteObject) -> BinaryIO:
         spool.close()
         raise
     return spool
-
-
-@final
-class HashingTarget:
-    """Hashes what comes, and writes it to a file where there is one."""
-
-    def __init__(self, file: BinaryIO | None = None) -> None:
-        self._file = file
-        self._hash, self._bytes = hashlib.sha256(), 0
-
-    @property
-    def digest(self) -> Digest:
-        """What came since the last start."""
-        return Digest(self._bytes, self._hash.hexdigest())
-
-    def restart(self) -> None:
-        self._hash, self._bytes = hashlib.sha256(), 0
-        if self._file is not None:
-            self._file.seek(0)
-            self._file.truncate()
-
-    def write(self, data: bytes | bytearray, /) -> None:
-        self._hash.update(data)
-        self._bytes += len(data)
-        if self._file is not None:
-            try:
-                self._file.write(data)
-            except OSError as error:
-                raise StoreError(
-                    f"cannot write a copy to {self._file.name}: {error.strerror} after {self._bytes} bytes"
-                ) from error
 
 
 @final
