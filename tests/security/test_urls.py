@@ -43,7 +43,7 @@ class TestSchemes:
     def test_allowed_only_by_the_variable(self, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("TOKENLAKE_ALLOWED_SCHEMES", raising=False)
         wanted = (
-            rf"{scheme}:// is no scheme that may be read; .*set TOKENLAKE_ALLOWED_SCHEMES={scheme} in the env"
+            rf"{scheme}:// is not an allowed scheme; .*set TOKENLAKE_ALLOWED_SCHEMES={scheme} in the env"
         )
         for refused in (
             lambda: parse_url(f"{scheme}://place/a"),

@@ -27,14 +27,13 @@ from dataclasses import replace
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.etl.project import Project
 from tokenlake.report.card import render_card
-from tokenlake.store.base import Digest, Store
+from tokenlake.store.base import Digest, Store, require_digest
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
 from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.verified_read import require_digest
 
 
 def require_held(store: Store, layout: Layout, fingerprint: str) -> tuple[Claim, bytes]:

@@ -17,9 +17,8 @@ from tokenlake.etl.unit.repack import RepackUnit
 from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, Unit
 from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Store
+from tokenlake.store.base import Store, read_files
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.verified_read import read_files
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_encoder
