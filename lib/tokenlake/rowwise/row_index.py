@@ -34,7 +34,7 @@ from tokenlake.arrays import Int64s
 from tokenlake.fingerprint import canonical_json
 from tokenlake.sources.arrow import batch_starts, is_file
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
-from tokenlake.sources.lines import BOM, Block, LongLine, index_lines, read_blocks
+from tokenlake.sources.lines import BOM, LineBlock, LongLine, index_lines, read_blocks
 from tokenlake.sources.local.hash_cache import default_path
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import row_group_starts
@@ -120,7 +120,7 @@ def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
             yield _judged(block, file) if starts is None else starts, block.offset + block.size
 
 
-def _all_starts(block: Block) -> Int64s | None:
+def _all_starts(block: LineBlock) -> Int64s | None:
     """Return where the lines of a block start, or None if one of them may be blank."""
     if block.offset == 0 and block.data.startswith(BOM):
         return None
@@ -131,13 +131,13 @@ def _all_starts(block: Block) -> Int64s | None:
     return None if _MAY_BE_BLANK[firsts].any() else block.offset + starts
 
 
-def _judged(block: Block, file: InputFile) -> Int64s:
+def _judged(block: LineBlock, file: InputFile) -> Int64s:
     lines = index_lines(block)
     starts = lines.positions(block)
     return starts[_rows_of(block, lines.starts, lines.stops)] if file.format == "jsonl" else starts
 
 
-def _rows_of(block: Block, starts: Int64s, stops: Int64s) -> Int64s:
+def _rows_of(block: LineBlock, starts: Int64s, stops: Int64s) -> Int64s:
     """Return which lines hold more than white space."""
     firsts = np.frombuffer(block.data, np.uint8, block.size)[starts]
     rows = np.ones(len(starts), np.bool_)

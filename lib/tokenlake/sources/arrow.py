@@ -119,7 +119,7 @@ def _texts(offsets: Int64s, data: bytes, valid: bytes, skip: int) -> pa.LargeStr
 
 
 @final
-class Table:
+class FlatTable:
     """One table: fields are found through a table of offsets that lies elsewhere in the same bytes.
 
     All methods raise ValueError where the bytes do not hold together.
@@ -137,10 +137,10 @@ class Table:
         at = self._place(field)
         return self._number(layout, at) if at else default
 
-    def table(self, field: int) -> Table | None:
+    def table(self, field: int) -> FlatTable | None:
         """Return the table that `field` points at."""
         at = self._place(field)
-        return Table(self._data, at + self._number("<I", at)) if at else None
+        return FlatTable(self._data, at + self._number("<I", at)) if at else None
 
     def structs(self, field: int, layout: str) -> list[tuple[int, ...]]:
         """Return the vector of structs, or of numbers, that `field` points at."""
@@ -214,7 +214,7 @@ class Message:
 
 def parse_message(metadata: bytes) -> Message:
     """Return what `metadata` says, without the length in front of it; ValueError if that makes no sense."""
-    root = Table(metadata)
+    root = FlatTable(metadata)
     kind, body, header = root.scalar(1, "<B"), root.scalar(3, "<q"), root.table(2)
     batch = header.table(1) if header and kind == DICTIONARY else header if kind == BATCH else None
     buffers = batch.structs(2, "<qq") if batch else []
@@ -260,7 +260,7 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
     end = size - _TAIL
     if not 0 < length <= end - FILE_START:
         raise ValueError(f"it claims to have {length} bytes")
-    table = Table(pread(length, end - length))
+    table = FlatTable(pread(length, end - length))
     dictionaries, batches = (
         [Block(at, meta, body) for at, meta, body in table.structs(field, "<qi4xq")] for field in (2, 3)
     )

@@ -58,7 +58,7 @@ class BadRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ReadBatch:
     """Some consecutive records of one file.
 
     Attributes:
@@ -87,14 +87,14 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextBatch(Batch):
+class TextBatch(ReadBatch):
     """Records as texts: large_string, no nulls, valid UTF-8, offset 0."""
 
     text: pa.LargeStringArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowBatch(Batch):
+class RowBatch(ReadBatch):
     """Records as rows.
 
     Attributes:

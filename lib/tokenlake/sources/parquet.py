@@ -270,7 +270,7 @@ _ROW_BYTES: Final = 8  # an offset and a bit of validity, or a number
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _PageRows:
     """Consecutive rows of one page, and what they may take together."""
 
     rows: int
@@ -278,7 +278,7 @@ class _Stretch:
 
 
 @final
-class Steps:
+class PageSteps:
     """The rows of one column chunk whose values are not repeated, as pages that are looked at ahead of decoding."""
 
     def __init__(self, pages: Iterator[Page], largest_entry: Callable[[int], int], max_page: int) -> None:
@@ -290,7 +290,7 @@ class Steps:
             max_page: a larger page is a bomb.
         """
         self._pages, self._largest_entry, self._max_page = pages, largest_entry, max_page
-        self._ahead: deque[_Stretch] = deque()
+        self._ahead: deque[_PageRows] = deque()
         self._entry, self._values = 0, 0
         self.stored = 0  # decompressed bytes of the pages seen so far
 
@@ -329,17 +329,17 @@ class Steps:
                 return True
         return False
 
-    def _stretch(self, page: Page) -> _Stretch:
+    def _stretch(self, page: Page) -> _PageRows:
         plain = page.values * _ROW_BYTES
         if page.indices:
-            return _Stretch(page.values, plain + page.values * self._entry // _RARELY)
+            return _PageRows(page.values, plain + page.values * self._entry // _RARELY)
         if page.encoding == DELTA_BYTE_ARRAY:  # every row may repeat a long prefix
-            return _Stretch(page.values, plain + page.values * page.size // _RARELY)
-        return _Stretch(page.values, plain + page.size)
+            return _PageRows(page.values, plain + page.values * page.size // _RARELY)
+        return _PageRows(page.values, plain + page.size)
 
 
 @final
-class RepeatedSteps:
+class ListSteps:
     """The same for a chunk of lists: where rows begin in its pages is not known, so that averages must do.
 
     A chunk that could take much more than is stored is refused beforehand, so that a single row cannot.
@@ -395,7 +395,7 @@ class RowGroup:
         self.leaves = leaves
         self._meta = parquet.metadata.row_group(group)
         self._max_page = MAX_PAGE_BYTES + max_record_bytes
-        self._plans: list[Steps | RepeatedSteps] = []
+        self._plans: list[PageSteps | ListSteps] = []
         self._bytes, self._unfolded = 0, 0
 
     @property
@@ -443,7 +443,7 @@ class RowGroup:
         names = f"column {paths[0]!r}" if len(paths) == 1 else f"columns {', '.join(paths)}"
         return f"row group {self._group}, {names}"
 
-    def _decoded(self, plans: list[Steps | RepeatedSteps]) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, plans: list[PageSteps | ListSteps]) -> Iterator[pa.RecordBatch]:
         reader: Any = self._parquet.reader  # its step can be set anew before each batch, unlike ParquetFile's
         batches: Any = None
         row, owed = 0, 0
@@ -468,12 +468,12 @@ class RowGroup:
             del batch
             yield box.pop()
 
-    def _plan(self, index: int) -> Steps | RepeatedSteps:
+    def _plan(self, index: int) -> PageSteps | ListSteps:
         column, leaf = self._meta.column(index), self._parquet.metadata.schema.column(index)
         pages = self._pages(column)
         if leaf.max_repetition_level:
             entry = _INDEX_BYTES if leaf.physical_type == "BYTE_ARRAY" else _NUMBER_BYTES
-            return RepeatedSteps(pages, entry, self._max_page, self.rows)
+            return ListSteps(pages, entry, self._max_page, self.rows)
         if column.num_values != self.rows:
             raise ValueError(f"it holds {column.num_values} values, its row group {self.rows} rows")
 
@@ -482,7 +482,7 @@ class RowGroup:
                 return max(leaf.length or 0, _NUMBER_BYTES)
             return size if self.rows <= _FEW_ROWS else self._largest_entry(index, leaf.path)
 
-        return Steps(pages, largest_entry, self._max_page)
+        return PageSteps(pages, largest_entry, self._max_page)
 
     def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
         pread = self._data.pread if self._data.file.is_local else self._windows.pread

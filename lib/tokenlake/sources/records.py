@@ -47,7 +47,7 @@ The predicate is a hint for formats with statistics: they may leave out stretche
 nowhere, counting the records as ``skipped["pruned"]``. Records are never left out one by one here.
 """
 
-# By name: what one format needs (Polars for JSON, 0.1 s) is no burden to a worker that reads another.
+# By name: what one format needs is no burden to a worker that reads another.
 _HOMES: Final[dict[Format, tuple[str, str]]] = {
     "jsonl": ("tokenlake.sources.json", "read_jsonl"),
     "json": ("tokenlake.sources.json_array", "read_json_array"),
