@@ -1,25 +1,8 @@
-"""Arrow IPC: files, whose batches can be read in any order, and streams; told apart by their first bytes.
+"""Arrow IPC: files, whose batches can be read in any order, and streams; their first bytes tell them apart.
 
-Nothing is mapped into memory: a file that shrinks under a mapping kills the process. Every message
-is judged by its metadata before Arrow decodes it: where its buffers lie, and what they will take.
-
-Arrow IPC streams, message by message from the beginning; the marker of the end must be there.
-
-A stream that was cut between two batches looks whole without it.
-
-The records of one Arrow record batch, in pieces.
-
-Record batches out of Arrow messages whose bytes are handed in one by one, checked before Arrow sees them.
-
-The texts of a large Arrow batch that is not compressed, piece by piece: no more of it is ever in memory.
-
-Which buffers of an Arrow record batch belong to which column, and what they take once decompressed.
-
-Arrow IPC files as a whole: which batches they have, and how many rows stand before each.
-
-The messages of Arrow IPC files and streams, from their metadata alone: where they lie and what they hold.
-
-FlatBuffers, as far as the metadata of Arrow's messages uses them; every access is checked.
+Nothing is mapped into memory: a file that shrinks under a mapping kills the process. Every message is judged by its
+metadata before pyarrow decodes it: where its buffers lie, what they take once decompressed, and that no batch is
+missing. A stream that was cut between two batches looks whole to pyarrow; here the marker of its end must be there.
 """
 
 from __future__ import annotations
@@ -59,10 +42,12 @@ from tokenlake.sources.opening import opened
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.where import Predicate
 
-_SlicesPIECE_BYTES: Final = 16 << 20
+_SLICE_BYTES: Final = 16 << 20
 _PIECE_ROWS: Final = 1 << 16
 _MAX_TEXT: Final = 1 << 30
-_SlicesARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
+_ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
+_COMPUTE: Final[Any] = pc
+_IPC: Final[Any] = pyarrow.ipc
 
 
 def sliced_texts(
@@ -102,7 +87,7 @@ def _fitting(offsets: Int64s, size: int) -> int:
     """Return how many of the texts between `offsets` make a piece; all offsets are checked."""
     if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > size:
         raise ValueError("an offset descends, or lies outside the data")
-    count = max(1, int(np.searchsorted(offsets, offsets[0] + _SlicesPIECE_BYTES, side="right")) - 1)
+    count = max(1, int(np.searchsorted(offsets, offsets[0] + _SLICE_BYTES, side="right")) - 1)
     if offsets[count] - offsets[0] > _MAX_TEXT:
         raise Bomb(f"one text has {offsets[count] - offsets[0]} bytes, more than {_MAX_TEXT}")
     return count
@@ -113,9 +98,9 @@ def _texts(offsets: Int64s, data: bytes, valid: bytes, skip: int) -> pa.LargeStr
     bits = None
     if valid:
         unpacked = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[skip : skip + count]
-        bits = _SlicesARROW.py_buffer(np.packbits(unpacked, bitorder="little").tobytes())
-    buffers = _SlicesARROW.py_buffer(offsets), _SlicesARROW.py_buffer(data), bits
-    return _SlicesARROW.LargeStringArray.from_buffers(count, *buffers)
+        bits = _ARROW.py_buffer(np.packbits(unpacked, bitorder="little").tobytes())
+    buffers = _ARROW.py_buffer(offsets), _ARROW.py_buffer(data), bits
+    return _ARROW.LargeStringArray.from_buffers(count, *buffers)
 
 
 @final
@@ -364,8 +349,6 @@ def all_numbers(columns: list[list[int]]) -> list[int]:
 MAX_BATCH_BYTES: Final = 1 << 30
 SLICED_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 16 << 20
-_COMPUTE: Final[Any] = pc
-_DecoderIPC: Final[Any] = pyarrow.ipc
 
 
 @final
@@ -409,7 +392,7 @@ class BatchDecoder:
             DamagedFileError: a wanted column is missing or there twice, or the text is not one of strings.
             ArrowException: this is no schema.
         """
-        self.schema: pa.Schema = _DecoderIPC.read_schema(pa.py_buffer(schema_message))
+        self.schema: pa.Schema = _IPC.read_schema(pa.py_buffer(schema_message))
         names: list[str] = self.schema.names
         self.names: tuple[str, ...] = want.names(names)
         check_names(file, names, self.names)
@@ -480,8 +463,8 @@ class BatchDecoder:
 
     def _opened(self) -> Any:
         if self._reader is None:
-            options = _DecoderIPC.IpcReadOptions(included_fields=self._included, use_threads=False)
-            self._reader = _DecoderIPC.open_stream(pa.PythonFile(self._feed, mode="r"), options=options)
+            options = _IPC.IpcReadOptions(included_fields=self._included, use_threads=False)
+            self._reader = _IPC.open_stream(pa.PythonFile(self._feed, mode="r"), options=options)
         return self._reader
 
     def texts(self, batch: pa.RecordBatch) -> Iterator[pa.LargeStringArray]:
@@ -772,8 +755,6 @@ def batch_message(file: InputFile, pread: Pread, blocks: list[Block], at: int) -
 
 
 _GAP: Final = 64 << 10  # not worth a request of its own
-_IPC: Final[Any] = pyarrow.ipc
-_ARROW: Final[Any] = pa  # the stub demands a mode of OSFile
 
 
 def read_arrow(

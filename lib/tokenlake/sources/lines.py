@@ -1,11 +1,7 @@
-"""Line files as blocks of whole lines, in bounded memory.
+"""Line files as blocks of whole lines in bounded memory, where the lines of a block lie, and their numbers.
 
 A range ``[start, stop)`` owns the lines that start inside it. Both ends are moved to the next start
 of a line by the same function, so that neighbours meet exactly and any partition reads every line once.
-
-Where the lines of a block start and stop, without touching each byte in Python.
-
-Numbers of lines in a file, for those who must name one.
 """
 
 from __future__ import annotations

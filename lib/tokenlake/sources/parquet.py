@@ -1,23 +1,8 @@
-"""Parquet: texts and columns, row group by row group, in bounded steps, page checksums verified.
+"""Parquet: texts and columns, row group by row group, in steps of bounded memory, page checksums verified.
 
-Only what is wanted is decoded; damage in a column that is not read is not looked for.
-
-Parquet footers: what a file says of its row groups.
-
-Which leaves of a Parquet file's schema are read for what is wanted of it.
-
-Row groups in which a predicate surely holds nowhere, told by the statistics of a Parquet footer.
-
-Only statistics that order values exactly as DuckDB does are used: integers, booleans, dates and
-strings. NaN is the greatest number to DuckDB and is left out by statistics, so floats have a lower
-bound alone; of decimals, times and binaries nothing but the nulls is used.
-
-One row group of a Parquet file, decoded in bounded steps.
-
-How many rows of a Parquet row group to decode at a time, so that memory stays within bounds.
-
-What a step can cost is bounded by the pages' headers, never by what the footer declares: a page
-holds at most its size in values, an index may stand for the largest entry of the dictionary.
+Only what is wanted is decoded; damage in a column that is not read is not looked for. What a step can cost is bounded
+by the pages' headers, never by what the footer declares: a page holds at most its size in values, and an index may
+stand for the largest entry of the dictionary. Row groups in which a predicate surely holds nowhere are not read.
 """
 
 from __future__ import annotations

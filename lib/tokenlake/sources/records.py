@@ -1,7 +1,4 @@
-"""Reading a range of an input: rows or texts, the predicate, the limit, and the policy for bad records.
-
-The formats behind one door: each reader turns a range of an input into blocks of records.
-"""
+"""Reading a range of an input: the format's reader, the predicate, the limit, and the policy for bad records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rows on their way from an input to text: as columns, or as Python objects, each made of the other when asked for.
 
-JSON objects as Arrow columns, by rules that depend on the values alone.
+JSON objects become Arrow columns by rules that depend on the values alone:
 
 | the values of a column (nulls and missing keys aside) | its type |
 |---|---|
@@ -14,8 +14,6 @@ JSON objects as Arrow columns, by rules that depend on the values alone.
 
 Anything else is: values of several kinds, larger integers, objects without keys or with very many
 different ones, and what nests more than 16 levels deep.
-
-Why a record cannot be used.
 """
 
 from __future__ import annotations

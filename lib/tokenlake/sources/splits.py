@@ -1,11 +1,7 @@
-"""Cutting a big file into ranges that can be read independently; a function of the file alone.
+"""Ranges of files that can be read independently, and `num_rows`: the first so many records of a source, good or bad.
 
-Cutting many files at once: what must be opened for it is opened by several threads.
-
-`num_rows`: the first so many records of a source, good or bad, in the order of the listing.
-
-The planner finds out where the limit falls, so that units stay functions of their own ranges: it counts the
-records of one range after the other, as far as the limit and no further, and cuts the range in which it falls.
+Ranges are a function of the file alone. The planner finds out where the limit falls, so that they stay so: it counts
+the records of one range after the other, as far as the limit and no further, and cuts the range in which it falls.
 """
 
 from __future__ import annotations
