@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from tests.sources.support import Source, faults, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources import arrow as ipc_decoder
-from tokenlake.sources.arrow import batch_starts, file_blocks, parse_message, read_arrow
+from tokenlake.sources.arrow import read_arrow
+from tokenlake.sources.arrow_messages import batch_starts, file_blocks, parse_message
 from tokenlake.sources.batch import Want
 from tokenlake.sources.inputs import FileRange, InputBytes, LocalBytes
 from tokenlake.sources.opening import opened

@@ -20,7 +20,8 @@ from tests.sources.csv_reference import Unclosed, rows_of
 from tests.sources.support import Source, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Parsed, Want
-from tokenlake.sources.csv import Dialect, parse_csv
+from tokenlake.sources.csv import parse_csv
+from tokenlake.sources.csv_blocks import Dialect
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.splits import split_file

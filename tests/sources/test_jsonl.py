@@ -17,7 +17,8 @@ from tests.sources.support import Source, faults, normalized, one, positions, re
 from tokenlake.errors import BadRecordError
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.json import judge_text, parse_lines, parse_long, records_of
+from tokenlake.sources.json import parse_lines, parse_long, records_of
+from tokenlake.sources.json_records import judge_text
 from tokenlake.sources.lines import LineBlock, LongLine, read_blocks
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_range

@@ -26,7 +26,8 @@ from tokenlake.sources import parquet
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, LocalBytes
 from tokenlake.sources.opening import opened
-from tokenlake.sources.parquet import PageSteps, read_parquet, row_group_starts
+from tokenlake.sources.parquet import read_parquet, row_group_starts
+from tokenlake.sources.parquet_steps import PageSteps
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.splits import split_file
 from tokenlake.sources.where import ColumnRange

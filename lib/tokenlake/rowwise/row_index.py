@@ -32,7 +32,7 @@ import xxhash
 
 from tokenlake.arrays import Int64s
 from tokenlake.fingerprint import canonical_json
-from tokenlake.sources.arrow import batch_starts, is_file
+from tokenlake.sources.arrow_messages import batch_starts, is_file
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
 from tokenlake.sources.lines import BOM, LineBlock, LongLine, index_lines, read_blocks
 from tokenlake.sources.local.hash_cache import default_path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from tokenlake.sources.arrow import batch_sizes
+from tokenlake.sources.arrow_messages import batch_sizes
 from tokenlake.sources.inputs import FileRange, InputFile, Meter, OnProgress, Progress
 from tokenlake.sources.lines import BLOCK_BYTES, LineBlock, LongLine, index_lines, read_blocks
 from tokenlake.sources.opening import opened
