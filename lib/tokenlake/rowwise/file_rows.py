@@ -25,7 +25,7 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import BadRecordError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.rowwise.source import Numbered, bad_row, beyond
-from tokenlake.sources.arrow import batch_starts, is_file
+from tokenlake.sources.arrow_messages import batch_starts, is_file
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
 from tokenlake.sources.lines import BOM, LongLine, count_lines, index_lines, read_blocks

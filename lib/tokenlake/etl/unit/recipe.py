@@ -21,7 +21,7 @@ from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.etl.heartbeat import begin
 from tokenlake.etl.unit.documents import Documents, taken
 from tokenlake.etl.unit.kept_fields import Keeper, as_json, rows_of
-from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, TextRowBatch, refuse
+from tokenlake.sources.batch import RAW_LIMIT, BadRecord, ReadBatch, RowBatch, TextBatch, TextRowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
@@ -92,7 +92,7 @@ class Prepared:
 
     Attributes:
         rows_read: records looked at.
-        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.Batch`.
+        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.ReadBatch`.
     """
 
     documents: Documents
@@ -295,7 +295,7 @@ def _table(batch: RowBatch) -> Rows:
     return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
 
 
-def _prepared(batch: Batch, documents: Documents) -> Prepared:
+def _prepared(batch: ReadBatch, documents: Documents) -> Prepared:
     return Prepared(
         documents=documents,
         file=batch.file,
