@@ -38,7 +38,7 @@ from tokenlake.arrays import concat, no_text
 from tokenlake.reading.page_headers import (
     DELTA_BYTE_ARRAY,
     Bomb,
-    Page,
+    PageHeader,
     check_unfolded,
     chunk_start,
     walk_pages,
@@ -281,7 +281,9 @@ class _Stretch:
 class Steps:
     """The rows of one column chunk whose values are not repeated, as pages that are looked at ahead of decoding."""
 
-    def __init__(self, pages: Iterator[Page], largest_entry: Callable[[int], int], max_page: int) -> None:
+    def __init__(
+        self, pages: Iterator[PageHeader], largest_entry: Callable[[int], int], max_page: int
+    ) -> None:
         """Take the pages of a chunk.
 
         Args:
@@ -329,7 +331,7 @@ class Steps:
                 return True
         return False
 
-    def _stretch(self, page: Page) -> _Stretch:
+    def _stretch(self, page: PageHeader) -> _Stretch:
         plain = page.values * _ROW_BYTES
         if page.indices:
             return _Stretch(page.values, plain + page.values * self._entry // _RARELY)
@@ -345,7 +347,7 @@ class RepeatedSteps:
     A chunk that could take much more than is stored is refused beforehand, so that a single row cannot.
     """
 
-    def __init__(self, pages: Iterator[Page], entry: int, max_page: int, rows: int) -> None:
+    def __init__(self, pages: Iterator[PageHeader], entry: int, max_page: int, rows: int) -> None:
         """Take the pages of a chunk of `rows` rows; `entry` bounds what a value read from a dictionary takes."""
         self.stored, taken = 0, 0
         for page in pages:
@@ -364,7 +366,7 @@ class RepeatedSteps:
         """All stretches are alike."""
 
 
-def check_page(page: Page, limit: int) -> None:
+def check_page(page: PageHeader, limit: int) -> None:
     """Raise Bomb if `page` is larger than `limit`."""
     if page.size > limit:
         raise Bomb(
@@ -484,7 +486,7 @@ class RowGroup:
 
         return Steps(pages, largest_entry, self._max_page)
 
-    def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
+    def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
         pread = self._data.pread if self._data.file.is_local else self._windows.pread
         return walk_pages(pread, column)
 
