@@ -29,7 +29,14 @@ from tests.sources.parquet_by_hand import (
 from tokenlake.errors import IntegrityError
 from tokenlake.reading.packed import PackedReader
 from tokenlake.reading.page_headers import PageHeader, parse_header
-from tokenlake.reading.pages import Page, SeenLevels, Unfamiliar, decode_levels, fixed_numbers, list_numbers
+from tokenlake.reading.pages import (
+    DecodedPage,
+    SeenLevels,
+    Unfamiliar,
+    decode_levels,
+    fixed_numbers,
+    list_numbers,
+)
 from tokenlake.reading.shard_file import OpenFiles, Ranges
 from tokenlake.reading.thrift import Truncated
 from tokenlake.schema import packed_schema
@@ -130,13 +137,13 @@ def test_levels_of_rows_are_known_again_by_their_bytes_and_place() -> None:
     # 0 1 1 1 0 1 1 1 | ones
     repetition, definition, data = b"\x03\xee", b"\x10\x01", memoryview(b"")
     for _ in range(2):
-        seen.check(0, Page(8, repetition, definition, data))
+        seen.check(0, DecodedPage(8, repetition, definition, data))
         for phase, count in ((1, 8), (0, 7)):
             with pytest.raises(Unfamiliar):
-                seen.check(phase, Page(count, repetition, definition, data))
+                seen.check(phase, DecodedPage(count, repetition, definition, data))
         with pytest.raises(Unfamiliar, match="4 values"):
-            seen.check(0, Page(8, repetition, b"\x10\x00", data))
-    seen.check(3, Page(8, b"\x03\xdd", definition, data))  # 1 0 1 1 1 0 1 1
+            seen.check(0, DecodedPage(8, repetition, b"\x10\x00", data))
+    seen.check(3, DecodedPage(8, b"\x03\xdd", definition, data))  # 1 0 1 1 1 0 1 1
 
 
 # Columns by hand

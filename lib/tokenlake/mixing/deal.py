@@ -30,8 +30,9 @@ import xxhash
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts, Tallies
-from tokenlake.mixing.random import Int64, key_of, shuffled
+from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import Piece, WeightScheduler
+from tokenlake.ragged import Int64
 
 _LEAST_GROUP: Final = 128  # slots of a lane: enough for 8 sources that change, or 11 that do not
 _KEPT: Final = 4  # groups whose cells are kept

@@ -28,8 +28,7 @@ from typing import Final, Self, final
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.random import Int64
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Int64, offsets_of
 
 _ENDLESS: Final = (1 << 63) - 1
 

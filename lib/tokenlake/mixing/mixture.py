@@ -29,9 +29,9 @@ from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal, Dealt, EvenDeal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.random import Int64
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.slots import Lane, Slots
+from tokenlake.ragged import Int64
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 ORDERS: Final = (2, 3)

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import lane_bounds
-from tokenlake.mixing.random import Digits, Int64, Permutation, UInt64, extended, key_of
-from tokenlake.ragged import grouped, offsets_of
+from tokenlake.mixing.random import Digits, Permutation, UInt64, extended, key_of
+from tokenlake.ragged import Int64, grouped, offsets_of
 
 ORDER_VERSION: Final = 2
 """What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""

@@ -16,9 +16,9 @@ import xxhash
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.mixture import Draws, Mixture
-from tokenlake.mixing.random import Int64, key_of
+from tokenlake.mixing.random import key_of
 from tokenlake.mixing.shuffle import EpochOrder
-from tokenlake.ragged import grouped
+from tokenlake.ragged import Int64, grouped
 
 _AT_ONCE: Final = 1 << 18
 """Positions worked out together, where more are asked for: a lane's block is shuffled whole, however little of it is

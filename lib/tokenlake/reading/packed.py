@@ -17,15 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import values
+from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import one_batch
 from tokenlake.reading.footer import ColumnChunk, Footer
 from tokenlake.reading.page_headers import check_unfolded
 from tokenlake.reading.pages import SeenLevels, Unfamiliar, fixed_bits, fixed_numbers, list_numbers
 from tokenlake.reading.shard_file import FileBytes, OpenFiles, Ranges, StreamBytes
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 IDS: Final = "input_ids"
 LENGTHS: Final = "segment_lengths"

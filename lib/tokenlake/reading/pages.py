@@ -97,7 +97,7 @@ class SeenLevels:
         self._length = length
         self._right: set[tuple[int, int, bytes, bytes]] = set()
 
-    def check(self, phase: int, page: Page) -> None:
+    def check(self, phase: int, page: DecodedPage) -> None:
         """Raise Unfamiliar unless rows begin where they must in a page.
 
         Args:
@@ -116,7 +116,7 @@ class SeenLevels:
         self._right.add(key)
 
 
-class Page(NamedTuple):
+class DecodedPage(NamedTuple):
     """A decompressed page.
 
     Attributes:
@@ -131,7 +131,7 @@ class Page(NamedTuple):
     data: memoryview
 
 
-def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[Page]:
+def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[DecodedPage]:
     """Yield the pages of a column chunk that holds so many values of some bits each.
 
     Raises:
@@ -154,7 +154,7 @@ def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[Page]:
         raise ValueError(f"pages of {values - left} values; expected {values}")
 
 
-def _decoded(stored: memoryview, header: PageHeader, wide: int) -> Page:
+def _decoded(stored: memoryview, header: PageHeader, wide: int) -> DecodedPage:
     """Decompress a page whose values take `wide` bytes."""
     # Levels take far less than a byte each, but for what a few of them begin with.
     if not wide < header.size <= wide + header.values + 64:
@@ -167,7 +167,7 @@ def _decoded(stored: memoryview, header: PageHeader, wide: int) -> Page:
     definition, begin = _levels(body, middle)
     if len(body) - begin != wide:
         raise Unfamiliar(f"{len(body) - begin} bytes of values; expected {wide}")
-    return Page(header.values, repetition, definition, body[begin:])
+    return DecodedPage(header.values, repetition, definition, body[begin:])
 
 
 def _levels(body: memoryview, at: int) -> tuple[bytes, int]:

@@ -120,7 +120,7 @@ class ShardFile(pq.ParquetFile):
 
 
 @final
-class _Window:
+class _HeaderWindow:
     """The bytes of a file, read a little further than is asked for: the small columns of a row group lie together."""
 
     def __init__(self, file: FileBytes) -> None:
@@ -145,7 +145,7 @@ def _file_bytes(stream: BinaryIO) -> FileBytes | None:
 def _check(footer: Footer, group: int, file: FileBytes) -> None:
     if group >= len(footer.chunks):
         raise ValueError(f"there is no row group {group}")
-    stored, decoded, window = 0, 0, _Window(file)
+    stored, decoded, window = 0, 0, _HeaderWindow(file)
     # Not Arrow's own account of the columns: of a damaged footer it ends the process.
     for kind, values, size, begin in footer.chunks[group].tolist():
         pages = walk_chunk(window.read, begin, size, values)
@@ -168,7 +168,7 @@ def _unfolded(pages: Iterable[PageHeader], width: int) -> Iterator[int]:
 
 @final
 @dataclass(slots=True)
-class _Opened:
+class _OpenShard:
     shard: int
     stream: BinaryIO
     file: pq.ParquetFile | None = None
@@ -191,7 +191,7 @@ class OpenFiles:
 
     def __init__(self, open_shard: Callable[[int], BinaryIO], *, kept: int = KEPT_OPEN) -> None:
         self._open, self._kept, self._lock, self._tickets = open_shard, kept, Lock(), count()
-        self._idle: OrderedDict[int, _Opened] = OrderedDict()
+        self._idle: OrderedDict[int, _OpenShard] = OrderedDict()
         # Where nobody closes the rows, the files are closed when nobody can read them any more.
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
@@ -212,14 +212,14 @@ class OpenFiles:
         with self._lock:
             _close_all(self._idle)
 
-    def _take(self, shard: int) -> _Opened | None:
+    def _take(self, shard: int) -> _OpenShard | None:
         with self._lock:
             tickets = [ticket for ticket, opened in self._idle.items() if opened.shard == shard]
             return self._idle.pop(tickets[-1]) if tickets else None
 
     @contextlib.contextmanager
-    def _borrowed(self, shard: int) -> Generator[_Opened]:
-        opened = self._take(shard) or _Opened(shard, self._open(shard))
+    def _borrowed(self, shard: int) -> Generator[_OpenShard]:
+        opened = self._take(shard) or _OpenShard(shard, self._open(shard))
         try:
             yield opened
         except BaseException:
@@ -228,7 +228,7 @@ class OpenFiles:
         if not opened.stream.closed:
             self._put(opened)
 
-    def _put(self, opened: _Opened) -> None:
+    def _put(self, opened: _OpenShard) -> None:
         with self._lock:
             self._idle[next(self._tickets)] = opened
             oldest = self._idle.popitem(last=False)[1] if len(self._idle) > self._kept else None
@@ -236,7 +236,7 @@ class OpenFiles:
             oldest.stream.close()
 
 
-def _close_all(idle: OrderedDict[int, _Opened]) -> None:
+def _close_all(idle: OrderedDict[int, _OpenShard]) -> None:
     while idle:
         idle.popitem()[1].stream.close()
 
