@@ -165,7 +165,7 @@ class Draws:
 
 
 @final
-class Mixture:
+class SourceMixture:
     """The order of a mixture.
 
     Args:
@@ -229,7 +229,7 @@ class Mixture:
         check_cut(rows, self.layout.rows, stop)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Mixture, **self._asked), ()
+        return partial(SourceMixture, **self._asked), ()
 
     @property
     def names(self) -> tuple[str, ...]:
