@@ -38,7 +38,7 @@ from tokenlake.integrity.verify_records import (
     tag_problems,
 )
 from tokenlake.integrity.verify_shard import Expected, Int64s, ShardResult, check_shard
-from tokenlake.reading.page import SeenLevels
+from tokenlake.reading.pages import SeenLevels
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, lists_ledger
 from tokenlake.store.entries import FileEntry, ShardEntry

@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from tokenlake.arrays import values
 from tokenlake.integrity.findings import Problem
 from tokenlake.preference_columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
-from tokenlake.reading.footer import Chunk, Footer
-from tokenlake.reading.page import SeenLevels, Unfamiliar, page_headers, read_page
+from tokenlake.reading.footer import ColumnChunk, Footer
 from tokenlake.reading.page_headers import check_unfolded
+from tokenlake.reading.pages import SeenLevels, Unfamiliar, pages_of
 from tokenlake.reading.shard_file import ShardFile
 from tokenlake.reading.version import stored_schema
 from tokenlake.schema import LogicalHasher
@@ -321,12 +321,11 @@ class FixedColumns:
             self._hash(name, chunk, hasher)
         return int(self._footer.rows[group])
 
-    def _hash(self, name: str, chunk: Chunk, hasher: LogicalHasher) -> None:
+    def _hash(self, name: str, chunk: ColumnChunk, hasher: LogicalHasher) -> None:
         data = memoryview(self._source.read(chunk.begin, chunk.size))
         at, bits = 0, _BITS[chunk.kind]
-        for header in page_headers(data, chunk.values, bits=bits):
-            page = read_page(data, header, bits=bits)
-            self._seen.check(at % self._length, page.values, page.repetition, page.definition)
+        for page in pages_of(data, chunk.values, bits):
+            self._seen.check(at % self._length, page)
             if bits == 1:
                 packed = np.frombuffer(page.data, np.uint8)
                 values = np.unpackbits(packed, count=page.values, bitorder="little")

@@ -19,7 +19,7 @@ import numpy as np
 from tokenlake.errors import AccountError, ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.lanes import lane_bounds
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.store.account import Account
 from tokenlake.store.layout import DATASET_NAME, SPLIT_NAME
@@ -49,7 +49,7 @@ FIRST_ORDER: Final = 2
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOrder:
-    """The arguments of :class:`tokenlake.mixing.mixture.Mixture`, but for the lengths of the sources.
+    """The arguments of :class:`tokenlake.mixing.mixture.SourceMixture`, but for the lengths of the sources.
 
     Attributes:
         lanes, batch_size, block_size, step_rows, seed, stop: of the order.
@@ -296,7 +296,7 @@ def settings_of(record: MixtureRecord) -> dict[str, Any]:
     return order.versioned(settings)
 
 
-def mixture_of(record: MixtureRecord) -> Mixture:
+def mixture_of(record: MixtureRecord) -> SourceMixture:
     """Return the mixture of a record.
 
     Raises:
@@ -306,7 +306,7 @@ def mixture_of(record: MixtureRecord) -> Mixture:
     points = [
         {"step": step, "weights": {name: weights[name] for name in names}} for step, weights in order.points
     ]
-    return Mixture(
+    return SourceMixture(
         {name: source.rows for name, source in record.sources.items()},
         WeightScheduler(points, order.interpolation),
         lanes=order.lanes,
@@ -320,7 +320,7 @@ def mixture_of(record: MixtureRecord) -> Mixture:
     )
 
 
-def outcomes(mixture: Mixture, lengths: Mapping[str, int], step_rows: int) -> dict[str, Outcome]:
+def outcomes(mixture: SourceMixture, lengths: Mapping[str, int], step_rows: int) -> dict[str, Outcome]:
     """Return what a mixture that ends draws of each source.
 
     Args:

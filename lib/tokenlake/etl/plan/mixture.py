@@ -33,7 +33,7 @@ from tokenlake.etl.job import Level, RowsOut
 from tokenlake.etl.mixture import MixtureSpec, open_mixture
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
 from tokenlake.report import numbers
 from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, Outcome, token_shares
@@ -42,7 +42,11 @@ _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
 
 def rows_of(
-    asked: ResolvedMixture, mixture: Mixture, rows: int, per_row: Sequence[Fraction], seq_length: int | None
+    asked: ResolvedMixture,
+    mixture: SourceMixture,
+    rows: int,
+    per_row: Sequence[Fraction],
+    seq_length: int | None,
 ) -> int:
     """Return how many rows the mixture gets.
 
@@ -77,7 +81,7 @@ def rows_of(
     return wanted
 
 
-def _rows_with(tokens: int, mixture: Mixture, per_row: Sequence[Fraction]) -> int:
+def _rows_with(tokens: int, mixture: SourceMixture, per_row: Sequence[Fraction]) -> int:
     """Return after how many rows so many ids are expected."""
 
     def expected(position: int) -> Fraction:
@@ -119,7 +123,7 @@ def weighed(parents: Sequence[FoundParent], asked: ResolvedMixture) -> tuple[Fou
 
 def settled(
     asked: ResolvedMixture, parents: Sequence[FoundParent], out: RowsOut
-) -> tuple[MixtureSpec, Mixture]:
+) -> tuple[MixtureSpec, SourceMixture]:
     """Return the mixture of parents, all of which have rows, as it is asked for.
 
     Raises:
@@ -179,7 +183,9 @@ def _points(
     return tuple(points)
 
 
-def _rows(asked: ResolvedMixture, mixture: Mixture, parents: Sequence[FoundParent], out: RowsOut) -> int:
+def _rows(
+    asked: ResolvedMixture, mixture: SourceMixture, parents: Sequence[FoundParent], out: RowsOut
+) -> int:
     return rows_of(
         asked,
         mixture,

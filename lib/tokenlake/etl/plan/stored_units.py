@@ -28,7 +28,7 @@ from tokenlake.etl.job import Level, ParentVersion, RowsOut
 from tokenlake.etl.mixture import MixtureSpec
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.fingerprint import fingerprint
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
@@ -117,7 +117,12 @@ class UnitIdentity:
     """
 
     def __init__(
-        self, level: Level, content: Mapping[str, str], spec: MixtureSpec, mixture: Mixture, out: RowsOut
+        self,
+        level: Level,
+        content: Mapping[str, str],
+        spec: MixtureSpec,
+        mixture: SourceMixture,
+        out: RowsOut,
     ) -> None:
         self._spec, self._mixture, self._content, self._out = spec, mixture, content, out
         self._base = {"format_version": FORMAT_VERSION, "order_version": spec.order, "level": level}
