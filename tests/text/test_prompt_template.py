@@ -14,9 +14,8 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.prompt.layout import lay_out
 from tokenlake.text.prompt.renderer import PromptRenderer
-from tokenlake.text.prompt.template import Piece, parse_template
+from tokenlake.text.prompt.template import Piece, lay_out, parse_template
 
 ROW = {"q": "what?", "a": "that"}
 texts = st.text(st.characters(codec="utf-8"), max_size=12)

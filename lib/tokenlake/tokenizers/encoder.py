@@ -136,15 +136,25 @@ class SpecialScan:
 
     def __init__(self, tokens: Sequence[str]) -> None:
         longest_first = sorted({token for token in tokens if token}, key=lambda token: (-len(token), token))
-        self._pattern = "|".join(map(re.escape, longest_first))
+        self.pattern: Final = "|".join(map(re.escape, longest_first))
+        """A regular expression of them all, "" for none."""
 
     def count(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the rows that hold special tokens (int64[k], ascending) and how many each (int64[k])."""
-        if not self._pattern or not len(text):
+        if not self.pattern or not len(text):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        counts = np.asarray(pc.count_substring_regex(text, self._pattern), np.int64)
+        counts = np.asarray(pc.count_substring_regex(text, self.pattern), np.int64)
         rows = np.flatnonzero(counts)
         return rows, counts[rows]
+
+    def times(self, text: str) -> int:
+        """Return how many special tokens a text holds."""
+        return len(re.findall(self.pattern, text)) if self.pattern else 0
+
+    def first(self, text: str) -> str:
+        """Return the first special token in a text, "" where there is none."""
+        found = re.search(self.pattern, text)
+        return found[0] if found else ""
 
 
 #: Bytes of a long document that are encoded at a time; the reference needs 120 times as much memory.

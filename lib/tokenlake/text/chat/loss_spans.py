@@ -17,7 +17,15 @@ from typing import Any, Final, cast, final
 
 from tokenlake.errors import BadRecordError
 from tokenlake.text.chat.sandbox import Program
-from tokenlake.text.chat.template import FORGED, UNFOUND, CharSpan, LossOptions, Message, RenderedChat
+from tokenlake.text.chat.template import (
+    FORGED,
+    UNFOUND,
+    CharSpan,
+    LossOptions,
+    Message,
+    RenderedChat,
+    shared_length,
+)
 
 _OTHER_WORDS: Final = "\ue000words\ue000"
 _REMEDY: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
@@ -108,7 +116,9 @@ class _TurnFinder:
         """Return where the last of `messages` lies, whose rendering is `after`."""
         before = self._before(after, messages[:-1], tools)
         if not text.startswith(after):
-            raise _untold(f"the chat template renders turn {len(messages)} in another way when others follow", messages)
+            raise _untold(
+                f"the chat template renders turn {len(messages)} in another way when others follow", messages
+            )
         words = str(messages[-1].get("content") or "").strip()
         start, end = self._start(before, after, messages, tools, words), len(after.rstrip())
         stop = end if end > before and after.endswith(self._endings, before, end) else len(after)
@@ -135,7 +145,7 @@ class _TurnFinder:
                 reason=UNFOUND,
             ) from error
         # The prompt may go on where the turn does not (an empty thought): what they share is the prompt.
-        shared = _shared(asked, after)
+        shared = shared_length(asked, after)
         if not after.startswith(begun) or shared <= len(begun):
             raise _untold(
                 f"the chat template renders the conversation before turn {turn} in another way when the turn follows",
@@ -159,17 +169,10 @@ class _TurnFinder:
         return len(begun)
 
 
-def _shared(left: str, right: str) -> int:
-    """Return how many characters two texts begin with alike."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if right.startswith(left[:middle]) else (low, middle - 1)
-    return low
-
-
 def _untold(why: str, messages: Sequence[Message]) -> BadRecordError:
-    return BadRecordError(f"{why}, so what the assistant says in it cannot be told: {_REMEDY}", reason=UNFOUND)
+    return BadRecordError(
+        f"{why}, so what the assistant says in it cannot be told: {_REMEDY}", reason=UNFOUND
+    )
 
 
 @final

@@ -30,7 +30,9 @@ class _Opened:
         self.program = Program(opening["text"], variables, Limits(**opening["limits"]))
         prompt = bool(variables.get("add_generation_prompt"))
         loss = LossOptions(**opening["loss"]) if opening["loss"] else None
-        self._with_loss = LossRenderer(self.program, loss, prompt=prompt).render if loss else self.program.render
+        self._with_loss = (
+            LossRenderer(self.program, loss, prompt=prompt).render if loss else self.program.render
+        )
         marks = OPEN in opening["text"] + json.dumps(variables, ensure_ascii=False)
         self._has_skeletons = not (self.program.captures or marks)
 

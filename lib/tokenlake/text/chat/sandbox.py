@@ -15,7 +15,7 @@ import json
 import resource
 import time
 import traceback
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Generator, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, Final, NoReturn, final
@@ -38,14 +38,28 @@ ERROR: Final = "template_error"
 """The reason of rows on which a template fails."""
 
 _NAME: Final = "<chat template>"
-_BEGIN, _END = "generation begins", "generation ends"  # filters that note where the output is; nobody can spell them
+_BEGIN, _END = (
+    "generation begins",
+    "generation ends",
+)  # filters that note where the output is; nobody can spell them
 _THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
 _ELSEWHERE: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 _CAPTURING: Final = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Block)
 _ESCAPING: Final = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
 _ABSENT: Final = ("random", "pprint", "urlize", "xmlattr")
 """Filters that depend on chance or on Python, or make markup for pages."""
-_DRAWN: Final = "batch items map reject rejectattr reverse select selectattr slice unique".split()
+_DRAWN: Final = [
+    "batch",
+    "items",
+    "map",
+    "reject",
+    "rejectattr",
+    "reverse",
+    "select",
+    "selectattr",
+    "slice",
+    "unique",
+]
 """Filters whose result is drawn item by item."""
 _DATA: Final = (str, int, float, list, tuple, dict, range, KeysView, ValuesView, ItemsView, jinja2.Undefined)
 _FUNCTIONS: Final = (BuiltinMethodType, FunctionType, MethodType)
@@ -72,9 +86,9 @@ class Program:
         self._sandbox = _Sandbox()
         self._bound()
         tree = _parsed(self._sandbox, text)
-        self.marked: Final = any(_marks(tree))
+        self.marked: Final = any(True for _ in _marks(tree))
         """Whether the template itself marks what the assistant says."""
-        self.captures: Final = next(_captures(tree), None) is not None or tree.find(_ESCAPING) is not None
+        self.captures: Final = any(True for _ in (*_captures(tree), *tree.find_all(_ESCAPING)))
         """Whether it may get hold of what it has output."""
         self._template = _compiled(self._sandbox, tree)
 
@@ -172,7 +186,7 @@ def _compiled(sandbox: _Sandbox, tree: nodes.Template) -> jinja2.Template:
 
 
 @contextlib.contextmanager
-def _compiling() -> Iterator[None]:
+def _compiling() -> Generator[None]:
     try:
         yield
     except jinja2.TemplateSyntaxError as error:

@@ -31,8 +31,11 @@ class LookedInto(BaseException):
     """A template looked into a content. No Exception, which Jinja's own functions would catch."""
 
 
-def _looked(*_: Any) -> NoReturn:
+def _refuse(*_: Any) -> NoReturn:
     raise LookedInto
+
+
+_refused: Any = _refuse
 
 
 @final
@@ -73,14 +76,15 @@ class Symbol:
         last = last.rstrip()
         return Symbol(*rest, last) if last else Symbol(*rest).rstrip()
 
-    __getattr__: Any = _looked
-    __str__ = __repr__ = __format__ = __bool__ = __int__ = __float__ = __index__ = __hash__ = _looked
-    __len__ = __iter__ = __contains__ = __getitem__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _looked
+    __getattr__ = _refused
+    __str__ = __repr__ = __format__ = __bool__ = __int__ = __float__ = __index__ = __hash__ = _refused
+    __len__ = __iter__ = __contains__ = __getitem__ = _refused
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refused
 
 
 def _parts(value: object) -> Sequence[str | Slot]:
     if isinstance(value, Symbol):
-        return value._parts
+        return value._parts  # pyright: ignore[reportPrivateUsage]
     if isinstance(value, str):
         return (value,) if value else ()
     raise TypeError(f"a text and a {type(value).__name__} cannot be joined")
@@ -96,12 +100,15 @@ def concat(values: Iterable[Any]) -> Any:
     items = list(values)
     if not any(isinstance(item, Symbol) for item in items):
         return "".join(map(str, items))
-    return Symbol(*(part for item in items for part in _parts(item if isinstance(item, Symbol) else str(item))))
+    return Symbol(
+        *(part for item in items for part in _parts(item if isinstance(item, Symbol) else str(item)))
+    )
 
 
 def trim(value: Any, chars: str | None = None) -> Any:
     """Strip, as the filter `trim` does."""
-    return value.strip() if isinstance(value, Symbol) and chars is None else do_trim(value, chars)
+    text: Any = value
+    return value.strip() if type(value) is Symbol and chars is None else do_trim(text, chars)
 
 
 def is_string(value: Any) -> bool:

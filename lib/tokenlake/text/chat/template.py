@@ -1,7 +1,7 @@
 """A chat template as its callers have it, and the process that renders for them.
 
-A template is somebody's program, and nothing inside Python stops a program that is in C code. So it runs in a process of
-its own (:mod:`tokenlake.text.chat.render_server`), whose time and memory the kernel bounds (:class:`Limits`). That
+A template is somebody's program, and nothing inside Python stops a program that is in C code. So it runs in a process
+of its own (:mod:`tokenlake.text.chat.render_server`), whose time and memory the kernel bounds (:class:`Limits`). That
 process has no environment, sees the end of its input when this process ends, and is replaced when a template ended it.
 """
 
@@ -35,7 +35,7 @@ LEFT, RIGHT = 1, 2
 LIMIT: Final = "template_limit"
 UNFOUND: Final = "turns_not_found"
 FORGED: Final = "special_token_in_text"
-"""Reasons of rows on which a template does too much, of which it cannot be told what the assistant says, that spell a special token."""
+"""Reasons of bad rows: the template does too much; the assistant's turns cannot be told; a special token is spelled."""
 MAX_TEMPLATE: Final = 1 << 20
 """Characters of a template; the longest known have 30,000."""
 NO_DATA: Final = "\ue000no data"
@@ -47,7 +47,9 @@ _MOST_REQUESTS, _MOST_BYTES = 64, 1 << 18  # sent at a time
 _MOST_TEMPLATES: Final = 64  # that one process knows
 _MOST_DEATHS: Final = 3  # conversations in a row that ended the process
 _NEEDED: Final = ("tokenlake", "jinja2", "markupsafe")
-_BEGIN: Final = "import sys; sys.path += sys.argv[1:]; from tokenlake.text.chat.render_server import main; main()"
+_BEGIN: Final = (
+    "import sys; sys.path += sys.argv[1:]; from tokenlake.text.chat.render_server import main; main()"
+)
 
 _Answer = dict[str, Any]
 
@@ -198,7 +200,9 @@ class ChatTemplate:
 class _Opening:
     """What a process must know of a template before it renders."""
 
-    def __init__(self, text: str, variables: Mapping[str, Any], loss: LossOptions | None, limits: Limits) -> None:
+    def __init__(
+        self, text: str, variables: Mapping[str, Any], loss: LossOptions | None, limits: Limits
+    ) -> None:
         given = {"text": text, "variables": variables, "limits": asdict(limits)}
         self.limits: Final = limits
         self.line: Final = _request("open", {**given, "loss": asdict(loss) if loss else None})
@@ -245,7 +249,9 @@ class RenderProcess:
                 if ended:
                     done.append({"error": to_json(BadRecordError(ended, reason=LIMIT))})
                 if opening.deaths >= _MOST_DEATHS:
-                    raise ConfigError(f"{ended}, and so it did on the {_MOST_DEATHS - 1} conversations before")
+                    raise ConfigError(
+                        f"{ended}, and so it did on the {_MOST_DEATHS - 1} conversations before"
+                    )
         return done
 
     def close(self) -> None:
@@ -286,7 +292,9 @@ class RenderProcess:
         return answers[len(lines) - len(requests) :], ended
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if len(self._opened) >= _MOST_TEMPLATES or (self._process is not None and self._process.poll() is not None):
+        if len(self._opened) >= _MOST_TEMPLATES or (
+            self._process is not None and self._process.poll() is not None
+        ):
             self.close()
         if self._process is None:
             # Behind Python's own folders; neither the working directory nor the caller's are among them.
@@ -322,7 +330,9 @@ def _request(op: str, *given: Any) -> bytes:
     try:
         return json.dumps([op, *given], default=_no_data).encode()
     except (RecursionError, ValueError) as error:
-        raise BadRecordError(f"the conversation is no plain data: {error}", reason="template_error") from error
+        raise BadRecordError(
+            f"the conversation is no plain data: {error}", reason="template_error"
+        ) from error
 
 
 def _no_data(value: Any) -> Any:
@@ -340,6 +350,15 @@ def _answered(answer: _Answer) -> RenderedChat | TokenlakeError:
     if "error" in answer:
         return from_json(answer["error"])
     return RenderedChat(answer["text"], tuple((start, stop) for start, stop in answer["loss"]))
+
+
+def shared_length(left: str, right: str) -> int:
+    """Return how many characters two texts begin with alike: by halving, for texts may be long."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
+    return low
 
 
 PROCESS: Final = RenderProcess()
