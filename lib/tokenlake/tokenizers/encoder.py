@@ -26,7 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.errors import ConfigError, TokenizerError
+from tokenlake.config.suggestion import require_one_of
+from tokenlake.errors import TokenizerError
 from tokenlake.ragged import offsets_of
 from tokenlake.tokenizers.arrays import Spans, string_buffers
 from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, Sample, Sampler
@@ -201,8 +202,8 @@ class Encoder:
         threads: bool = False,
         loaded: tuple[Reference, GigatokenEngine | None] | None = None,
     ) -> None:
-        _require("engine", engine, ENGINES)
-        _require("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+        require_one_of("engine", engine, ENGINES)
+        require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
         literal = special_tokens_in_text != "encode"
         self.files = files
         self.engine = engine
@@ -376,8 +377,3 @@ class Encoder:
         return merged(
             offsets, ids, guarded, self._reference.encode_arrow(text.take(pa.array(guarded, pa.int64())))
         )
-
-
-def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")

@@ -31,11 +31,6 @@ KEPT_FILES: Final = (
 )
 
 
-def is_kept(name: str) -> bool:
-    """Whether a file of a tokenizer's folder belongs to the tokenizer."""
-    return name in KEPT_FILES
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class TokenizerFiles:
@@ -297,7 +292,7 @@ def _download(name: str, repo: str, revision: str) -> Path:
     try:
         available = list_repo_files(repo, revision=revision)
         _require_json(name, available)
-        paths = [hf_hub_download(repo, file, revision=revision) for file in available if is_kept(file)]
+        paths = [hf_hub_download(repo, file, revision=revision) for file in available if file in KEPT_FILES]
     except TokenizerError:
         raise
     except Exception as error:

@@ -14,7 +14,8 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from tokenlake.errors import ConfigError, MissingExtraError, TokenizerError
+from tokenlake.config.suggestion import require_one_of
+from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
 from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, require_equal
@@ -95,12 +96,8 @@ def _judge(
     sample_texts: Sequence[str],
     places: bool = False,
 ) -> tuple[EngineChoice, Reference, GigatokenEngine | None]:
-    if requested not in REQUESTS:
-        raise ConfigError(f"engine is {requested!r}, expected one of {', '.join(map(repr, REQUESTS))}")
-    if special_tokens_in_text not in SPECIAL_TOKENS_IN_TEXT:
-        raise ConfigError(
-            f"special_tokens_in_text is {special_tokens_in_text!r}, expected {SPECIAL_TOKENS_IN_TEXT}"
-        )
+    require_one_of("engine", requested, REQUESTS)
+    require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
     literal = special_tokens_in_text != "encode"
     reference = Reference(files, literal=literal)
     if requested == "tokenizers":

@@ -144,7 +144,7 @@ class SpecialTokenGuard:
         owners: list[int] = []
         for index, value in enumerate(values):
             texts = _texts_in(value)
-            texts += map(self._normalize, texts) if self._normalize else ()
+            texts += [self._normalize(text) for text in texts] if self._normalize else []
             strings += texts
             owners += [index] * len(texts)
         found: dict[int, Fault] = {}

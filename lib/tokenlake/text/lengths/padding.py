@@ -11,9 +11,10 @@ from typing import Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.config.suggestion import require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.ragged import cells, places
-from tokenlake.text.lengths.truncation import SIDES, Side, require
+from tokenlake.text.lengths.truncation import SIDES, Side
 
 BucketsInt64 = npt.NDArray[np.int64]
 
@@ -113,7 +114,7 @@ def pad(
     max_length: int | None = None,
     boundaries: npt.ArrayLike | None = None,
     multiple_of: int = 1,
-    learned: Bools | None = None,
+    loss: Bools | None = None,
 ) -> list[Padded]:
     """Make rectangles of n rows: one, or one for each group of rows, the shortest first.
 
@@ -130,13 +131,13 @@ def pad(
         max_length: for ``max_length``: the width.
         boundaries: for ``buckets``: ascending widths.
         multiple_of: widths of ``longest`` are rounded up to a multiple of it.
-        learned: bool[total], which ids bear loss; None: all.
+        loss: bool[total], which ids bear loss; None: all.
 
     Raises:
         ConfigError: a strategy without what it needs, or a row that is longer than any width allowed: truncate first.
     """
-    require("strategy", strategy, PADDING_STRATEGIES)
-    require("side", side, SIDES)
+    require_one_of("strategy", strategy, PADDING_STRATEGIES)
+    require_one_of("side", side, SIDES)
     lengths = np.diff(offsets)
     if not len(lengths):
         return []
@@ -144,7 +145,7 @@ def pad(
     found: list[Padded] = []
     for width in np.unique(widths).tolist():
         rows = np.flatnonzero(widths == width)
-        found.append(_rectangle(ids, offsets, rows, width, pad_id, side, learned))
+        found.append(_rectangle(ids, offsets, rows, width, pad_id, side, loss))
     return found
 
 
@@ -186,7 +187,7 @@ def _fits(lengths: Int64, most: int, what: str) -> None:
 
 
 def _rectangle(
-    ids: Int32, offsets: Int64, rows: Int64, width: int, pad_id: int, side: Side, learned: Bools | None
+    ids: Int32, offsets: Int64, rows: Int64, width: int, pad_id: int, side: Side, loss: Bools | None
 ) -> Padded:
     lengths = offsets[rows + 1] - offsets[rows]
     # A mask picks cells row by row, which is the order of the ids.
@@ -194,5 +195,5 @@ def _rectangle(
     input_ids = np.full(there.shape, pad_id, np.int32)
     input_ids[there] = ids[source]
     labels = np.full(there.shape, IGNORED, np.int32)
-    labels[there] = ids[source] if learned is None else np.where(learned[source], ids[source], IGNORED)
+    labels[there] = ids[source] if loss is None else np.where(loss[source], ids[source], IGNORED)
     return Padded(rows, input_ids, there.astype(np.int32), labels)

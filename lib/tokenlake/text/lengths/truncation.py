@@ -44,7 +44,7 @@ from typing import Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.errors import ConfigError
+from tokenlake.config.suggestion import require_one_of
 
 SentencesInt64 = npt.NDArray[np.int64]
 
@@ -235,8 +235,8 @@ def truncate(
     Raises:
         ConfigError: an unknown strategy or side.
     """
-    require("strategy", strategy, STRATEGIES)
-    require("side", side, SIDES)
+    require_one_of("strategy", strategy, STRATEGIES)
+    require_one_of("side", side, SIDES)
     data = np.frombuffer(text.encode() if isinstance(text, str) else text, np.uint8)
     count = len(start)
     if strategy == "none" or count <= budget:
@@ -252,12 +252,6 @@ def truncate(
     if side == "right":
         return Cut(0, at, 0, window.low(at), by)
     return Cut(at, count, window.high(at), len(data), by)
-
-
-def require(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise a ConfigError unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
 
 
 def _choose(window: _Window, budget: int, strategy: Strategy) -> tuple[int, Strategy]:
