@@ -1,13 +1,4 @@
-"""Which fields a row has, and what they are called. Rows given in are never changed.
-
-A field more.
-
-A function of one field's value.
-
-A value from inside a field, as a field of its own.
-
-Several fields as one.
-"""
+"""Steps that choose, rename, add, map, extract and combine the fields of rows. Rows given in are never changed."""
 
 from __future__ import annotations
 
@@ -61,9 +52,6 @@ class SelectFields(Transform):
         """Return the fields named, each of which must be there."""
         return self._fields
 
-    def __repr__(self) -> str:
-        return f"SelectFields({list(self._fields)!r})"
-
 
 @final
 class DropFields(Transform):
@@ -86,9 +74,6 @@ class DropFields(Transform):
     def needs(self, wanted: Fields = None) -> Fields:
         """Return what is wanted, without these fields."""
         return None if wanted is None else tuple(name for name in wanted if name not in self._unwanted)
-
-    def __repr__(self) -> str:
-        return f"DropFields({list(self._fields)!r})"
 
 
 @final
@@ -140,9 +125,6 @@ class RenameFields(Transform):
                     "rename or drop that one first",
                 )
         return None
-
-    def __repr__(self) -> str:
-        return f"RenameFields({self._names!r})"
 
 
 def _refuse_merging(names: Mapping[str, str]) -> None:
@@ -233,9 +215,6 @@ class AddField(Transform):
             return None
         return tuple(name for name in wanted if name != self._field)
 
-    def __repr__(self) -> str:
-        return f"AddField({self._field!r}, {self._value!r})"
-
 
 @final
 class MapField(Transform):
@@ -294,9 +273,6 @@ class MapField(Transform):
             return None
         return union([name for name in wanted if name != self._output], [self._field])
 
-    def __repr__(self) -> str:
-        return f"MapField({self._field!r}, {self._function!r}, {self._output!r})"
-
 
 _COMPUTE: Final[Any] = pc
 _ExtractionARROW: Final[Any] = pa
@@ -349,9 +325,6 @@ class ExtractField(Transform):
         if wanted is None:
             return None
         return union([name for name in wanted if name != self._target], [self._name, str(self._path[0])])
-
-    def __repr__(self) -> str:
-        return f"ExtractField({self._name!r}, {self._target!r}, {self._default!r})"
 
 
 def _follow(value: Any, path: Path) -> Any:
@@ -504,9 +477,6 @@ class CombineFields(Transform):
                 raise BadRecordError(f"{told}; a combiner makes one of it", reason="not_text")
         texts = [str(value) for value in values if value is not None]
         return self._separator.join(texts) if texts else None
-
-    def __repr__(self) -> str:
-        return f"CombineFields({list(self._sources)!r}, {self._target!r}, separator={self._separator!r})"
 
 
 def _either(first: tuple[str, Any], second: tuple[str, Any]) -> Any:

@@ -1,7 +1,4 @@
-"""Which rows stay, by what they hold.
-
-Rows that meet one SQL predicate.
-"""
+"""Steps that keep some rows: by a function, by a field, by an SQL predicate."""
 
 from __future__ import annotations
 
@@ -47,9 +44,6 @@ class FilterTransform(Transform):
         """Return None: the function may look at anything."""
         return None
 
-    def __repr__(self) -> str:
-        return f"FilterTransform({self._predicate!r})"
-
 
 @final
 class FilterByField(Transform):
@@ -77,9 +71,6 @@ class FilterByField(Transform):
         """Return the field, and what is wanted."""
         return None if wanted is None else union(wanted, [self._field])
 
-    def __repr__(self) -> str:
-        return f"FilterByField({self._field!r}, {self._predicate!r})"
-
 
 @final
 class FilterNonEmpty(Transform):
@@ -106,9 +97,6 @@ class FilterNonEmpty(Transform):
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields, and what is wanted."""
         return None if wanted is None else union(wanted, self._fields)
-
-    def __repr__(self) -> str:
-        return f"FilterNonEmpty({list(self._fields)!r})"
 
 
 def _function(what: str, value: Any, of: str) -> Callable[[Any], object]:
@@ -193,6 +181,3 @@ class Where(Transform):
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields of the predicate, and what is wanted."""
         return None if wanted is None else union(wanted, self._predicate.columns)
-
-    def __repr__(self) -> str:
-        return f"Where({self._sql!r})"

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Bools, Int64, offsets_of
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.tokenizers.arrays import Spans
 
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Column = pa.LargeStringArray
 
 _ARROW: Final[Any] = pa

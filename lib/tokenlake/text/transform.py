@@ -1,7 +1,4 @@
-"""What a transform is: a function of a row that may drop it, and the same function of many rows at once.
-
-Outcomes of whole columns, and values as columns where nothing is lost by it.
-"""
+"""What a transform is: a function of a row that may drop it, and the same function of many rows at once."""
 
 from __future__ import annotations
 
@@ -11,19 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.ragged import Bools, Int64
 from tokenlake.sources.rows import Fault, Row, Rows, column_of
 
-Int64 = npt.NDArray[np.int64]
+Array = Any  # an Arrow array: its stubs know neither its kinds nor the functions on them
 RowFunction = Callable[[Row], Row | None]
 Fields = tuple[str, ...] | None
 """Names of top-level fields, None for all there are."""
 
 DROPPED: Final = "transform"
 """The reason under which rows are counted that a transform left out without naming one."""
+
+_BATCH: Final[Any] = pa.RecordBatch
+_ARROW: Final[Any] = pa
+_SIMPLE: Final = (str, int, bool, float)
+_MOST_INT: Final = 1 << 63
 
 
 def _none() -> dict[str, int]:
@@ -88,6 +90,10 @@ class Transform(ABC):
         """
         return None
 
+    def __repr__(self) -> str:
+        shown = (f"{name.strip('_')}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def __rshift__(self, after: RowFunction | ExpandTransform) -> ChainedTransform:
         """``a >> b``: first a, then b, where b may be any function of a row."""
         return ChainedTransform([self, after])
@@ -115,7 +121,7 @@ class ExpandTransform(ABC):  # noqa: B024 - either of two methods makes it concr
 
     def on_rows(self, rows: Rows) -> Outcome:
         """Expand many rows."""
-        return _gathered(rows, self.expand, self.reason)
+        return _expanded(rows, self.expand, self.reason)
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields it depends on; see :meth:`Transform.needs`."""
@@ -188,31 +194,21 @@ class ChainedTransform(Transform):
             wanted = step.needs(wanted) if isinstance(step, Transform | ExpandTransform) else None
         return wanted
 
-    def __repr__(self) -> str:
-        return f"ChainedTransform({list(self.steps)!r})"
-
 
 def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> Outcome:
     """Call a function of a row on each; a BadRecordError makes a bad row."""
-    made: list[Row] = []
-    gone: list[int] = []
-    bad: list[tuple[int, Fault]] = []
-    for index, row in enumerate(rows.objects):
-        try:
-            result = function(row)
-        except BadRecordError as error:
-            bad.append((index, fault_of(error)))
-            continue
+
+    def expand(row: Row) -> Sequence[Row]:
+        result = function(row)
         if isinstance(result, dict):
-            made.append(result)
-        elif result is None:
-            gone.append(index)
-        else:
-            raise ConfigError(
-                f"a transform returned {type(result).__name__}, must be a dict, or None, which leaves the row out"
-            )
-    origin = np.delete(np.arange(len(rows)), [*gone, *(index for index, _ in bad)])
-    return Outcome(Rows(objects=made), origin, {reason: len(gone)} if gone else {}, tuple(bad))
+            return (result,)
+        if result is None:
+            return ()
+        raise ConfigError(
+            f"a transform returned {type(result).__name__}, must be a dict, or None, which leaves the row out"
+        )
+
+    return _expanded(rows, expand, reason)
 
 
 def fault_of(error: BadRecordError) -> Fault:
@@ -226,7 +222,7 @@ def _step(step: Step, rows: Rows) -> Outcome:
     return one_by_one(step, rows)
 
 
-def _gathered(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> Outcome:
+def _expanded(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> Outcome:
     made: list[Row] = []
     origin: list[int] = []
     bad: list[tuple[int, Fault]] = []
@@ -282,16 +278,6 @@ def _sum(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
     return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
 
 
-Array = Any  # an Arrow array: its stubs know neither its kinds nor the functions on them
-Bools = npt.NDArray[np.bool_]
-
-_BATCH: Final[Any] = pa.RecordBatch
-_ARROW: Final[Any] = pa
-_SIMPLE: Final = (str, int, bool, float)
-_NULL: Final[type[Any]] = type(None)
-_MOST_INT: Final = 1 << 63
-
-
 def changed(columns: pa.RecordBatch, rows: int) -> Outcome:
     """Return the outcome of `rows` rows that all became one: `columns`, which may be none at all."""
     made = Rows(columns) if columns.num_columns else Rows(objects=[{} for _ in range(rows)])
@@ -326,7 +312,7 @@ def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordB
 
 def column_or_none(values: Sequence[Any]) -> Array | None:
     """Return values of one simple kind, or null, as a column that gives the same values back; else None."""
-    kinds = frozenset[type[Any]](map(type, values)) - {_NULL}
+    kinds = frozenset[type[Any]](map(type, values)) - {type(None)}
     if len(kinds) > 1 or not kinds <= frozenset[type[Any]](_SIMPLE):
         return None
     if int in kinds and not all(-_MOST_INT <= value < _MOST_INT for value in values if value is not None):

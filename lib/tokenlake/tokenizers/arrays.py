@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.ragged import offsets_of, places
+from tokenlake.ragged import Bools, Int64, offsets_of, places
 
 
-def string_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+def string_buffers(text: pa.LargeStringArray) -> tuple[Int64, npt.NDArray[np.uint8]]:
     """Return views of a large_string array's offsets (int64[n + 1], may start past 0) and of its bytes."""
     _, offsets, data = text.buffers()
     if offsets is None or not len(text):
@@ -23,7 +23,6 @@ def string_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], np
     return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(memoryview(data), np.uint8)
 
 
-Int64 = npt.NDArray[np.int64]
 Span = tuple[int, int]
 """UTF-8 bytes of a text: first, and last exclusive."""
 
@@ -63,7 +62,7 @@ class Spans:
         begin, end = int(self.offsets[first]), int(self.offsets[last])
         return type(self)(self.offsets[first : last + 1] - begin, self.start[begin:end], self.stop[begin:end])
 
-    def select(self, mask: npt.NDArray[np.bool_]) -> Self:
+    def select(self, mask: Bools) -> Self:
         """Return the spans of the texts where `mask` (bool[n]) is true."""
         counts = np.diff(self.offsets)
         inside = np.repeat(mask, counts)

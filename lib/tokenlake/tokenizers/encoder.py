@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from tokenlake.config.suggestion import require_one_of
 from tokenlake.errors import TokenizerError
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 from tokenlake.tokenizers.arrays import Spans, string_buffers
 from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, Sample, Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -38,8 +38,6 @@ from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    import numpy.typing as npt
 
 
 @final
@@ -56,10 +54,10 @@ class Encoded:
         guarded: documents given to the reference because of their characters.
     """
 
-    offsets: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int32]
-    special_docs: npt.NDArray[np.int64]
-    special_counts: npt.NDArray[np.int64]
+    offsets: Int64
+    ids: Int32
+    special_docs: Int64
+    special_counts: Int64
     sampled: int = 0
     guarded: int = 0
 
@@ -83,7 +81,7 @@ class LongEncoded:
     """
 
     special_tokens: int
-    pieces: Iterator[npt.NDArray[np.int32]]
+    pieces: Iterator[Int32]
 
 
 def checked(text: pa.LargeStringArray, name: str) -> bool:
@@ -107,18 +105,18 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     return False
 
 
-def joined(rows: Sequence[npt.NDArray[np.int32]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def joined(rows: Sequence[Int32]) -> tuple[Int64, Int32]:
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     return offsets, np.concatenate(rows) if rows else np.empty(0, np.int32)
 
 
 def merged(
-    offsets: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.int32],
-    at: npt.NDArray[np.int64],
-    rows: Sequence[npt.NDArray[np.int32]],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    offsets: Int64,
+    ids: Int32,
+    at: Int64,
+    rows: Sequence[Int32],
+) -> tuple[Int64, Int32]:
     """Put `rows` into a ragged array so that they end up at the positions `at` (ascending)."""
     before = at - np.arange(len(at))  # how many of the other rows come before each of them
     lengths = np.insert(np.diff(offsets), before, [len(row) for row in rows])
@@ -140,7 +138,7 @@ class SpecialScan:
         self.pattern: Final = "|".join(map(re.escape, longest_first))
         """A regular expression of them all, "" for none."""
 
-    def count(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def count(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
         """Return the rows that hold special tokens (int64[k], ascending) and how many each (int64[k])."""
         if not self.pattern or not len(text):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -243,7 +241,7 @@ class Encoder:
             guarded=len(rows),
         )
 
-    def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, npt.NDArray[np.bool_]]:
+    def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, Bools]:
         """Encode a batch, and say which ids hold a byte of the stretches `spans` of the texts: bool[total].
 
         A token that holds no byte (a blank that the tokenizer made up) counts if the byte after it does.
@@ -259,9 +257,7 @@ class Encoder:
             first += len(block.text)
         return encoded, np.concatenate(masks)
 
-    def encode_places(
-        self, text: pa.LargeStringArray
-    ) -> tuple[Encoded, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def encode_places(self, text: pa.LargeStringArray) -> tuple[Encoded, Int64, Int64]:
         """Encode a batch, and say where each token begins and ends: int64[total], int64[total].
 
         Places are UTF-8 bytes of the row's own text, whole characters, as the offsets of `tokenizers`: tokens
@@ -307,9 +303,9 @@ class Encoder:
         self,
         fast: GigatokenEngine,
         text: pa.LargeStringArray,
-        offsets: npt.NDArray[np.int64],
-        ids: npt.NDArray[np.int32],
-        skip: npt.NDArray[np.int64],
+        offsets: Int64,
+        ids: Int32,
+        skip: Int64,
     ) -> int:
         def again(texts: list[str]) -> list[Sample]:
             cuts, made = fast.encode(pa.array(texts, pa.large_string()))
@@ -350,7 +346,7 @@ class Encoder:
 
     def _pieces(
         self, rule: CutRule, text: pa.LargeStringArray, fast: GigatokenEngine | None
-    ) -> Iterator[npt.NDArray[np.int32]]:
+    ) -> Iterator[Int32]:
         for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):
             if fast is None:
                 yield self._reference.encode([piece])[0]
@@ -362,13 +358,13 @@ class Encoder:
         # Only long documents need it, and it costs a look at the whole vocabulary.
         return cut_rule(self.files, literal=self._literal)
 
-    def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
+    def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids` by the reference, special tokens included."""
         return self._reference.decode(ids)
 
     def _encode_fast(
-        self, fast: GigatokenEngine, text: pa.LargeStringArray, guarded: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        self, fast: GigatokenEngine, text: pa.LargeStringArray, guarded: Int64
+    ) -> tuple[Int64, Int32]:
         if not guarded.size:
             return fast.encode(text)
         free = np.ones(len(text), np.bool_)

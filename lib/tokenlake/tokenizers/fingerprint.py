@@ -37,9 +37,9 @@ FINGERPRINT_TEXTS: Final = (
     "https://example.org/a/b?c=d&e=%20f#g user@example.org",
     "\ufeffbom \ufffd \u2028 \u0085 end",
 )
-_WORDS: Final = ["a", "Ab", "the", "don't", "I'LL", "x's", "ſ", "ǅ", "ʰ", "١٢", "²", "12", "1234"]
-_GAPS: Final = ["", " ", "  ", "   ", "\n", "\r\n", " \n", "\n ", "\t", " \t ", "\xa0", "\u3000", "\x00", "\u200b", "▁"]
-_SIGNS: Final = [".", "'", "''", "’s", "-", "--", "/", "//\n", "!?\r\n", "$", "_", "。", "́", "€", "😀", "<", "</s>"]
+_WORDS: Final = "a|Ab|the|don't|I'LL|x's|\u017f|\u01c5|\u02b0|\u0661\u0662|\xb2|12|1234".split("|")  # noqa: SIM905
+_GAPS: Final = "| |  |   |\n|\r\n| \n|\n |\t| \t |\xa0|\u3000|\x00|\u200b|\u2581".split("|")  # noqa: SIM905
+_SIGNS: Final = ".|'|''|\u2019s|-|--|/|//\n|!?\r\n|$|_|\u3002|\u0301|\u20ac|\U0001f600|<|</s>".split("|")  # noqa: SIM905
 
 
 def adversarial_texts() -> list[str]:

@@ -151,8 +151,8 @@ def _made_up(files: TokenizerFiles) -> list[str]:
 
 
 def _unguarded(files: TokenizerFiles, texts: list[str]) -> list[str]:
-    guard = UnicodeGuard(files)
-    return [text for text in texts if not guard.holds(text)]
+    guarded = set(UnicodeGuard(files).rows(pa.array(texts, pa.large_string())).tolist())
+    return [text for row, text in enumerate(texts) if row not in guarded]
 
 
 def _refuse(files: TokenizerFiles, requested: str, reason: str) -> EngineChoice:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
 from tokenlake.tokenizers.arrays import Spans, string_buffers
 from tokenlake.tokenizers.fast import require_equal
@@ -29,9 +29,6 @@ from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import BATCH_BYTES, Reference, deliberate, in_batches
 from tokenlake.tokenizers.unicode_guard import is_ascii
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Placed = tuple[Int32, Int64, Int64]
 """The ids of a text, and where each begins and ends (bytes)."""
 

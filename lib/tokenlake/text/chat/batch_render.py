@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.errors import BadRecordError, TemplateMismatchError
+from tokenlake.ragged import Bools, Int64
 from tokenlake.text.chat.template import LEFT, RIGHT, ChatTemplate, RenderedChat, Skeleton
 from tokenlake.text.rendering import Column, Rendered, join_pieces
 from tokenlake.tokenizers.arrays import Span, byte_spans
@@ -76,7 +76,7 @@ class BatchRenderer:
         return self._skeletons.get(roles)
 
     def _rendered(
-        self, roles: tuple[str, ...], skeleton: Skeleton, rows: npt.NDArray[np.int64], columns: list[Column]
+        self, roles: tuple[str, ...], skeleton: Skeleton, rows: Int64, columns: list[Column]
     ) -> Rendered:
         usable = self._usable(columns)
         if not usable.all():
@@ -89,7 +89,7 @@ class BatchRenderer:
         self._check(made, roles, columns)
         return made
 
-    def _usable(self, columns: list[Column]) -> npt.NDArray[np.bool_]:
+    def _usable(self, columns: list[Column]) -> Bools:
         """Mark the conversations in which no content is blank, and none spells a special token."""
         usable = np.ones(len(columns[0]), np.bool_)
         for column in columns:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from tokenlake.config.suggestion import require_one_of
 from tokenlake.errors import ConfigError
+from tokenlake.ragged import Int32, Int64
 from tokenlake.text.lengths.padding import PADDING_STRATEGIES, Padded, PaddingStrategy, pad, powers
 from tokenlake.text.lengths.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import Encoder
@@ -163,10 +164,6 @@ def _rounded(shares: dict[str, Fraction], total: int) -> dict[str, int]:
     for name in by_remainder[: total - sum(floors.values())]:
         floors[name] += 1
     return floors
-
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 @final

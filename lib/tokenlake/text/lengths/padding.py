@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from tokenlake.config.suggestion import require_one_of
 from tokenlake.errors import ConfigError
-from tokenlake.ragged import cells, places
+from tokenlake.ragged import Bools, Int32, Int64, cells, places
 from tokenlake.text.lengths.truncation import SIDES, Side
 
-BucketsInt64 = npt.NDArray[np.int64]
+BucketsInt64 = Int64
 
 
 def bucket_of(lengths: BucketsInt64, boundaries: BucketsInt64) -> BucketsInt64:
@@ -68,10 +68,6 @@ def quantiles(lengths: BucketsInt64, buckets: int, multiple_of: int = 1) -> Buck
     edges = -(-np.maximum(ordered[ranks], 1) // multiple_of) * multiple_of
     return np.unique(edges)
 
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 PaddingStrategy = Literal["none", "longest", "max_length", "buckets"]
 

@@ -45,8 +45,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.config.suggestion import require_one_of
+from tokenlake.ragged import Bools, Int64
 
-SentencesInt64 = npt.NDArray[np.int64]
+SentencesInt64 = Int64
 
 _CLOSERS: Final = "\"'”’»)\\]}」』】》〉）］"
 _MARKS: Final = "!?…‽"
@@ -177,8 +178,6 @@ def _clings(before: str, after: str) -> bool:
     return unicodedata.category(after)[0] == "M"
 
 
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 Strategy = Literal["none", "simple", "word", "sentence", "smart"]
@@ -296,12 +295,12 @@ class _Window:
         """Tokens kept by the cut."""
         return at if self._right else self._count - at
 
-    def clean(self) -> npt.NDArray[np.int64]:
+    def clean(self) -> Int64:
         """Every clean cut, the longest first; there is always the one that keeps nothing."""
         cuts = self._cuts[~self._inside]
         return cuts[::-1] if self._right else cuts
 
-    def _real(self) -> npt.NDArray[np.int64]:
+    def _real(self) -> Int64:
         """The clean cuts that leave a character and take one away, the longest first."""
         fits = ~self._inside & (self._low > 0) & (self._high < self._size)
         cuts = self._cuts[fits]

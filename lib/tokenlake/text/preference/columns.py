@@ -16,17 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.preference_columns import IGNORED, Method, Part, TrainerColumn, columns_for, parts_of
-from tokenlake.ragged import Ragged, common_prefix, total_lengths
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, common_prefix, total_lengths
 from tokenlake.schema import preference_fields
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 MOVED: Final = "prompt_border_moved"
 """Under which documents are counted whose prompt gave ids to its answers."""
@@ -211,7 +206,7 @@ _ARROW: Final[Any] = pa
 def preference_batch(
     settings: ResolvedPreference,
     joined: Joined,
-    label: npt.NDArray[np.bool_] | None,
+    label: Bools | None,
     text: pa.LargeStringArray,
 ) -> pa.RecordBatch:
     """Return the rows of `joined` as the columns of the trainer of `settings`.

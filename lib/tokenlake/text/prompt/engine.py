@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ValidationError
 
@@ -18,7 +17,7 @@ from tokenlake.config.section import path_of
 from tokenlake.config.suggestion import require_one_of
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Bools, Int32, offsets_of
 from tokenlake.result import Err, Ok, Result
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.lengths.manager import BudgetStrategy, LengthManager
@@ -29,7 +28,6 @@ from tokenlake.text.rendering import Rendered
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
 
-Int32 = npt.NDArray[np.int32]
 Padding = Literal["max_length", "longest", "do_not_pad"] | bool
 Example = dict[str, Int32]
 CutTokens = Callable[[int], tuple[int, int]]
@@ -55,7 +53,7 @@ class Tokens:
     """The ids of one prompt, int32[k], and which of them bear loss, bool[k]."""
 
     ids: Int32
-    loss: npt.NDArray[np.bool_]
+    loss: Bools
 
     def __len__(self) -> int:
         return len(self.ids)
