@@ -16,7 +16,7 @@ from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
 from tokenlake.tokenizers.encoder import Encoded, Encoder
 from tokenlake.tokenizers.fast import WINDOW, Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import Reference, cut_rule
+from tokenlake.tokenizers.reference import ReferenceEngine, cut_rule
 from tokenlake.tokenizers.unicode_guard import COMPOSING, SPLITTING, UnicodeGuard, is_ascii
 
 ENGINES = ("gigatoken", "tokenizers")
@@ -308,7 +308,7 @@ def test_the_reference_cuts_long_documents_without_changing_ids(
 ) -> None:
     monkeypatch.setattr("tokenlake.tokenizers.reference.BATCH_BYTES", 50)
     files, text = samples.known()[name], "\n".join(samples.hard_texts())
-    reference = Reference(files, literal=literal)
+    reference = ReferenceEngine(files, literal=literal)
     assert reference._cuts is not None
     assert len(list(reference._cuts.pieces(pa.py_buffer(text.encode()), 50))) > 200
     rows = reference.encode_arrow(samples.large(["short", text, "", text[:70], "x" * 200]))

@@ -16,7 +16,7 @@ from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.transform import (
     Array,
     Fields,
-    Outcome,
+    StepOutcome,
     Transform,
     all_bad,
     changed,
@@ -41,7 +41,7 @@ class SelectFields(Transform):
         require("SelectFields", example, self._fields)
         return {field: example[field] for field in self._fields}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Select the columns."""
         fault = missing("SelectFields", columns.schema.names, self._fields)
         if fault:
@@ -66,7 +66,7 @@ class DropFields(Transform):
         """Return the row without these fields."""
         return {field: value for field, value in example.items() if field not in self._unwanted}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Take the columns away."""
         left = [name for name in columns.schema.names if name not in self._unwanted]
         return changed(columns.select(left), columns.num_rows)
@@ -100,7 +100,7 @@ class RenameFields(Transform):
             raise BadRecordError(fault.detail, reason=fault.reason)
         return {self._names.get(field, field): value for field, value in example.items()}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Rename the columns."""
         names: list[str] = columns.schema.names
         fault = missing("RenameFields", names, tuple(self._names)) or self._collision(names)
@@ -202,7 +202,7 @@ class AddField(Transform):
         """Return the row with the field."""
         return {**example, self._field: self._compute(example) if self._compute else self._value}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Add a column of one value."""
         if self._column is None:
             return None
@@ -235,7 +235,7 @@ class MapField(Transform):
         require("MapField", example, (self._field,))
         return {**example, self._output: self._function(example[self._field])}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Map one column; the others stay as they are."""
         fault = missing("MapField", columns.schema.names, (self._field,))
         if fault:
@@ -254,7 +254,7 @@ class MapField(Transform):
                     {**row, self._output: value} for row, value in zip(left.objects, mapped, strict=True)
                 ]
             )
-        return Outcome(rows, np.flatnonzero(keep), bad=tuple(bad))
+        return StepOutcome(rows, np.flatnonzero(keep), bad=tuple(bad))
 
     def _mapped(self, values: list[Any]) -> tuple[list[Any], list[tuple[int, Fault]]]:
         made: list[Any] = []
@@ -306,7 +306,7 @@ class ExtractField(Transform):
         found = example[self._name] if self._name in example else _follow(example, self._path)
         return {**example, self._target: self._default if found is None else found}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Take the column out of those around it."""
         names = columns.schema.names
         if self._name in names:
@@ -442,7 +442,7 @@ class CombineFields(Transform):
             else row
         )
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Join columns of texts and whole numbers."""
         fault = missing("CombineFields", columns.schema.names, self._sources)
         if fault:

@@ -13,7 +13,7 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.sources.where import Predicate
 from tokenlake.text.fields import name_list, one_name, union
-from tokenlake.text.transform import Array, Bools, Fields, Outcome, Transform, fault_of, kept
+from tokenlake.text.transform import Array, Bools, Fields, StepOutcome, Transform, fault_of, kept
 
 _COMPUTE: Final[Any] = pc
 _CONTAINERS: Final = (str, bytes, list, tuple, dict)
@@ -33,7 +33,7 @@ class FilterTransform(Transform):
         """Return the row, or None."""
         return example if self._predicate(example) else None
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Judge the rows one by one."""
         # Columns stay columns for the steps that follow: rows that have objects are taken by these.
         objects = rows.objects if rows.has_objects else rows.columns.to_pylist()
@@ -60,7 +60,7 @@ class FilterByField(Transform):
         """Return the row, or None."""
         return example if self._field in example and self._predicate(example[self._field]) else None
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Judge one column; the others are not looked at."""
         if self._field not in columns.schema.names:
             return kept(Rows(columns), np.zeros(columns.num_rows, np.bool_), self.reason)
@@ -86,7 +86,7 @@ class FilterNonEmpty(Transform):
         """Return the row, or None."""
         return None if any(_is_empty(example.get(field)) for field in self._fields) else example
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Judge the columns of these fields."""
         keep = np.ones(columns.num_rows, np.bool_)
         for field in self._fields:
@@ -165,7 +165,7 @@ class Where(Transform):
             raise BadRecordError(fault.detail, reason=fault.reason)
         return example if verdicts.mask[0] else None
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Judge all rows at once.
 
         Raises:
@@ -174,7 +174,7 @@ class Where(Transform):
         verdicts = self._predicate.judge(rows)
         return kept(rows, verdicts.mask, self.reason, tuple(sorted(verdicts.faults.items())))
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Judge all rows at once."""
         return self.on_rows(Rows(columns))
 

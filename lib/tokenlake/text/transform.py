@@ -34,7 +34,7 @@ def _none() -> dict[str, int]:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """What became of n rows.
 
     Attributes:
@@ -66,7 +66,7 @@ class Transform(ABC):
             BadRecordError: the row cannot be used.
         """
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Apply the transform to many rows; equal to calling it on each, but faster where it works on columns.
 
         Objects come first: those of JSON say more than the columns made of them.
@@ -79,7 +79,7 @@ class Transform(ABC):
                 return outcome
         return one_by_one(self, rows, self.reason)
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Return what becomes of rows that are columns; None where these can only be done one by one."""
         return None
 
@@ -119,7 +119,7 @@ class ExpandTransform(ABC):  # noqa: B024 - either of two methods makes it concr
         """Return the rows made of `example`, none to leave it out."""
         return list(self(example))
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Expand many rows."""
         return _expanded(rows, self.expand, self.reason)
 
@@ -181,9 +181,9 @@ class ChainedTransform(Transform):
             rows = made
         return rows
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Apply step by step, each to all rows; `origin` and `bad` count the rows given in."""
-        outcome = Outcome(rows, np.arange(len(rows)))
+        outcome = StepOutcome(rows, np.arange(len(rows)))
         for step in self.steps:
             outcome = _then(outcome, _step(step, outcome.rows))
         return outcome
@@ -195,7 +195,7 @@ class ChainedTransform(Transform):
         return wanted
 
 
-def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> Outcome:
+def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> StepOutcome:
     """Call a function of a row on each; a BadRecordError makes a bad row."""
 
     def expand(row: Row) -> Sequence[Row]:
@@ -216,13 +216,13 @@ def fault_of(error: BadRecordError) -> Fault:
     return Fault(str(error.details.get("reason", DROPPED)), str(error))
 
 
-def _step(step: Step, rows: Rows) -> Outcome:
+def _step(step: Step, rows: Rows) -> StepOutcome:
     if isinstance(step, Transform | ExpandTransform):
         return step.on_rows(rows)
     return one_by_one(step, rows)
 
 
-def _expanded(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> Outcome:
+def _expanded(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> StepOutcome:
     made: list[Row] = []
     origin: list[int] = []
     bad: list[tuple[int, Fault]] = []
@@ -237,10 +237,10 @@ def _expanded(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -
         made += results
         origin += [index] * len(results)
     filtered = {reason: left_out} if left_out else {}
-    return Outcome(Rows(objects=made), np.array(origin, np.int64), filtered, tuple(bad))
+    return StepOutcome(Rows(objects=made), np.array(origin, np.int64), filtered, tuple(bad))
 
 
-def _then(first: Outcome, second: Outcome) -> Outcome:
+def _then(first: StepOutcome, second: StepOutcome) -> StepOutcome:
     """Join two outcomes, the second of the rows of the first.
 
     A row that was expanded before counts as filtered or bad only by the first of what it became: the others were
@@ -253,7 +253,7 @@ def _then(first: Outcome, second: Outcome) -> Outcome:
         filtered = _sum(first.filtered, second.filtered)
     else:
         bad, filtered = _of_expanded(first, second)
-    return Outcome(
+    return StepOutcome(
         second.rows,
         first.origin[second.origin],
         filtered,
@@ -261,7 +261,7 @@ def _then(first: Outcome, second: Outcome) -> Outcome:
     )
 
 
-def _of_expanded(first: Outcome, second: Outcome) -> tuple[list[tuple[int, Fault]], dict[str, int]]:
+def _of_expanded(first: StepOutcome, second: StepOutcome) -> tuple[list[tuple[int, Fault]], dict[str, int]]:
     """Judge the rows of which nothing is left, though something was."""
     left = set(first.origin[second.origin].tolist())
     bad: dict[int, Fault] = {}
@@ -278,23 +278,23 @@ def _sum(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
     return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
 
 
-def changed(columns: pa.RecordBatch, rows: int) -> Outcome:
+def changed(columns: pa.RecordBatch, rows: int) -> StepOutcome:
     """Return the outcome of `rows` rows that all became one: `columns`, which may be none at all."""
     made = Rows(columns) if columns.num_columns else Rows(objects=[{} for _ in range(rows)])
-    return Outcome(made, np.arange(rows))
+    return StepOutcome(made, np.arange(rows))
 
 
-def kept(rows: Rows, keep: Bools, reason: str, bad: tuple[tuple[int, Fault], ...] = ()) -> Outcome:
+def kept(rows: Rows, keep: Bools, reason: str, bad: tuple[tuple[int, Fault], ...] = ()) -> StepOutcome:
     """Return the outcome of a filter: `keep` (bool[n]) is false for rows left out, and for bad ones."""
     origin = np.flatnonzero(keep)
     left_out = len(rows) - len(origin) - len(bad)
-    return Outcome(rows.select(keep), origin, {reason: left_out} if left_out else {}, bad)
+    return StepOutcome(rows.select(keep), origin, {reason: left_out} if left_out else {}, bad)
 
 
-def all_bad(rows: int, fault: Fault) -> Outcome:
+def all_bad(rows: int, fault: Fault) -> StepOutcome:
     """Return the outcome of rows none of which can be used, for one reason."""
     bad = tuple((index, fault) for index in range(rows))
-    return Outcome(Rows(objects=[]), np.zeros(0, np.int64), bad=bad)
+    return StepOutcome(Rows(objects=[]), np.zeros(0, np.int64), bad=bad)
 
 
 def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordBatch:

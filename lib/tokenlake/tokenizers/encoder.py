@@ -1,16 +1,9 @@
-"""Text in, token ids out: the one door to both engines.
+"""The encoder: text in, token ids out, by either engine.
 
-An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster
-colleague who was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects
-known to give trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
+An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster colleague who
+was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects known to give trouble
+(:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
 (:mod:`tokenlake.tokenizers.fast`). One mistake ends the job.
-
-What encoding gives: ids of many texts laid end to end, and how such ragged arrays are put together.
-
-Find special-token strings inside raw text.
-
-`</s>` in a document is somebody's markup, not the end of a sequence: literal by default, an error on request,
-a control id only when asked for; counted always.
 """
 
 from __future__ import annotations
@@ -33,7 +26,7 @@ from tokenlake.tokenizers.arrays import Spans, string_buffers
 from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, Sample, Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Located, Locator
-from tokenlake.tokenizers.reference import CutRule, Reference, cut_rule
+from tokenlake.tokenizers.reference import CutRule, ReferenceEngine, cut_rule
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
 if TYPE_CHECKING:
@@ -198,7 +191,7 @@ class Encoder:
         add_special_tokens: bool = True,
         sample_rate: float = SAMPLE_RATE,
         threads: bool = False,
-        loaded: tuple[Reference, GigatokenEngine | None] | None = None,
+        loaded: tuple[ReferenceEngine, GigatokenEngine | None] | None = None,
     ) -> None:
         require_one_of("engine", engine, ENGINES)
         require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
@@ -207,7 +200,7 @@ class Encoder:
         self.engine = engine
         if loaded is None:
             fast = GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
-            loaded = Reference(files, literal=literal, threads=threads), fast
+            loaded = ReferenceEngine(files, literal=literal, threads=threads), fast
         self._reference, self._fast = loaded
         self._literal = literal
         self._guard = UnicodeGuard(files)

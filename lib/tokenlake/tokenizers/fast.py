@@ -1,14 +1,11 @@
-"""The fast engine: gigatoken on Arrow buffers.
+"""The fast engine, gigatoken on Arrow buffers, and the samples on which it is compared with the reference.
 
-gigatoken takes many documents at once only as an awkward array, and returns one; both are views of plain
-buffers, so nothing is copied on the way in, and out comes one flat uint32 array with row offsets.
+gigatoken takes many documents at once only as an awkward array, and returns one; both are views of plain buffers, so
+nothing is copied on the way in, and out comes one flat uint32 array with row offsets. Invalid UTF-8 crashes the process
+inside its SentencePiece backend: the caller validates.
 
-Invalid UTF-8 crashes the process inside its SentencePiece backend: the caller validates.
-
-Compare the engines on a small sample while a build runs.
-
-Samples are bounded: of a long document a window of :data:`WINDOW` bytes somewhere in it, encoded by both
-engines, because the reference is 30 times slower and whole long documents would make 0.1% cost 5%.
+Samples are bounded: of a long document a window of :data:`WINDOW` bytes somewhere in it, encoded by both engines,
+because the reference is 30 times slower and whole long documents would make 0.1% cost 5%.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The files of a tokenizer, and what can be read from them without running it.
+"""The files of a tokenizer: found on disk or on the Hugging Face Hub, and read without running it.
 
-Find a tokenizer's files: a `tokenizer.json`, a directory with one, or a Hugging Face Hub id.
-
-Only the files' bytes are kept (:class:`TokenizerFiles`): they are what a dataset version stores beside its
-data and what its fingerprint is taken of. Neither `transformers` nor, when the Hub's local cache already
-holds the repository, `huggingface_hub` is imported (0.2 and 0.5 s in every process).
+Only the files' bytes are kept (:class:`TokenizerFiles`): they are what a dataset version stores beside its data and
+what its fingerprint is taken of. Neither `transformers` nor, when the Hub's local cache already holds the repository,
+`huggingface_hub` is imported (0.2 and 0.5 s in every process).
 """
 
 from __future__ import annotations

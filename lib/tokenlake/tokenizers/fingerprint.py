@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tokenlake.errors import TokenizerError
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.reference import ReferenceEngine
 
 # Part of every dataset's identity through the behavioural fingerprint: never change it, add a new set.
 FINGERPRINT_TEXTS: Final = (
@@ -68,7 +68,7 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
         ``probe_ids`` (the first ids, for people), ``prefix`` and ``suffix`` (null when the post-processor
         is not a wrapper), ``vocab_size``, ``bos_id``, ``eos_id``, ``pad_id``.
     """
-    reference = Reference(files)
+    reference = ReferenceEngine(files)
     prefix, suffix = _affixes(reference)
     _require_same_ids(files, reference)
     literal = _probe(reference)
@@ -114,11 +114,11 @@ def special_ids(
     }
 
 
-def _probe(reference: Reference) -> list[list[int]]:
+def _probe(reference: ReferenceEngine) -> list[list[int]]:
     return [ids.tolist() for ids in reference.encode(FINGERPRINT_TEXTS)]
 
 
-def _require_same_ids(files: TokenizerFiles, reference: Reference) -> None:
+def _require_same_ids(files: TokenizerFiles, reference: ReferenceEngine) -> None:
     """Packing takes EOS and padding from the files: they must be what the backend means by them."""
     for token in (files.bos_token, files.eos_token, files.pad_token):
         expected = None if token is None else reference.backend.token_to_id(token)
@@ -131,7 +131,7 @@ def _require_same_ids(files: TokenizerFiles, reference: Reference) -> None:
             )
 
 
-def _affixes(reference: Reference) -> tuple[list[int] | None, list[int] | None]:
+def _affixes(reference: ReferenceEngine) -> tuple[list[int] | None, list[int] | None]:
     try:
         prefix, suffix = reference.affixes()
     except TokenizerError:

@@ -22,7 +22,7 @@ from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
-from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard
 
 REQUESTS: Final = ("auto", "gigatoken", "tokenizers")
@@ -95,11 +95,11 @@ def _judge(
     special_tokens_in_text: str,
     sample_texts: Sequence[str],
     places: bool = False,
-) -> tuple[EngineChoice, Reference, GigatokenEngine | None]:
+) -> tuple[EngineChoice, ReferenceEngine, GigatokenEngine | None]:
     require_one_of("engine", requested, REQUESTS)
     require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
     literal = special_tokens_in_text != "encode"
-    reference = Reference(files, literal=literal)
+    reference = ReferenceEngine(files, literal=literal)
     if requested == "tokenizers":
         return EngineChoice("tokenizers", "requested"), reference, None
     why_not = objection(files, literal=literal)
@@ -118,7 +118,7 @@ def _judge(
     return EngineChoice("gigatoken", reason), reference, fast
 
 
-def probe(fast: GigatokenEngine, reference: Reference, sample_texts: Sequence[str] = ()) -> int:
+def probe(fast: GigatokenEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
     """Compare the engines on adversarial texts and documents; return how many texts were compared.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Texts to ids from Python: the encoder of builds, with truncation, special tokens, padding and attention masks.
-
-Rows of ids filled up to one width, as `transformers` pads a batch.
-"""
+"""`TokenizerManager`: texts to ids from Python, with truncation, special tokens, padding and attention masks."""
 
 from __future__ import annotations
 

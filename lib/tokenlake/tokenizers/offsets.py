@@ -26,7 +26,7 @@ from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, obj
 from tokenlake.tokenizers.arrays import Spans, string_buffers
 from tokenlake.tokenizers.fast import require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import BATCH_BYTES, Reference, deliberate, in_batches
+from tokenlake.tokenizers.reference import BATCH_BYTES, ReferenceEngine, deliberate, in_batches
 from tokenlake.tokenizers.unicode_guard import is_ascii
 
 Placed = tuple[Int32, Int64, Int64]
@@ -96,7 +96,7 @@ class Locator:
         literal: special tokens in a text are plain text.
     """
 
-    def __init__(self, files: TokenizerFiles, reference: Reference, *, literal: bool) -> None:
+    def __init__(self, files: TokenizerFiles, reference: ReferenceEngine, *, literal: bool) -> None:
         self.reference = PlacingReference(reference, literal=literal)
         self.sizes = TokenSizes.of(files, literal=literal)
 
@@ -314,7 +314,7 @@ class PlacingReference:
     A blank that the tokenizer made up holds no byte: `tokenizers` gives it the character after it.
     """
 
-    def __init__(self, reference: Reference, *, literal: bool) -> None:
+    def __init__(self, reference: ReferenceEngine, *, literal: bool) -> None:
         self._backend = _untrimmed(reference, literal)
         self.files = reference.files
         blanks = [reference.files.token_id(blank) for blank in ("\u2581", "\u0120")]
@@ -399,7 +399,7 @@ def _touched_in_disorder(start: Int64, stop: Int64, offsets: Int64, spans: Spans
     return mask
 
 
-def _untrimmed(reference: Reference, literal: bool) -> Any:
+def _untrimmed(reference: ReferenceEngine, literal: bool) -> Any:
     """Return a backend whose post-processor does not trim blanks off the offsets, though they are the token's."""
     spec = reference.files.spec
     if not _trims(spec.get("post_processor")):

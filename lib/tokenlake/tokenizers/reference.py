@@ -1,17 +1,13 @@
-"""The reference engine: the `tokenizers` backend of a tokenizer.json.
+"""The reference engine: the `tokenizers` backend of a tokenizer.json; and a small BPE trained for demos and tests.
 
-What it returns is by definition right. Truncation and padding that a tokenizer.json carries are switched
-off: lengths are the pipeline's business and accounted there.
+What the backend returns is by definition right. Truncation and padding that a tokenizer.json carries are switched off:
+lengths are the pipeline's business and accounted there.
 
-Cut a long document without changing its ids, so that the reference's memory stays bounded.
-
-The reference needs about 120 bytes for each byte of a text: 24 GB for a document of 200 MB. In the forms of
-the allow-list there is a place where no token can reach across: one space between two ASCII letters.
-Byte-level pre-tokenizers put a word's space before the word and never look back; SentencePiece forms mark it
-as the word's first character, and where no piece of the vocabulary has the mark inside, no merge crosses it.
-Other tokenizers get their documents whole.
-
-Train a small byte-level BPE, for demos and tests: no Hub, no download.
+A long document is cut without changing its ids, so that memory stays bounded: the backend needs about 120 bytes for
+each byte of a text, 24 GB for a document of 200 MB. In the forms of the allow-list there is a place where no token can
+reach across: one space between two ASCII letters. Byte-level pre-tokenizers put a word's space before the word and
+never look back; SentencePiece forms mark it as the word's first character, and where no piece of the vocabulary has the
+mark inside, no merge crosses it. Other tokenizers get their documents whole.
 """
 
 from __future__ import annotations
@@ -94,7 +90,7 @@ def deliberate(what: str) -> Generator[None]:
 
 
 @final
-class Reference:
+class ReferenceEngine:
     """`tokenizers.Tokenizer` of a tokenizer.json, with ids as numpy arrays.
 
     Args:

@@ -17,7 +17,7 @@ from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE
 from tokenlake.text.rendering import is_utf8
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.reference import ReferenceEngine
 
 JINJA_FILE: Final = "chat_template.jinja"
 DEFAULT: Final = "default"
@@ -130,7 +130,7 @@ class SpecialTokenGuard:
         normalized = any(token.get("special") and token.get("normalized") for token in files.added_tokens)
         if not normalized or files.spec.get("normalizer") is None:
             return cls(files.special_tokens)
-        normalizer: Any = Reference(files).backend.normalizer
+        normalizer: Any = ReferenceEngine(files).backend.normalizer
         return cls(files.special_tokens, normalizer.normalize_str)
 
     @property

@@ -1,6 +1,4 @@
-"""One object for lengths: counts, cuts, shares out and pads with a tokenizer.
-
-Sharing a budget of tokens out among columns.
+"""`LengthManager` counts, cuts and pads texts with a tokenizer, and shares a budget of tokens among columns.
 
 All strategies give every column at most what it has, and give out ``min(total, sum of all lengths)`` tokens to the
 last one: what one column does not need goes to the others. Fractions are rounded by largest remainder, the earlier

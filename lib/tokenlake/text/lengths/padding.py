@@ -1,7 +1,4 @@
-"""Rows of different lengths to rectangles: padding, attention masks, and labels.
-
-Boundaries of lengths: rows of like length go together, so that little of a batch is padding.
-"""
+"""Rows of different lengths become rectangles: padding, attention masks, labels, and the widths of buckets."""
 
 from __future__ import annotations
 

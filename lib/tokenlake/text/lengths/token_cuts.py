@@ -1,12 +1,7 @@
-"""Cutting ids where no text is needed: at a token, between characters.
+"""Where the ids of a document that is encoded already may be cut: between characters, or where its text decides.
 
-Which tokens begin in the midst of a character: before them, ids cannot be cut without halving it.
-
-Cutting documents that are encoded already, at places that their texts decide.
-
-Only the part of a text that its budget can reach is encoded once more, for the places of its tokens: a document may be
-a thousand times longer. That part is exact if its ids are those of the document; where they are not, it is made
-longer.
+For the latter only the part of a text that its budget can reach is encoded once more: a document may be a thousand
+times longer. That part is exact if its ids are those of the document; where they are not, it is made longer.
 """
 
 from __future__ import annotations

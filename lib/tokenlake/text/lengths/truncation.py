@@ -1,4 +1,4 @@
-"""Choosing where a text is cut so that it fits into a number of tokens.
+"""Truncation: where a text is cut so that it fits into a number of tokens.
 
 A text is encoded whole, and its tokens are cut: what is left is a prefix of its ids (a suffix, where the left side is
 cut away). Encoding the shortened text again would give other ids near the cut, of which there might be more than the
@@ -18,14 +18,10 @@ several tokens. Of the clean cuts
 Words and sentences are never cut to nothing: at least one character must be left. With the side ``left`` the
 beginning is cut away: the same cuts, counted from the end.
 
-Where one sentence ends and the next begins.
-
 A sentence ends with ``.``, ``!``, ``?`` or ``…``, with quotes and brackets that close after it, before a blank or
 the end of the text; with the full stop of a script that needs no blank (``。``, ``！``, ``।``, ``؟`` ...); or
 before an empty line. A full stop ends none after an abbreviation or an initial (``Dr. J. Smith``), nor where the text
 goes on in lower case.
-
-Where a text may be cut between words.
 
 A word is a run of letters, digits, marks and underscores, with an apostrophe, hyphen, full stop, comma or colon
 between two of them (``don't``, ``well-known``, ``3.14``, ``12:30``). In scripts that are written without blanks

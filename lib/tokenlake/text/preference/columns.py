@@ -1,12 +1,10 @@
-"""The ids of texts to the ids of a prompt and of its answers.
+"""The ids of texts become the ids of a prompt and of its answers, and the columns that a trainer reads.
 
 The law: a prompt's ids followed by an answer's ids are those of the whole text, encoded at once, so that no piece of
 text is lost, doubled or spelled in a way that the tokenizer would never spell it. Where a token of the whole text
 lies across the border ("Answer: " and "yes" become "Answer:" and " yes"), the border moves back to the last place
 that the prompt alone, and the prompt with each answer, have in common: the chosen and the rejected answer always
 follow the same prompt ids, which are a beginning of ``encode(prompt)``. Prompts whose border moved are counted.
-
-Parts to the columns that a trainer reads.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tokenlake.text.chat.messages import Turn
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.template import UNFOUND
 from tokenlake.text.chat.tokenizer_template import chosen_template
-from tokenlake.text.prompt.template import Layout, Piece, example_value, input_text, lay_out
+from tokenlake.text.prompt.template import PromptLayout, PromptPiece, example_value, input_text, lay_out
 from tokenlake.text.prompt.values import checked_values
 from tokenlake.text.rendering import Column, Rendered, join_pieces
 from tokenlake.tokenizers.arrays import Span, Spans
@@ -36,7 +36,7 @@ class PromptRenderer:
             can tell from the row's, the row is bad all the same.
     """
 
-    def __init__(self, layout: Layout, files: TokenizerFiles, special_tokens_in_text: str) -> None:
+    def __init__(self, layout: PromptLayout, files: TokenizerFiles, special_tokens_in_text: str) -> None:
         self._layout = layout
         refused = special_tokens_in_text == "fail" or (layout.control and special_tokens_in_text != "encode")
         self._scan = SpecialScan(files.special_tokens if refused else ())
@@ -91,7 +91,7 @@ class PromptRenderer:
         return dict.fromkeys(np.flatnonzero(found != self._layout.specials).tolist(), fault)
 
 
-def _followed(piece: Piece, values: dict[str, Column]) -> Column:
+def _followed(piece: PromptPiece, values: dict[str, Column]) -> Column:
     """Return a column's values, each that is not empty followed by the text of the piece."""
     text: Any = values[piece.column or ""]
     if not piece.text:

@@ -40,7 +40,7 @@ _PLAIN: Final = "expected a text that spells no special token of the tokenizer"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PromptPiece:
     """A stretch of a prompt.
 
     Attributes:
@@ -54,7 +54,7 @@ class Piece:
     loss: bool = False
 
 
-def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[Piece, ...]:
+def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPiece, ...]:
     """Return the pieces of `template`, no two texts side by side.
 
     Args:
@@ -77,20 +77,20 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[Piece, .
 
 def _pieces(
     template: str, matches: Sequence[re.Match[str]], columns: Sequence[str], *, double: bool
-) -> Iterator[Piece]:
+) -> Iterator[PromptPiece]:
     at = 0
     for match in matches:
-        yield Piece(template[at : match.start()])
+        yield PromptPiece(template[at : match.start()])
         yield _in_double(match, columns) if double else _in_single(match, columns)
         at = match.end()
-    yield Piece(template[at:])
+    yield PromptPiece(template[at:])
 
 
-def _joined(pieces: Iterator[Piece]) -> tuple[Piece, ...]:
-    found: list[Piece] = []
+def _joined(pieces: Iterator[PromptPiece]) -> tuple[PromptPiece, ...]:
+    found: list[PromptPiece] = []
     for piece in pieces:
         if piece.column is None and found and found[-1].column is None:
-            found[-1] = Piece(found[-1].text + piece.text)
+            found[-1] = PromptPiece(found[-1].text + piece.text)
         else:
             found.append(piece)
     return tuple(piece for piece in found if piece.column or piece.text)
@@ -109,10 +109,10 @@ def _is_double(template: str, matches: Sequence[re.Match[str]], columns: Sequenc
     return bool(doubled)
 
 
-def _in_double(match: re.Match[str], columns: Sequence[str]) -> Piece:
+def _in_double(match: re.Match[str], columns: Sequence[str]) -> PromptPiece:
     if match["quoted"]:
         quoted = _QUOTED.search(match[0])
-        return Piece(text=(quoted[1] or quoted[2] or "") if quoted else "")
+        return PromptPiece(text=(quoted[1] or quoted[2] or "") if quoted else "")
     if match["double"] is not None:
         name = match["double"].strip()
         return _column(name, columns) if _is_column(name, columns) else _too_much(match[0])
@@ -120,12 +120,12 @@ def _in_double(match: re.Match[str], columns: Sequence[str]) -> Piece:
         _refuse_template(
             f"has {match[0]!r} without its other half; as text it is {{{{ '{match[0]}' }}}}", match[0]
         )
-    return Piece(match[0])
+    return PromptPiece(match[0])
 
 
-def _in_single(match: re.Match[str], columns: Sequence[str]) -> Piece:
+def _in_single(match: re.Match[str], columns: Sequence[str]) -> PromptPiece:
     if match["open"] or match["close"]:
-        return Piece(match[0][0])
+        return PromptPiece(match[0][0])
     if match["single"] is not None:
         name = match["single"]
         return _column(name, columns) if _is_column(name, columns) else _too_much(match[0])
@@ -134,14 +134,14 @@ def _in_single(match: re.Match[str], columns: Sequence[str]) -> Piece:
     inside = match[0][2:-2]
     if _WORD.match(inside.strip()) or "{" in inside or "}" in inside:
         _too_much(match[0])
-    return Piece(f"{{{inside}}}")
+    return PromptPiece(f"{{{inside}}}")
 
 
 def _is_column(name: str, columns: Sequence[str]) -> bool:
     return name in columns or _NAME.fullmatch(name) is not None
 
 
-def _column(name: str, columns: Sequence[str]) -> Piece:
+def _column(name: str, columns: Sequence[str]) -> PromptPiece:
     if columns and name not in columns:
         listed = ", ".join(map(repr, columns))
         _refuse_template(
@@ -150,7 +150,7 @@ def _column(name: str, columns: Sequence[str]) -> Piece:
             name,
             expected=listed,
         )
-    return Piece(column=name)
+    return PromptPiece(column=name)
 
 
 def _too_much(braces: str) -> Never:
@@ -173,7 +173,7 @@ def _refuse(field: str, what: str, got: str, *, expected: str = "") -> Never:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PromptLayout:
     """The pieces of a prompt of format ``custom`` or ``completion``.
 
     Attributes:
@@ -185,7 +185,7 @@ class Layout:
         specials: how many of them it spells.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PromptPiece, ...]
     columns: tuple[str, ...]
     optional: frozenset[str]
     label: str | None
@@ -196,7 +196,7 @@ class Layout:
         return self.specials > 0
 
 
-def lay_out(prompt: ResolvedPrompt, files: TokenizerFiles) -> Layout:
+def lay_out(prompt: ResolvedPrompt, files: TokenizerFiles) -> PromptLayout:
     """Return the pieces of `prompt` for a tokenizer.
 
     Raises:
@@ -209,7 +209,7 @@ def lay_out(prompt: ResolvedPrompt, files: TokenizerFiles) -> Layout:
     if control:
         _check_row_texts(prompt, body, scan)
     pieces = (*head, *_with_loss(body, prompt, files.eos_token if control else None))
-    return Layout(
+    return PromptLayout(
         pieces=pieces,
         columns=tuple(dict.fromkeys(piece.column for piece in body if piece.column)),
         optional=frozenset(prompt.optional_columns),
@@ -223,10 +223,10 @@ def input_text(values: Iterable[str], separator: str) -> str:
     return separator.join(value for value in values if value)
 
 
-def _body(prompt: ResolvedPrompt) -> tuple[Piece, ...]:
+def _body(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
     if prompt.format_type == "completion":
-        inputs = [Piece(text=prompt.separator, column=name) for name in prompt.input_columns]
-        return (*inputs, Piece(column=prompt.label_column))
+        inputs = [PromptPiece(text=prompt.separator, column=name) for name in prompt.input_columns]
+        return (*inputs, PromptPiece(column=prompt.label_column))
     label = (prompt.label_column,) if prompt.label_column else ()
     body = parse_template(
         prompt.template or "", (*prompt.input_columns, *label) if prompt.input_columns else ()
@@ -254,7 +254,7 @@ def _check_use(prompt: ResolvedPrompt, used: Sequence[str]) -> None:
             )
 
 
-def example_text(body: Sequence[Piece], prompt: ResolvedPrompt, index: int) -> str:
+def example_text(body: Sequence[PromptPiece], prompt: ResolvedPrompt, index: int) -> str:
     """Return a worked example as text.
 
     Raises:
@@ -284,7 +284,7 @@ def example_value(row: Row, column: str, prompt: ResolvedPrompt, index: int) -> 
     return text
 
 
-def _check_row_texts(prompt: ResolvedPrompt, body: Sequence[Piece], scan: SpecialScan) -> None:
+def _check_row_texts(prompt: ResolvedPrompt, body: Sequence[PromptPiece], scan: SpecialScan) -> None:
     """Where the template spells control tokens, neither the rows of the examples nor a separator may."""
     if prompt.format_type == "completion" and scan.times(prompt.separator):
         _refuse("separator", f"spells a special token; {_PLAIN}, or format_type 'custom'", prompt.separator)
@@ -295,11 +295,13 @@ def _check_row_texts(prompt: ResolvedPrompt, body: Sequence[Piece], scan: Specia
                 _refuse(f"examples.{index}", f"the column {column!r} spells a special token; {_PLAIN}", text)
 
 
-def _with_loss(body: Sequence[Piece], prompt: ResolvedPrompt, eos: str | None) -> tuple[Piece, ...]:
+def _with_loss(
+    body: Sequence[PromptPiece], prompt: ResolvedPrompt, eos: str | None
+) -> tuple[PromptPiece, ...]:
     """Mark what bears loss: all, or the label and the EOS that the template spells after it."""
     if _all_loss(prompt):
         return tuple(replace(piece, loss=True) for piece in body)
-    pieces: list[Piece] = []
+    pieces: list[PromptPiece] = []
     after = False
     for piece in body:
         if piece.column == prompt.label_column:
@@ -308,19 +310,21 @@ def _with_loss(body: Sequence[Piece], prompt: ResolvedPrompt, eos: str | None) -
         elif after and eos and piece.column is None and eos in piece.text:
             start, _, rest = piece.text.partition(eos)
             joined = not start.strip() and pieces[-1].loss
-            pieces += [Piece(start, loss=joined), Piece(eos, loss=True), Piece(rest)]
+            pieces += [PromptPiece(start, loss=joined), PromptPiece(eos, loss=True), PromptPiece(rest)]
             after = False
         else:
             pieces.append(piece)
     return tuple(piece for piece in pieces if piece.column or piece.text)
 
 
-def _head(body: Sequence[Piece], prompt: ResolvedPrompt) -> tuple[Piece, ...]:
+def _head(body: Sequence[PromptPiece], prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
     """System message and examples; the latter come before every prompt, so that nobody needs to learn them again."""
     apart = prompt.example_separator
-    system = [Piece(prompt.system_message + apart, loss=_all_loss(prompt))] if prompt.system_message else []
+    system = (
+        [PromptPiece(prompt.system_message + apart, loss=_all_loss(prompt))] if prompt.system_message else []
+    )
     examples = "".join(example_text(body, prompt, index) + apart for index in range(len(prompt.examples)))
-    return (*system, *([Piece(examples)] if examples else []))
+    return (*system, *([PromptPiece(examples)] if examples else []))
 
 
 def _all_loss(prompt: ResolvedPrompt) -> bool:
