@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
@@ -29,6 +29,10 @@ def open_pool() -> Iterator[Callable[[], WorkerPool]]:
 def _one_pool(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, open_pool: Callable[[], WorkerPool]
 ) -> None:
-    """Let builds share it; not where workers must import what a test writes."""
+    """Let builds with one worker share it; not where workers must import what a test writes."""
+
+    def pool(workers: int) -> AbstractContextManager[WorkerPool]:
+        return nullcontext(open_pool()) if workers == 1 else WorkerPool(workers)
+
     if not getattr(request.module, "OWN_WORKERS", False):
-        monkeypatch.setattr("tokenlake.etl.runner.WorkerPool", lambda *_: nullcontext(open_pool()))
+        monkeypatch.setattr("tokenlake.etl.runner.WorkerPool", pool)

@@ -55,6 +55,7 @@ class Located:
         offsets: int64[n + 1] from 0, row i has ids ``offsets[i]:offsets[i + 1]``.
         ids: int32[total].
         start, stop: int64[total]: the bytes that each token holds, of the array's own data.
+        ordered: whether both are known to ascend; a normalizer may change the order.
     """
 
     text: pa.LargeStringArray
@@ -62,6 +63,7 @@ class Located:
     ids: Int32
     start: Int64
     stop: Int64
+    ordered: bool = True
 
     def places(self) -> tuple[Int64, Int64]:
         """Return where each token begins and ends: int64[total], int64[total], bytes of its own text."""
@@ -74,7 +76,7 @@ class Located:
         row = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))
         begin = string_buffers(self.text)[0][row]
         whole = whole_characters(self.text, spans.start + begin, spans.stop + begin)
-        return touched(self.start, self.stop, self.offsets, Spans(spans.offsets, *whole))
+        return touched(self.start, self.stop, self.offsets, Spans(spans.offsets, *whole), self.ordered)
 
     def with_rows(self, rows: Int64, placed: list[Placed]) -> Located:
         """Return the same with the places of some rows, bytes of their own texts, as another engine gives them."""
@@ -83,7 +85,7 @@ class Located:
         for row, (_, first, last) in zip(rows.tolist(), placed, strict=True):
             tokens = slice(self.offsets[row], self.offsets[row + 1])
             start[tokens], stop[tokens] = first + starts[row], last + starts[row]
-        return replace(self, start=start, stop=stop)
+        return replace(self, start=start, stop=stop, ordered=False)
 
 
 @final
@@ -360,19 +362,20 @@ def _moved(place: Int64, data: npt.NDArray[np.uint8], step: int) -> Int64:
     return place
 
 
-def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans) -> Bools:
+def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, ordered: bool = False) -> Bools:
     """Return which tokens hold a byte of a span, of texts laid end to end.
 
     Args:
         start, stop: int64[total], bytes of each token.
         offsets: int64[n + 1], text i has tokens ``offsets[i]:offsets[i + 1]``.
         spans: of the n texts, in the same bytes as the tokens.
+        ordered: whether `start` and `stop` are known to ascend.
 
     Returns:
         bool[total]. A token that holds no byte (a blank that the tokenizer made up) belongs to the byte after it: so
         whether that blank is a token of its own or part of the next one makes no difference.
     """
-    if np.any(start[1:] < start[:-1]) or np.any(stop[1:] < stop[:-1]):
+    if not ordered and (np.any(start[1:] < start[:-1]) or np.any(stop[1:] < stop[:-1])):
         return _touched_in_disorder(start, stop, offsets, spans)
     begin, end = np.searchsorted(stop, spans.start, "right"), np.searchsorted(start, spans.stop, "left")
     before = np.append(np.where(start == stop, start, -1), -1)  # at -1: there is none before the first
