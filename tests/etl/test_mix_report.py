@@ -17,7 +17,7 @@ from tokenlake.report.mixture import mixture_table, order_table, recipe, share, 
 from tokenlake.report.table import to_markdown
 from tokenlake.store.account import Account
 from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import Parent
+from tokenlake.store.entries import Parent
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord
 

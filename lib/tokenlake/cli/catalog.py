@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -89,7 +90,7 @@ def _line(catalog: Catalog, name: str, version: int, committed: bool) -> dict[st
             "error": found.error,
         }
     manifest = catalog.manifest(name, version)
-    return line | {"kind": manifest.kind, **manifest.totals.to_json()}
+    return line | {"kind": manifest.kind, **asdict(manifest.totals)}
 
 
 def _state(line: dict[str, Any]) -> str:
@@ -121,7 +122,7 @@ def show(
     catalog = Catalog(open_store(store_url(store)))
     manifest = catalog.manifest_of(name)
     if json:
-        print_json(manifest.to_json() | {"sha256": manifest.sha256})
+        print_json(manifest.to_json())
         return 0
     tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
     tagged = f", tagged {', '.join(tags)}" if tags else ""

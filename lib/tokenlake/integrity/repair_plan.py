@@ -33,7 +33,7 @@ from tokenlake.etl.projects import Configuration, plan_project
 from tokenlake.etl.run_config import newest_asked
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store
-from tokenlake.store.inputs import Parent
+from tokenlake.store.entries import Parent
 from tokenlake.store.layout import CONFIG, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Final, cast
 
 from tokenlake.fingerprint import canonical_text
@@ -114,7 +115,7 @@ def compare(a: Manifest, b: Manifest) -> Difference:
         files=pairs,
         units=unit_kinships(pairs),
         others=changes(_others(a), _others(b)),
-        totals=_counts(a.totals.to_json(), b.totals.to_json()),
+        totals=_counts(asdict(a.totals), asdict(b.totals)),
         account=tuple(count for count in _account(a, b) if count.a or count.b),
         mixture=changes(_mixture(a), _mixture(b)),
         parents=changes(_parents(a), _parents(b)),

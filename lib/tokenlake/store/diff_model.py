@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias, final
 
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 
 Side: TypeAlias = Literal["both", "a", "b"]
 Kinship: TypeAlias = Literal["same_bytes", "same_tokens", "different", "only_a", "only_b"]
