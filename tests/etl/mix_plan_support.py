@@ -14,8 +14,7 @@ from tokenlake.etl.plan.stored import MixPlan, plan_mix
 from tokenlake.fingerprint import file_id
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.entries import InputFileEntry
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.manifest import Kind, Manifest
 from tokenlake.tokenizers.files import TokenizerFiles

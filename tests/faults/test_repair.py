@@ -84,7 +84,7 @@ def _repair_all(lake: Path) -> bool:
     return all(report.ok for report in reports)
 
 
-def test_random_damage_is_mended_byte_for_byte(built: Path, tmp_path: Path, cases: Cases) -> None:
+def test_random_damage_is_repaired_byte_for_byte(built: Path, tmp_path: Path, cases: Cases) -> None:
     expected = tree(built / "store")
     for seed in cases.choose(range(_RANDOM), sample=12):
         lake, dice = linked_copy(built / "store", tmp_path / str(seed)), Random(seed)
