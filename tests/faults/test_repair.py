@@ -10,17 +10,8 @@ from random import Random
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.integrity.support import (
-    KINDS,
-    build,
-    damage,
-    files_of,
-    linked_copy,
-    one_pool,
-    repaired_until_killed,
-    tree,
-)
-from tests.store.support import settings, write_inputs
+from tests.integrity.support import KINDS, build, damage, files_of, one_pool, repaired_until_killed, tree
+from tests.store.support import linked_copy, settings, write_inputs
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.integrity.repair import repair
 from tokenlake.integrity.verify import verify

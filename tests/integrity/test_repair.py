@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.integrity.support import KINDS, build, damage, files_of, linked_copy, tree
-from tests.store.support import settings, write_inputs
+from tests.integrity.support import KINDS, build, damage, files_of, tree
+from tests.store.support import linked_copy, settings, write_inputs
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair
