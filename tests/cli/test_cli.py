@@ -291,7 +291,7 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
         f"{shard.name} is {'missing' if damage == 'missing' else f'{len(original) - 1} bytes long'}"
         in captured.err
     )
-    assert "`tokenlake repair small@v1` mends it" in captured.err
+    assert "`tokenlake repair small@v1` repairs it" in captured.err
     shard.unlink(missing_ok=True)
     shard.write_bytes(original)
     assert main(["run", str(config)]) == 0

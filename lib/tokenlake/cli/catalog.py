@@ -17,9 +17,9 @@ from tokenlake.report.dataset import about_sources, account_table, remarks
 from tokenlake.report.table import Table, label, number
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.claims import unfinished
 from tokenlake.store.layout import Layout
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.unfinished import unfinished
 
 _LISTED = (
     label("dataset"),
