@@ -148,7 +148,8 @@ class Locator:
 
     def _block(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64) -> Located:
         if self.sizes is None:
-            start, stop, odd = *np.zeros((2, len(ids)), np.int64), np.arange(len(text))
+            start = stop = np.zeros(len(ids), np.int64)
+            odd = np.arange(len(text))
         else:
             start, stop, odd = self.sizes.places(text, offsets, ids)
         odd = np.union1d(odd, guarded) if len(guarded) else odd
