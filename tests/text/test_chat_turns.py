@@ -125,7 +125,7 @@ def test_rows_with_values_are_converted():
         "messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}],
     }
     assert "conversations" in row
-    with pytest.raises(BadRecordError, match="the field 'messages': turn 1: its role 'gpt' is unknown, expected one of"):
+    with pytest.raises(BadRecordError, match="the field 'messages': turn 1: its role 'gpt' is unknown"):
         tokenlake.ConvertToChatML(use_default_mapping=False)({"messages": [{"from": "gpt", "value": "a"}]})
     with pytest.raises(
         BadRecordError, match="none of the fields messages, conversations, conversation; its fields"
