@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,14 @@ def build_store(root: Path, tokenizer: Path) -> Path:
     (root / "notes" / "sea.txt").write_text("The tide went out.\nThe tide came in.\n")
     build_dataset(settings(root, tokenizer), workers=1)
     return root / "store"
+
+
+@functools.cache
+def shared_store(tokenizer: Path) -> Path:
+    """Return what :func:`build_store` makes, built once for this process; nobody may write to it."""
+    root = Path(tempfile.mkdtemp(prefix="tokenlake-tests-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return build_store(root, tokenizer)
 
 
 def copy_store(store: Path, target: Path) -> Path:
