@@ -101,7 +101,7 @@ class _Borrowed:
 
 _KILLED = """
 import os, signal, sys
-from tokenlake.integrity import repair
+from tokenlake.integrity.repair import repair
 from tokenlake.store.local import LocalStore
 
 moment, seen = int(sys.argv[3]), 0
