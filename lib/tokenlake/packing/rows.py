@@ -17,7 +17,7 @@ import numpy as np
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.packing.loss_mask import LEARNED, learned, marked, plain
+from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
 from tokenlake.packing.packer import WINDOW_TOKENS, open_packer
 from tokenlake.packing.segments import Packed
 from tokenlake.packing.strategy import STRATEGIES, Strategy
@@ -147,7 +147,7 @@ class PackedRows:
                 )
             ids = marked(ids, mask)
         if lacks:
-            end = self.eos_token_id | LEARNED if "loss_mask" in columns else self.eos_token_id
+            end = self.eos_token_id | LOSS if "loss_mask" in columns else self.eos_token_id
             ids = np.append(ids, np.int32(end))
         where = (int(row["file"]), int(row["position"])) if "file" in columns else (0, number)
         return _Document(ids, *where, columns)
@@ -201,10 +201,10 @@ def _ids(row: Mapping[str, Any], field: str, number: int) -> Int32:
         ) from None
     if not given.size:
         return np.empty(0, np.int32)
-    if given.ndim != 1 or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= LEARNED:
+    if given.ndim != 1 or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= LOSS:
         raise BadRecordError(
             f"document {number}: {field!r} has the shape {given.shape} and type {given.dtype}, expected one "
-            f"dimension of integers from 0 to {LEARNED - 1}",
+            f"dimension of integers from 0 to {LOSS - 1}",
             row=number,
         )
     return given.astype(np.int32)
