@@ -1,4 +1,4 @@
-"""The batches of one host: planned, read ahead, assembled; in this process or in others that get a copy."""
+"""The batches of one host: planned, read ahead and assembled, in this process or in worker processes."""
 
 from __future__ import annotations
 

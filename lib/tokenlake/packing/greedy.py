@@ -4,8 +4,6 @@ Picture a roll of tape. Each document is glued on with its BOS in front and its 
 roll is cut into strips of equal length. A document that crosses a cut continues on the next strip, so
 nothing is lost and only the last strip of a stream needs padding. Where the pieces lie is a function
 of the documents' lengths alone (:func:`segments_of`); tokens are copied once.
-
-Documents laid end to end, with BOS and EOS around each.
 """
 
 from __future__ import annotations
@@ -125,16 +123,7 @@ class GreedyPacker:
     def add(
         self, ids: Int32, offsets: Int64, file: Int64, position: Int64, again: Bools | None = None
     ) -> Iterator[Packed]:
-        """Append documents and yield the row groups that are full.
-
-        Args:
-            ids: int32[total], the documents' tokens, contiguous, without prefix and suffix.
-            offsets: int64[n + 1] into ``ids``.
-            file: int64[n], id of the file that each document comes from.
-            position: int64[n], each document's position in its file.
-            again: bool[n], True for a further piece of the document before it; it gets a prefix and a suffix of its
-                own, and its `start` counts on where the piece before it ends. None: all are whole.
-        """
+        """Append documents and yield the row groups that are full; see :class:`tokenlake.packing.packer.Packer`."""
         whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(whole)
         starts = starts_of(ends - whole, again)

@@ -1,10 +1,7 @@
 """Packing rows as Python objects: dicts of one document each go in, dicts of one full row each come out.
 
-The same plans and packers as in a build; only the ends of the pipe are objects.
-
-The packing functions of older callers, with their arguments: greedy packing of a stream.
-
-New code uses :class:`PackedRows`, which has all strategies.
+The same plans and packers as in a build; only the ends of the pipe are objects. :class:`PackedRows` has all strategies;
+``pack_pre_tokenized`` and ``pack_constant_length`` are greedy packing with the arguments of older callers.
 """
 
 from __future__ import annotations
@@ -18,9 +15,8 @@ import numpy as np
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
-from tokenlake.packing.packer import WINDOW_TOKENS, open_packer
+from tokenlake.packing.packer import STRATEGIES, WINDOW_TOKENS, Strategy, open_packer
 from tokenlake.packing.segments import Packed
-from tokenlake.packing.strategy import STRATEGIES, Strategy
 from tokenlake.ragged import Int32, Int64, offsets_of
 
 Row = dict[str, Any]

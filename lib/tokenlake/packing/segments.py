@@ -1,7 +1,4 @@
-"""Where the pieces of documents lie in rows: what every strategy answers, from lengths alone.
-
-Rows of one length, with the places that their tokens come from.
-"""
+"""Pieces of documents in rows: the answer of every strategy from lengths alone, tokens on their way, and finished rows."""
 
 from __future__ import annotations
 

@@ -3,10 +3,6 @@
 A window ends with the document that fills it up. A document longer than a row may go on in the next window, but only
 at a whole number of rows from its beginning, so that where windows end depends on the documents alone and not on how
 they came.
-
-From a plan to rows: each piece is copied once to its place.
-
-A stretch of a stream: the tokens of some documents laid end to end, and where they come from.
 """
 
 from __future__ import annotations
