@@ -113,7 +113,7 @@ class PackedRows:
         for packed in packer.finish():
             yield from self._objects(packed, columns)
 
-    def _documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_Document]:
+    def _documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_GivenDocument]:
         expected: frozenset[str] | None = None
         for number, row in enumerate(rows):
             columns = _columns(row)
@@ -130,7 +130,7 @@ class PackedRows:
 
     def _finished(
         self, row: Mapping[str, Any], ids: Int32, columns: frozenset[str], number: int
-    ) -> _Document:
+    ) -> _GivenDocument:
         """Put EOS after a document that lacks it, and the mask into its ids."""
         lacks = int(ids[-1]) != self.eos_token_id
         if "loss_mask" in columns:
@@ -146,7 +146,7 @@ class PackedRows:
             end = self.eos_token_id | LOSS if "loss_mask" in columns else self.eos_token_id
             ids = np.append(ids, np.int32(end))
         where = (int(row["file"]), int(row["position"])) if "file" in columns else (0, number)
-        return _Document(ids, *where, columns)
+        return _GivenDocument(ids, *where, columns)
 
     def _objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
         length = self.seq_length
@@ -169,7 +169,7 @@ class PackedRows:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Document:
+class _GivenDocument:
     ids: Int32
     file: int
     position: int
@@ -206,9 +206,9 @@ def _ids(row: Mapping[str, Any], field: str, number: int) -> Int32:
     return given.astype(np.int32)
 
 
-def _blocks(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
+def _blocks(documents: Iterable[_GivenDocument]) -> Iterator[list[_GivenDocument]]:
     """Yield documents a few at a time; never none."""
-    block: list[_Document] = []
+    block: list[_GivenDocument] = []
     tokens = 0
     for document in documents:
         block.append(document)
@@ -220,7 +220,7 @@ def _blocks(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
         yield block
 
 
-def _laid(block: Sequence[_Document]) -> tuple[Int32, Int64, Int64, Int64]:
+def _laid(block: Sequence[_GivenDocument]) -> tuple[Int32, Int64, Int64, Int64]:
     """ids, offsets, file, position, as a packer takes them."""
     return (
         np.concatenate([document.ids for document in block]),

@@ -1,4 +1,4 @@
-"""Pieces of documents in rows: the answer of every strategy from lengths alone, tokens on their way, and finished rows."""
+"""Pieces of documents in rows: what every strategy answers from lengths alone, tokens on their way, finished rows."""
 
 from __future__ import annotations
 
