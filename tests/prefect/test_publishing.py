@@ -16,7 +16,7 @@ from tokenlake.errors import (
     StoreError,
     VersionConflictError,
 )
-from tokenlake.prefect.maintenance_tasks import check_reference, may_pass, token_of
+from tokenlake.prefect.maintenance import check_reference, may_pass, token_of
 from tokenlake.prefect.policy import check_repository
 
 

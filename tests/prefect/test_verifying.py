@@ -10,7 +10,7 @@ from tests.store.support import build_store
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.integrity.findings import Problem, VerifyReport
 from tokenlake.integrity.verify import verify
-from tokenlake.prefect.maintenance_tasks import committed_versions, findings, require_well
+from tokenlake.prefect.maintenance import committed_versions, findings, require_undamaged
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
@@ -49,13 +49,13 @@ def test_names_stand_for_all_their_versions_or_for_one(catalog: Catalog) -> None
 def test_the_page_lists_every_version_and_what_is_wrong(catalog: Catalog) -> None:
     bad = report(Problem("data/x.parquet", "sha256", "aa", "bb"), version=2)
     page = findings([report(), bad])
-    assert "| small v1 | all well | 3 |" in page
+    assert "| small v1 | no damage | 3 |" in page
     assert "| small v2 | 1 problem | 3 |" in page
     assert "| small v2 | data/x.parquet | sha256 | aa | bb |" in page
     assert "Damage" not in findings([verify(catalog.store, "small", 1)])
 
 
 def test_damage_fails_with_the_command_that_repairs_it() -> None:
-    require_well([report()])
+    require_undamaged([report()])
     with pytest.raises(IntegrityError, match=r"1 of 2 versions damaged: small@v2.*tokenlake repair small@v2"):
-        require_well([report(), report(Problem("x", "missing", "a file", "no file"), version=2)])
+        require_undamaged([report(), report(Problem("x", "missing", "a file", "no file"), version=2)])
