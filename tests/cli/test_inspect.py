@@ -36,7 +36,7 @@ def page(columns: int, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """What the command prints on a terminal of that width, without colours."""
     written = io.StringIO()
     console = Console(file=written, width=columns, force_terminal=True, highlight=False, emoji=False)
-    monkeypatch.setattr("tokenlake.cli.output.stdout", lambda: console)
+    monkeypatch.setattr("tokenlake.cli.inspect.stdout", lambda: console)
     assert main(["inspect", *arguments, "--no-yaml"]) == 0
     return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
 

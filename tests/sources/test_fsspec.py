@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
 from tokenlake.sources.remote.listing import compile_glob, is_flat, static_folder
-from tokenlake.sources.remote.reader import PIECE_BYTES, ReadAhead
+from tokenlake.sources.readahead import PIECE_BYTES, ReadAhead
 from tokenlake.store.remote.filesystems import close_filesystems
 from tokenlake.store.remote.retry import HttpStatusError, Patience, ShortBodyError, Trouble, verdict
 from tokenlake.store.remote.url import parse_url
