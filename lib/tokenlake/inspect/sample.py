@@ -1,11 +1,4 @@
-"""A look into one file: its columns, its first records, and what is wrong with it; a few MB at most.
-
-Reading a little of an input, and never more than that.
-
-The beginning of a file, cut where a record ends, so that a reader takes it for a whole file.
-
-What a look into one file found.
-"""
+"""A look into one file: its columns, its first records, and what is wrong with it; a few MB at most."""
 
 from __future__ import annotations
 
@@ -26,7 +19,6 @@ from tokenlake.sources.columnar import reading
 from tokenlake.sources.formats import Format
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, InputReader, damaged
 from tokenlake.sources.opening import opened
-from tokenlake.sources.parquet import footer
 from tokenlake.sources.records import reader_of
 from tokenlake.sources.stream import ByteStream, has_lines
 
@@ -247,17 +239,11 @@ def look(file: InputFile, delimiter: str | None, storage_options: Mapping[str, A
         SourceError: the storage cannot be reached.
     """
     read = _LOOKS.get(file.format, _look_into_records)
-    return _looked(file, storage_options, lambda data: read(file, data, delimiter))
-
-
-def _looked(
-    file: InputFile, storage_options: Mapping[str, Any] | None, read: Callable[[BoundedBytes], Looked]
-) -> Looked:
     try:
         with opened(file, storage_options) as data:
             bounded = BoundedBytes(data)
             try:
-                found = read(bounded)
+                found = read(file, bounded, delimiter)
             except DamagedFileError as error:
                 found = Looked(file=file, columns={}, damage=_what(file, error))
             except BoundReached:
@@ -297,13 +283,6 @@ def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | No
     left_out = [name for name in columns if name not in chosen]
     remark = f"columns not sampled, too large: {', '.join(left_out)}" if left_out else None
     return replace(found, rows=rows, seen=len(rows), remark=remark)
-
-
-def footer_rows(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> Looked:
-    """Count the records of a Parquet file by its footer; otherwise like :func:`look`."""
-    return _looked(
-        file, storage_options, lambda data: Looked(file=file, columns={}, total=footer(data).num_rows)
-    )
 
 
 def _first_group(meta: pq.FileMetaData) -> int | None:
