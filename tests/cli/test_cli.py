@@ -135,7 +135,7 @@ def test_show_prints_the_whole_story(capsys: Output, store: Path) -> None:
 
 def test_verify_says_all_well_or_ends_with_3(capsys: Output, store: Path, tmp_path: Path) -> None:
     assert main(["verify", "small", "--deep"]) == 0
-    assert "small v2: all well" in capsys.readouterr().out
+    assert "small v2: no damage" in capsys.readouterr().out
     copy = copy_store(store, tmp_path / "copy")
     shard = copy / "small/v2/data/train-00000-00.parquet"
     data = bytearray(shard.read_bytes())
@@ -286,16 +286,16 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
     capsys.readouterr()
     assert main(["run", str(config)]) == 3
     captured = capsys.readouterr()
-    assert "already there" not in captured.out
+    assert "exists already" not in captured.out
     assert (
         f"{shard.name} is {'missing' if damage == 'missing' else f'{len(original) - 1} bytes long'}"
         in captured.err
     )
-    assert "`tokenlake repair small@v1` mends it" in captured.err
+    assert "`tokenlake repair small@v1` repairs it" in captured.err
     shard.unlink(missing_ok=True)
     shard.write_bytes(original)
     assert main(["run", str(config)]) == 0
-    assert "was already there" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
 
 
 def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_store_overrides_the_configuration(capsys: Output, config: Path, tmp_pat
 
 
 def _flow_that(monkeypatch: pytest.MonkeyPatch, launch: object) -> None:
-    monkeypatch.setattr("tokenlake.prefect.launch.launch", launch)
+    monkeypatch.setattr("tokenlake.cli.run.launch", launch)
 
 
 def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_a_cancelled_run_says_how_to_resume(
     monkeypatch.setattr(sys, "argv", ["tokenlake", "run", "my config.yaml"])
     assert main(["run", str(config)]) == 130
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "cancelled: what is finished is kept. To resume:  tokenlake run 'my config.yaml'"
+    assert last == "cancelled: finished units are kept. To resume:  tokenlake run 'my config.yaml'"
 
 
 def test_without_prefect_the_way_out_is_named(

@@ -202,7 +202,7 @@ def test_what_cannot_be_is_one_sentence(capsys: Output, ds: tl.Dataset, tmp_path
 def test_states_that_do_not_fit_are_refused(capsys: Output, ds: tl.Dataset, tmp_path: Path):
     state = saved(tl.DataLoader(ds, 8), 1, tmp_path / "state.json")
     for option in (["--seed", "0"], list(BATCH), ["--no-shuffle"], ["--split", "train"], ["--lanes", "1"]):
-        assert f"{option[0]}: the state says it" in refused(capsys, "--state", state, *option)
+        assert f"{option[0]}: the state defines this" in refused(capsys, "--state", state, *option)
     assert "the state is of another run: sources is" in refused(capsys, "learned", "--state", state)
     changed = json.loads(Path(state).read_text())
     changed["sources"]["train"]["manifest"] = "0" * 64

@@ -91,7 +91,7 @@ def test_a_run_says_at_which_step_it_is_and_then_what_the_mixture_came_to(
     steps = [line for line in captured.err.splitlines() if line.startswith("step ")]
     assert steps == ["step 1 of 3: tokens of code", "step 2 of 3: tokens of web", "step 3 of 3: the mixture"]
     assert captured.out.startswith("pile v1 committed\n")
-    for expected in ("Steps\n", "Mixture\n", "asked of rows", "drawn of code", "tokenlake peek pile"):
+    for expected in ("Steps\n", "Mixture\n", "weight by rows", "drawn of code", "tokenlake peek pile"):
         assert expected in captured.out
     done = _json(capsys, "run", str(config), "--no-prefect")
     assert (done["dataset"], done["status"]) == ("pile", "exists")
@@ -121,7 +121,7 @@ def test_once_tokens_are_there_the_plan_knows_what_the_mixture_draws(capsys: Out
         assert said["drawn_tokens"] == pytest.approx(source.drawn_tokens, rel=0.3)
     assert main(["plan", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "v1 is there, nothing to do" in out
+    assert "v1 exists, nothing to do" in out
     assert "code    pile.code.tokens@v1" in out
 
 
@@ -261,4 +261,4 @@ def test_documents_of_a_mixture_add_up_to_its_tokens(store: Path) -> None:
 @pytest.mark.parametrize("dataset", ["pile", "loose", "rows"])
 def test_verify_finds_a_mixture_well(capsys: Output, dataset: str) -> None:
     assert main(["verify", dataset, "--deep"]) == 0
-    assert f"{dataset} v1: all well" in capsys.readouterr().out
+    assert f"{dataset} v1: no damage" in capsys.readouterr().out

@@ -103,7 +103,7 @@ def _run(tokens: Sequence[str]) -> int:
         return _fail("interrupted", 130)
     except MemoryError as error:  # Arrow's is one, too
         why = f" ({error})" if str(error) else ""
-        return _fail(f"there is not enough memory for this{why}; a build's state is kept", 1)
+        return _fail(f"there is not enough memory{why}; finished units are kept", 1)
     except Exception:
         return _bug()
     return result if isinstance(result, int) else 0
@@ -149,7 +149,7 @@ def _coloured() -> bool:
 def _usage_error(error: CycloptsError) -> int:
     chain = getattr(error, "command_chain", None) or ()
     command = " ".join(("tokenlake", *chain))
-    return _fail(str(error).strip(), 2, f"{command} --help  lists what there is")
+    return _fail(str(error).strip(), 2, f"{command} --help  lists arguments and options")
 
 
 def _unknown_command(name: str) -> int:
@@ -179,7 +179,7 @@ def _bug() -> int:
     return _fail(
         f"this is a bug in tokenlake {__version__}, not something you did",
         1,
-        "please report it with the traceback above and the command you ran; a build's state is kept,\n"
+        "please report it with the traceback above and the command you ran; finished units are kept,\n"
         "and running the same command again resumes it",
     )
 

@@ -67,7 +67,7 @@ def ls(
         tagged = any(line["tags"] for line in lines)
         print_tables([Table.of((*_LISTED, _TAGS) if tagged else _LISTED, shown)])
     else:
-        note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` makes one")
+        note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` builds one")
     return 0
 
 
@@ -195,7 +195,7 @@ def _list_tags(catalog: Catalog, name: str, json: bool) -> None:
     if "@" in name:
         raise ConfigError(
             f"{name!r} names a version, and tags are listed for a dataset: `tokenlake tag {name.partition('@')[0]}`; "
-            f"or say which tag is to be set: `tokenlake tag {name} TAG`"
+            f"or name the tag to set: `tokenlake tag {name} TAG`"
         )
     found = [asdict(each) for each in catalog.tags(name)]
     if json:
@@ -203,12 +203,12 @@ def _list_tags(catalog: Catalog, name: str, json: bool) -> None:
     elif found:
         print_tables([Table.of(_TAG_COLUMNS, [each | {"version": f"v{each['version']}"} for each in found])])
     else:
-        note(f"{name} has no tags yet: `tokenlake tag {name}@v1 prod` makes one")
+        note(f"{name} has no tags yet: `tokenlake tag {name}@v1 prod` sets one")
 
 
 def _remove_tag(catalog: Catalog, name: str, tag: str | None, json: bool) -> None:
     if tag is None or "@" in name:
-        raise ConfigError("--remove takes a dataset and a tag of it: `tokenlake tag NAME TAG --remove`")
+        raise ConfigError("--remove takes a dataset and one of its tags: `tokenlake tag NAME TAG --remove`")
     version = catalog.remove_tag(name, tag)
     if json:
         print_json({"dataset": name, "tag": tag, "removed_from": version})
@@ -229,5 +229,5 @@ def _told(change: TagChange) -> str:
     if change.was is None:
         return what
     if change.was.version == change.tag.version:
-        return f"{what}, as before; its manifest was another one"
+        return f"{what}, as before, but with a different manifest"
     return f"{what}; it was v{change.was.version}"

@@ -88,16 +88,16 @@ def explain(
         end = plan.steps.begin(passes or 1) if plan.steps.rows is not None else None
     if document or file_id:
         if row is not None:
-            raise ConfigError("--row is of a batch; leave it out with --document and --file-id")
+            raise ConfigError("--row selects a row of a batch; leave it out with --document and --file-id")
         asked = [*_by_path(plan, document), *_by_id(file_id)]
         return _documents(plan, asked, step, passes or _passes(plan, next_step), json)
     wanted = next_step if step is None else step
     if wanted is None:
-        raise ConfigError("say which batch (--step), or which document (--document)")
+        raise ConfigError("name a batch (--step) or a document (--document)")
     if end is not None and wanted >= end:
         raise ConfigError(
             f"step {wanted} is past the end: there are {plural(end, 'step')} (0 to {end - 1}); "
-            "--epochs says how many epochs a pass has, --passes how often the loader is gone through"
+            "--epochs sets how many epochs a pass has, --passes how many passes there are"
         )
     return _batch(plan, wanted, row, json)
 
@@ -121,11 +121,11 @@ class _Order:
         given = [f"--{key.replace('_', '-')}" for key, value in flags.items() if value is not None]
         given += ["--no-shuffle"] * (not self.shuffle) + ["--drop-last"] * self.drop_last
         if given:
-            raise ConfigError(f"{', '.join(given)}: the state says it; leave it out with --state")
+            raise ConfigError(f"{', '.join(given)}: the state defines this; leave it out with --state")
 
     def plan(self, name: str | None, where: str, split: str | None) -> BatchPlan:
         if name is None or self.batch_size is None:
-            raise ConfigError("say what is read, and how: NAME and --batch-size, or --state FILE")
+            raise ConfigError("name the dataset and the order: NAME and --batch-size, or --state FILE")
         asked = LoaderOptions(
             batch_size=_sizes(self.batch_size),
             seed=self.seed or 0,
@@ -167,7 +167,7 @@ def _of_state(path: Path, where: str, name: str | None) -> tuple[BatchPlan, int]
     names = {each for dataset in plan.datasets.values() for each in _names(dataset)} | set(plan.datasets)
     if name is not None and name not in names:
         raise ConfigError(
-            f"the state is of a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
+            f"the state belongs to a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
         )
     return plan, place.step
 

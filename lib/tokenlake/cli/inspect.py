@@ -86,11 +86,11 @@ def _note(found: Inspection, tokenizer: str | None) -> None:
     """What somebody who redirects stdout must know."""
     fatal = sum(finding.fatal for finding in found.findings)
     if fatal:
-        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; see the comments")
+        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments say why")
     if not found.runnable:
-        note("note: nothing here can be built by this release; the comments say why")
+        note("note: this release cannot build a dataset from these files; the comments say why")
     elif tokenizer is None:
-        note("note: the proposal names no tokenizer: add one to it, or use --tokenizer NAME")
+        note("note: the proposal names no tokenizer; add one, or use --tokenizer NAME")
 
 
 def _print_page(found: Inspection, console: Console) -> None:
@@ -110,7 +110,7 @@ def _print_page(found: Inspection, console: Console) -> None:
 
 def _summary(found: Inspection) -> str:
     return (
-        f"{numbers.plural(found.files, 'file')}, {numbers.size(found.bytes)}; looked into "
+        f"{numbers.plural(found.files, 'file')}, {numbers.size(found.bytes)}; sampled "
         f"{numbers.count(found.looked_into)}, read {numbers.size(found.bytes_read)}"
     )
 

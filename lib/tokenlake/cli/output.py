@@ -1,7 +1,4 @@
-"""What commands print: results to stdout, either for people or as JSON; asides to stderr.
-
-How ``--help`` looks: a bold heading, then two aligned columns; no boxes.
-"""
+"""What commands print: results to stdout, either as tables or as JSON; notes to stderr; and how ``--help`` looks."""
 
 from __future__ import annotations
 

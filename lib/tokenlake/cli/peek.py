@@ -96,7 +96,7 @@ def _print_sequence(
 ) -> None:
     tokens = sum(len(segment.ids) for segment in sequence.segments)
     padding = f", {count(sequence.padding)} padding" if sequence.padding else ""
-    judged = "" if sequence.label is None else f", judged {'good' if sequence.label else 'bad'}"
+    judged = "" if sequence.label is None else f", labelled {'good' if sequence.label else 'bad'}"
     console.print(
         Text(f"{sequence.split} row {count(sequence.row)}", style="bold"),
         Text(
@@ -127,7 +127,7 @@ def _heading(segment: Segment, begin: int, names: dict[Place, str]) -> Text:
     if segment.start:
         place += f", from token {count(segment.start)} of its document"
     if segment.learned is not None:
-        place += f", {count(sum(segment.learned))} learned"
+        place += f", {count(sum(segment.learned))} in the loss"
     return Text.assemble(("── ", "dim"), (where, "cyan"), (f"  {place}", "dim"))
 
 

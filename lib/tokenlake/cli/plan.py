@@ -281,7 +281,7 @@ def _notes(tokens: list[_Tokens], mixed: MixPlan | None) -> list[str]:
     absent = ", ".join(each.source for each in tokens if each.version is None)
     return [
         *notes,
-        f"The mixture is planned row by row once the tokens of {absent} are there; a run makes them.",
+        f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them.",
     ]
 
 
@@ -296,7 +296,7 @@ def _tokens_table(tokens: list[_Tokens]) -> Table:
 
 
 def _state(version: int | None) -> str:
-    return "to be made" if version is None else f"v{version} is there"
+    return "to be built" if version is None else f"v{version} exists"
 
 
 def _waiting(asked: ResolvedMix, tokens: list[_Tokens]) -> list[Table]:
@@ -346,9 +346,9 @@ def _mixed(asked: ResolvedMix, mixed: MixPlan) -> list[Table]:
     about_units = [
         (
             "units",
-            f"{numbers.plural(len(mixed.units), 'unit')}, {numbers.size(mixed.input_bytes)} to be read",
+            f"{numbers.plural(len(mixed.units), 'unit')}, {numbers.size(mixed.input_bytes)} to read",
         ),
-        ("version", "to be made" if version is None else f"v{version} is there, nothing to do"),
+        ("version", "to be built" if version is None else f"v{version} exists, nothing to do"),
         ("fingerprint", mixed.fingerprint),
     ]
     if mixed.forecast is None or asked.mixture is None:
@@ -376,7 +376,7 @@ def _expected(asked: ResolvedMix, mixture: ResolvedMixture, forecast: MixForecas
 
 
 def _forecast_table(forecast: MixForecast, weights_by: str) -> Table:
-    asked = number("asked", f"asked of {weights_by}", share)
+    asked = number("asked", f"weight by {weights_by}", share)
     records: list[Mapping[str, Any]] = [
         {
             **one,
@@ -390,19 +390,19 @@ def _forecast_table(forecast: MixForecast, weights_by: str) -> Table:
 
 _FORECAST: Final[tuple[Column, ...]] = (
     number("epochs", "epochs", lambda value: f"{value:.2f}"),
-    number("rows", "rows there"),
+    number("rows", "rows available"),
     number("drawn_rows", "rows drawn"),
     number("unread_rows", "never drawn"),
-    number("tokens", "tokens there"),
+    number("tokens", "tokens available"),
     number("drawn_tokens", "tokens drawn", about),
 )
 
 
 _GUESSED: Final[tuple[Column, ...]] = (
     number("epochs", "epochs", lambda value: f"~{value:.2f}"),
-    number("rows", "rows there", about),
+    number("rows", "rows available", about),
     number("drawn_rows", "rows drawn", about),
-    number("tokens", "tokens there", about),
+    number("tokens", "tokens available", about),
     number("drawn_tokens", "tokens drawn", about),
 )
 
@@ -417,7 +417,7 @@ def _end(mixture: ResolvedMixture) -> str:
     elif mixture.total_tokens is not None:
         where = f"after about {numbers.short(mixture.total_tokens)} tokens"
     elif mixture.epochs is not None:
-        where = f"after {mixture.epochs:g} times as many rows as there are"
+        where = f"after {mixture.epochs:g} times the available rows"
     else:
         return STOPS[mixture.stop]
     return f"{where}; {STOPS[mixture.stop]}"

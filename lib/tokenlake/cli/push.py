@@ -107,9 +107,11 @@ def _told(report: PushReport) -> str:
         case "unchanged":
             return f"{what} is at {report.url} already, as {report.tag}; nothing was sent"
         case "tagged":
-            return f"{what} was at {there} already, and has its tag {report.tag} now; nothing else was sent"
+            return (
+                f"{what} was already at {there}; it now has the tag {report.tag}, and nothing else was sent"
+            )
         case "would tag":
-            return f"{what} is at {there} already; a push would only set the tag {report.tag}"
+            return f"{what} is already at {there}; a push would only set the tag {report.tag}"
         case "would push":
             unseen = ", which nobody without a token can see"
             new = unseen if report.created is None else ", which it would create" if report.created else ""

@@ -16,7 +16,7 @@ from tokenlake.integrity.repair import repair as mend
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 
-_COLUMNS = (label("version"), label("path"), label("damage"), label("mended"), label("how"))
+_COLUMNS = (label("version"), label("path"), label("damage"), label("how", "repaired"), label("note"))
 
 
 def repair(
@@ -80,8 +80,8 @@ def _print(report: RepairReport) -> None:
                 "version": one.version,
                 "path": one.path,
                 "damage": one.damage,
-                "mended": one.how,
-                "how": one.note,
+                "how": one.how,
+                "note": one.note,
             }
             for one in report.files
         ]
@@ -91,28 +91,32 @@ def _print(report: RepairReport) -> None:
         columns = (label("path"), label("problem"), label("expected"), label("got"))
         print_tables([Table.of(columns, [asdict(problem) for problem in left])])
     if report.well:
-        note(f"well elsewhere: {', '.join(report.well)}")
+        note(f"undamaged: {', '.join(report.well)}")
     if report.unlisted:
         note(
             f"{numbers.plural(len(report.unlisted), 'file')} that no manifest names; `tokenlake gc` looks after those"
         )
     if report.new_version is not None:
         note(
-            f"v{report.new_version} holds the same rows, all of them well; v{report.version} stays damaged. Tags and "
-            "trainers that name it have to be moved"
+            f"v{report.new_version} holds the same rows without damage; v{report.version} stays damaged. Move "
+            "tags and trainers that name it"
         )
 
 
 def _summary(report: RepairReport) -> str:
     if not report.files:
         return (
-            "all well"
+            "no damage"
             if report.ok
-            else f"{numbers.plural(len(report.problems), 'problem')} that no repair mends"
+            else f"{numbers.plural(len(report.problems), 'problem')} that no repair can fix"
         )
-    words = {True: "would be mended", False: "mended"}[report.dry_run]
+    words = {True: "would be repaired", False: "repaired"}[report.dry_run]
     lost = len(report.files) - report.mended
     done = f"{numbers.plural(report.mended, 'file')} {words}"
     return (
-        f"{done}, {lost} not" if lost else f"{done}, all well" if report.ok and not report.dry_run else done
+        f"{done}, {lost} not"
+        if lost
+        else f"{done}, no damage left"
+        if report.ok and not report.dry_run
+        else done
     )

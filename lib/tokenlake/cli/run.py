@@ -90,5 +90,5 @@ running as a Prefect flow needs {package}, which is not installed
 
 def _cancelled() -> int:
     command = shlex.join(["tokenlake", *sys.argv[1:]])
-    sys.stderr.write(printable(f"cancelled: what is finished is kept. To resume:  {command}\n"))
+    sys.stderr.write(printable(f"cancelled: finished units are kept. To resume:  {command}\n"))
     return CancelledError.exit_code

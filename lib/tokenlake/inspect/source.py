@@ -1,11 +1,4 @@
-"""What is to be inspected, as the source that a configuration would make of it.
-
-What a dataset's repository on the Hub says of its subsets and splits; no data is read.
-
-What the names of files suggest about splits: `train-00000-of-00042.parquet`, `data/test/x.jsonl`.
-
-Files of a directory that its listing passes over, so that nobody misses them unawares.
-"""
+"""The source that is inspected: its files, the subsets and splits of a dataset on the Hub, and splits told by names."""
 
 from __future__ import annotations
 

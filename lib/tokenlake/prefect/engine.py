@@ -103,7 +103,7 @@ MAX_GROUPS: Final = 256
 
 _PLAN_LINE_EVERY: Final = 5.0  # seconds between two lines about the plan, after the first
 
-_CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
+_CANCELLED: Final = "the run was cancelled; finished units are kept, and the same command resumes the run"
 
 
 @final

@@ -69,8 +69,8 @@ def run_flow(
             state = run(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
         except httpx.TransportError as cause:
             raise TokenlakeError(
-                f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); what is finished stays,"
-                " and the same command resumes it"
+                f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); finished units are kept,"
+                " and the same command resumes the run"
             ) from cause
         if server is not None:
             # What was built is there, whatever becomes of the records.

@@ -187,8 +187,8 @@ def require_undamaged(reports: Sequence[VerifyReport]) -> None:
     damaged = [f"{report.dataset}@v{report.version}" for report in reports if not report.ok]
     if damaged:
         raise IntegrityError(
-            f"{len(damaged)} of {numbers.plural(len(reports), 'version')} damaged: {', '.join(damaged)}. This run's logs "
-            f"and artifact list the damage; `tokenlake repair {damaged[0]}` rebuilds what can be rebuilt.",
+            f"{len(damaged)} of {numbers.plural(len(reports), 'version')} damaged: {', '.join(damaged)}. This run's "
+            f"logs and artifact list the damage; `tokenlake repair {damaged[0]}` rebuilds what can be rebuilt.",
             damaged=damaged,
         )
 

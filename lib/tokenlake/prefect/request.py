@@ -116,7 +116,7 @@ def _no_data(name: str, *, mixes: bool) -> ConfigError:
     files = '\'{"NAME": "/data/*.jsonl", ...}\'' if mixes else "'/data/*.jsonl.zst'"
     return ConfigError(
         f"{name} names no data to read; give --param data_files={files} to a deployment's run, or "
-        "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` reads a "
+        "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` has a "
         "corpus of its own",
         expected="data_files",
     )
@@ -144,7 +144,7 @@ def _find(config: str) -> Path:
     known = sorted(file.stem for file in DEPLOYMENTS.glob("*.yaml") if file.stem != "prefect")
     raise ConfigError(
         f"config: no file {config!r} and no configuration of that name{did_you_mean(config, known)};"
-        f" there are {', '.join(known)}, or give the path of a YAML file"
+        f" the names are {', '.join(known)}; or give the path of a YAML file"
     )
 
 

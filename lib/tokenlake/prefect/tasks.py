@@ -212,7 +212,7 @@ def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
         ("reused", result.units_reused),
     ]
     told = ", ".join(f"{numbers.count(many)} {how}" for how, many in units if many)
-    found = [("units", told or "none: an equal version exists")]
+    found = [("units", told or "none: the same version exists already")]
     if result.units_built:
         speed = numbers.rate(text_bytes, result.seconds)
         found.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
@@ -225,7 +225,7 @@ def commit_version(engine: LocalEngine) -> Summary:
     summary = summarize(engine.commit())
     get_run_logger().info("%s v%d is committed: %s", summary["dataset"], summary["version"], summary["path"])
     if (mixture := engine.result().manifest.mixture) is not None:
-        get_run_logger().info("mixed of %s", sentence(mixture))
+        get_run_logger().info("mixture: %s", sentence(mixture))
     return summary
 
 

@@ -2,9 +2,7 @@
 
 A repository may hold any files. Its card (``configs:`` in the front matter of README.md) says what they
 mean; where it does not, their names do, by the rules of the Hub's own viewer and the `datasets` library.
-Everything here is a function of paths and the card's text.
-
-Patterns of paths in a repository, as the Hub and the `datasets` library understand them.
+Everything here is a function of paths and the card's text; patterns are the Hub's.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from tokenlake.errors import SourceError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Compression, Format, compression_of, format_for
 from tokenlake.sources.inputs import InputFile, Meter, OnProgress, state
-from tokenlake.sources.local.hash_cache import FoundFile, HashCache, Hasher, hash_files
+from tokenlake.sources.local.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.local.patterns import expand
 from tokenlake.sources.stream import as_it_begins
 from tokenlake.store.remote.url import INPUTS, entries_of
@@ -58,29 +58,18 @@ def list_local(
         kinds.of(name, root)
     found = [_found(name, os.path.join(root, name)) for name in names]
     if enough:
-        return _until(enough, source, found, kinds, Hasher(cache, Meter("hashing", 0, 0, on_progress)), cache)
+        files: list[InputFile] = []
+        for file in found:
+            [sha256] = hash_files([file], 1, cache, on_progress)
+            files.append(_input_file(source, file, f"sha256:{sha256}", kinds))
+            if enough(files[-1]):
+                break
+        return files
     if hashed:
         tokens = [f"sha256:{sha256}" for sha256 in hash_files(found, hash_threads, cache, on_progress)]
     else:
         tokens = ["stat:" + "-".join(map(str, state(file.stat))) for file in found]
     return [_input_file(source, file, token, kinds) for file, token in zip(found, tokens, strict=True)]
-
-
-def _until(
-    enough: Enough,
-    source: ResolvedSource,
-    found: Iterable[FoundFile],
-    kinds: _Kinds,
-    hasher: Hasher,
-    cache: HashCache | None,
-) -> list[InputFile]:
-    files: list[InputFile] = []
-    for file in found:
-        sha256 = (cache.get(file.stat) if cache else None) or hasher.hash(file)
-        files.append(_input_file(source, file, f"sha256:{sha256}", kinds))
-        if enough(files[-1]):
-            break
-    return files
 
 
 def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str]]:

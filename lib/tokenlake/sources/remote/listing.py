@@ -1,7 +1,4 @@
-"""From URLs and URL globs to the objects there.
-
-Globs over the names of objects: what `glob` does for files, done to a listing.
-"""
+"""From URLs and URL globs to the objects that a storage lists for them."""
 
 from __future__ import annotations
 
