@@ -34,9 +34,9 @@ from tokenlake.errors import (
 from tokenlake.etl.plan.text import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.hub import repo as hubhttp
-from tokenlake.sources.hub.reader import downloaded
 from tokenlake.sources.hub.layout import card_configs, layout_of
 from tokenlake.sources.hub.listing import select_hub
+from tokenlake.sources.hub.reader import downloaded
 from tokenlake.sources.hub.repo import HubClient, HubId, hub_commits, parse_id, parse_url
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
-from fsspec.utils import glob_translate
-
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
 from tokenlake.sources.formats import format_of
+from tokenlake.sources.globs import compile_glob
 
 # Files that describe a dataset rather than being a part of it, unless a pattern names them.
 _DESCRIPTIONS: Final = frozenset(
@@ -35,33 +34,27 @@ _DESCRIPTIONS: Final = frozenset(
 def matches(pattern: str, paths: Iterable[str]) -> list[str]:
     """Return the paths that a pattern stands for, in their order.
 
-    ``*`` stays inside a folder, ``**`` is a whole component, ``[0-9]`` is a set of characters. Hidden
-    files and ``__folders__`` match only where the pattern has as many of them.
+    Hidden files and ``__folders__`` match only where the pattern has as many of them.
 
     Raises:
         ConfigError: it is no pattern.
     """
     pattern = pattern.removeprefix("./").lstrip("/")
     try:
-        regex = re.compile(glob_translate(pattern))
-    except (ValueError, re.error) as error:
+        fits = compile_glob(pattern)
+    except ValueError as error:
         raise ConfigError(f"data_files: {pattern!r} is no pattern of files: {error}", got=pattern) from error
-    ignored = _DESCRIPTIONS - {pattern.rpartition("/")[2]}
-    special = _special(pattern)
+    ignored, special = _DESCRIPTIONS - {pattern.rpartition("/")[2]}, _special_folders(pattern)
     return [
         path
         for path in paths
-        if regex.match(path) and path.rpartition("/")[2] not in ignored and _special(path) == special
+        if fits(path) and path.rpartition("/")[2] not in ignored and _special_folders(path) == special
     ]
 
 
-def _special(path: str) -> tuple[int, int]:
-    """Return how many parts are hidden, and how many folders begin with two underscores."""
-    if "/." not in path and "__" not in path and not path.startswith("."):
-        return 0, 0
-    *folders, name = path.split("/")
-    hidden = sum(part.startswith(".") and part.strip(".") != "" for part in (*folders, name))
-    return hidden, sum(part.startswith("__") for part in folders)
+def _special_folders(path: str) -> int:
+    """Return how many folders begin with two underscores."""
+    return sum(part.startswith("__") for part in path.split("/")[:-1]) if "__" in path else 0
 
 
 DEFAULT: Final = "default"
