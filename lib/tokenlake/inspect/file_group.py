@@ -12,10 +12,10 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, final
 
-from tokenlake.inspect.inspection import Feature, Finding, TextStatistics
+from tokenlake.inspect.inspection import Feature, Remark, TextStatistics
 from tokenlake.inspect.kind import Kind, kind_of, mapped, value_at
 from tokenlake.inspect.mapping import ColumnMapper, ColumnMapping
-from tokenlake.inspect.sample import Looked
+from tokenlake.inspect.sample import FileSample
 from tokenlake.inspect.schema import Shape, merged_columns
 from tokenlake.sources.formats import Format
 from tokenlake.sources.inputs import InputFile
@@ -40,7 +40,7 @@ class FileGroup:
     """
 
     files: tuple[InputFile, ...]
-    looks: tuple[Looked, ...]
+    looks: tuple[FileSample, ...]
     columns: Mapping[str, Shape]
     mapping: ColumnMapping
     kind: Kind
@@ -53,7 +53,7 @@ class FileGroup:
         return self.kind, self.mapping.columns.get("text"), retyped, self.delimiter, self.text_mode
 
     @property
-    def good(self) -> tuple[Looked, ...]:
+    def good(self) -> tuple[FileSample, ...]:
         """The looks that found the file readable."""
         return tuple(look for look in self.looks if look.damage is None)
 
@@ -96,7 +96,7 @@ class FileGroup:
 
 
 def group_of(
-    files: Iterable[InputFile], looks: Iterable[Looked], mapper: ColumnMapper, explicit: Mapping[str, str]
+    files: Iterable[InputFile], looks: Iterable[FileSample], mapper: ColumnMapper, explicit: Mapping[str, str]
 ) -> FileGroup:
     """Judge files by the looks into some of them."""
     looks = tuple(looks)
@@ -111,7 +111,7 @@ def group_of(
     )
 
 
-def _without_columns(looks: tuple[Looked, ...]) -> Kind:
+def _without_columns(looks: tuple[FileSample, ...]) -> Kind:
     if any(look.damage is None and look.remark is not None for look in looks):
         return "unknown"
     return "damaged" if any(look.damage is not None and look.file.size for look in looks) else "empty"
@@ -208,38 +208,38 @@ def _stem(path: str) -> str:
     return name.partition(".")[0]
 
 
-def findings(part: FileGroup) -> list[Finding]:
+def findings(part: FileGroup) -> list[Remark]:
     """What is wrong with the files that were looked into, and with their texts; empty ones left out."""
-    found: list[Finding] = []
+    found: list[Remark] = []
     for look in part.looks:
         path = look.file.path
         if not look.file.size:
             continue
         if look.damage is not None:
-            found.append(Finding(file=path, what=look.damage, fatal=True))
+            found.append(Remark(file=path, what=look.damage, fatal=True))
         elif look.remark is not None:
-            found.append(Finding(file=path, what=look.remark))
+            found.append(Remark(file=path, what=look.remark))
         else:
             found += _in_records(part, look)
     return found
 
 
-def _in_records(part: FileGroup, look: Looked) -> Iterable[Finding]:
+def _in_records(part: FileGroup, look: FileSample) -> Iterable[Remark]:
     reasons = Counter(look.bad) + Counter(_without_text(part, look))
     if reasons:
         told = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items()))
         seen = max(look.seen, 1)
-        yield Finding(
+        yield Remark(
             file=look.file.path,
             what=f"{sum(reasons.values()):,} of {seen:,} records looked at are bad: {told}",
         )
     if part.content_field is not None and look.columns and part.format in {"parquet", "arrow", "csv", "tsv"}:
         top = part.content_field if part.content_field in part.columns else part.content_field.split(".")[0]
         if top not in look.columns:
-            yield Finding(file=look.file.path, what=f"it has no column {top!r}", fatal=True)
+            yield Remark(file=look.file.path, what=f"it has no column {top!r}", fatal=True)
 
 
-def _without_text(part: FileGroup, look: Looked) -> dict[str, int]:
+def _without_text(part: FileGroup, look: FileSample) -> dict[str, int]:
     """Count records of the sample that have no text where the others have one."""
     if part.content_field is None:
         return {}

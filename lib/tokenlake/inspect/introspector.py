@@ -30,11 +30,11 @@ from tokenlake.inspect.file_group import (
     source_name,
     statistics,
 )
-from tokenlake.inspect.inspection import Feature, Finding, Group, Inspection, Split
+from tokenlake.inspect.inspection import Feature, Group, Inspection, Remark, Split
 from tokenlake.inspect.kind import text_options
 from tokenlake.inspect.mapping import ColumnMapper
 from tokenlake.inspect.proposal import entry_of, proposal
-from tokenlake.inspect.sample import Looked, look
+from tokenlake.inspect.sample import FileSample, look
 from tokenlake.inspect.source import Request, SourceLike, passed_over, split_of
 from tokenlake.report import numbers
 from tokenlake.sources.inputs import InputFile
@@ -186,12 +186,12 @@ class DatasetIntrospector:
                 groups,
                 found,
                 tokenizer=self._tokenizer,
-                looked=f"Looked into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
+                looked=f"FileSample into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
                 f"{numbers.size(read)} read.",
             ),
         )
 
-    def _look(self) -> list[tuple[list[InputFile], list[Looked]]]:
+    def _look(self) -> list[tuple[list[InputFile], list[FileSample]]]:
         """Look into a few files of every family."""
         grouped = families(self._files)
         picked = chosen(grouped)
@@ -278,15 +278,15 @@ class DatasetIntrospector:
         }
 
 
-def _empty(files: Iterable[InputFile]) -> list[Finding]:
+def _empty(files: Iterable[InputFile]) -> list[Remark]:
     """Files without a byte: fine where a format needs none."""
     empty = [file for file in files if not file.size]
     found = [_about_empty(file) for file in empty[:_NAMED]]
     if len(empty) > _NAMED:
-        found.append(Finding(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
+        found.append(Remark(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
     return found
 
 
-def _about_empty(file: InputFile) -> Finding:
+def _about_empty(file: InputFile) -> Remark:
     fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
-    return Finding(file=file.path, what="it is empty", fatal=fatal)
+    return Remark(file=file.path, what="it is empty", fatal=fatal)

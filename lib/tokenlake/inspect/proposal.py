@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import yaml
 
-from tokenlake.inspect.inspection import Finding, Group
+from tokenlake.inspect.inspection import Group, Remark
 from tokenlake.inspect.kind import NAMES
 from tokenlake.report import numbers
 
@@ -45,7 +45,7 @@ _HOW: Final = {
 def proposal(
     source: Iterable[str],
     groups: Iterable[Group],
-    findings: Iterable[Finding],
+    findings: Iterable[Remark],
     *,
     tokenizer: str | None,
     looked: str,
@@ -183,7 +183,7 @@ def _bad(group: Group) -> str:
     )
 
 
-def _findings(findings: Iterable[Finding]) -> list[str]:
+def _findings(findings: Iterable[Remark]) -> list[str]:
     found = [f"{finding.file}: {finding.what}" if finding.file else finding.what for finding in findings]
     lines = [line for each in found[: 2 * _SHOWN] for line in _comment(f"- {each}", hanging="  ")]
     more = len(found) - 2 * _SHOWN

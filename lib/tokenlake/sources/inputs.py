@@ -254,7 +254,7 @@ OnProgress = Callable[[Progress], None]
 
 
 @final
-class Meter:
+class ProgressMeter:
     """Adds up what several threads have done; reports are rare, but the last one is always made."""
 
     def __init__(self, step: Step, files: int, size: int, report: OnProgress | None) -> None:

@@ -103,7 +103,7 @@ def foreign(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class HubLayout:
     """The subsets of a dataset, each with its splits.
 
     Attributes:
@@ -117,7 +117,7 @@ class Layout:
     origin: str = field(default="names")
 
 
-def layout_of(paths: Sequence[str], card: str | None, repo: str) -> Layout | None:
+def layout_of(paths: Sequence[str], card: str | None, repo: str) -> HubLayout | None:
     """Find the subsets and splits of a repository; None where no file of it is data.
 
     Args:
@@ -136,7 +136,7 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> Layout | Non
     if not splits:
         return None
     found = {name: _without_notes(_found(patterns, data)) for name, patterns in splits.items()}
-    return Layout({DEFAULT: found}, DEFAULT)
+    return HubLayout({DEFAULT: found}, DEFAULT)
 
 
 def card_configs(card: str, repo: str) -> list[dict[str, Any]]:
@@ -169,7 +169,7 @@ def front_matter(card: str) -> str:
     return "\n".join(lines[1 : ends[0]]) if ends else ""
 
 
-def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: str) -> Layout:
+def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: str) -> HubLayout:
     subsets: dict[str, Mapping[str, Sequence[str]]] = {}
     defaults: list[str] = []
     for entry in configs:
@@ -179,7 +179,7 @@ def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: s
             defaults.append(name)
     if len(defaults) > 1:
         raise _bad_card(repo, f"it has several default subsets: {', '.join(defaults)}")
-    return Layout(subsets, defaults[0] if defaults else None, "card")
+    return HubLayout(subsets, defaults[0] if defaults else None, "card")
 
 
 def _subset(entry: Mapping[str, Any], paths: Sequence[str], repo: str) -> dict[str, list[str]]:
@@ -250,7 +250,7 @@ def _found(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
     return sorted({path for pattern in patterns for path in matches(pattern, paths)})
 
 
-def converted_layout(paths: Sequence[str]) -> Layout:
+def converted_layout(paths: Sequence[str]) -> HubLayout:
     """Return the layout of the converted branch: ``SUBSET/SPLIT/0000.parquet``, big splits in ``SPLIT-part0``."""
     subsets: dict[str, dict[str, list[str]]] = {}
     for path in paths:
@@ -262,7 +262,7 @@ def converted_layout(paths: Sequence[str]) -> Layout:
             split = PARTIAL + folders[2]
         subsets.setdefault(folders[0], {}).setdefault(split, []).append(path)
     default = next(iter(subsets)) if len(subsets) == 1 else DEFAULT if DEFAULT in subsets else None
-    return Layout(subsets, default, "converted")
+    return HubLayout(subsets, default, "converted")
 
 
 def _without_notes(paths: list[str]) -> list[str]:

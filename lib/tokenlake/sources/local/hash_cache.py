@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, final
 
 from tokenlake.errors import InputChangedError
-from tokenlake.sources.inputs import Meter, OnProgress, state
+from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
 from tokenlake.threads import in_order
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
@@ -145,7 +145,7 @@ def hash_files(
     """
     nothing: list[str | None] = [None] * len(files)
     known = cache.get_many([file.stat for file in files]) if cache else nothing
-    meter = Meter("hashing", len(files), sum(file.stat.st_size for file in files), on_progress)
+    meter = ProgressMeter("hashing", len(files), sum(file.stat.st_size for file in files), on_progress)
     unknown = [index for index, sha256 in enumerate(known) if sha256 is None]
     told = [file.stat.st_size for file, sha256 in zip(files, known, strict=True) if sha256 is not None]
     meter.add(len(told), sum(told))
@@ -184,7 +184,7 @@ def _takes(indices: list[int], files: Sequence[FoundFile]) -> Iterator[list[int]
 class _Hasher:
     """Hashes files one by one; usable from several threads, and stopped from another one."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: ProgressMeter) -> None:
         self._meter = meter
         self._stopped = threading.Event()
 

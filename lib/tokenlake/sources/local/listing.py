@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from tokenlake.errors import SourceError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Compression, Format, compression_of, format_for
-from tokenlake.sources.inputs import InputFile, Meter, OnProgress, state
+from tokenlake.sources.inputs import InputFile, OnProgress, ProgressMeter, state
 from tokenlake.sources.local.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.local.patterns import expand
 from tokenlake.sources.stream import as_it_begins
@@ -74,7 +74,7 @@ def list_local(
 
 def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str]]:
     """Return the root and the paths below it, sorted."""
-    meter = Meter("listing", 0, 0, on_progress)
+    meter = ProgressMeter("listing", 0, 0, on_progress)
     inside = _Inside(entries_of(os.environ.get(INPUTS)))
     prefixes: list[str] = []
     paths: set[str] = set()
