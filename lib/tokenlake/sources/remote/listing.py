@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final, final
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
-from tokenlake.sources.formats import KNOWN_EXTENSIONS, Compression, belongs, compression_of, format_for
+from tokenlake.sources.formats import Compression, belongs, compression_of, format_for
 from tokenlake.sources.globs import compile_glob, has_wildcard, is_flat, static_folder, static_prefix
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.local.patterns import nearby, nothing_known
 from tokenlake.sources.remote.failures import OF_INPUTS
 from tokenlake.store.remote.connection import client_at
 from tokenlake.store.remote.filesystems import on_loop
@@ -143,7 +144,7 @@ class _Finder:
         listed = await self._list(url, f"{folder}/" if folder else "", flat=False)
         found = [one for one in listed if self._is_input(one.path[len(folder) :].lstrip("/"))]
         if listed and not found:
-            raise _nothing_known(url, listed, self._wanted)
+            raise nothing_known(f"{str(url)!r}", (one.path for one in listed), self._wanted, str(url))
         if not found:
             raise await self._nothing(url)
         return folder, found
@@ -164,21 +165,5 @@ class _Finder:
         around = await self._client.list(place, flat=True, limit=1000)
         names = sorted(one.path.rstrip("/") for one in around if one.path.rstrip("/") != folder)
         near = [f"{url.root}/{name}" for name in difflib.get_close_matches(url.path.rstrip("/"), names, 3)]
-        if near:
-            hint = f"Did you mean {' or '.join(map(repr, near))}?"
-        else:
-            listed = ", ".join(PurePosixPath(name).name for name in names[:8]) + (
-                ", ..." if len(names) > 8 else ""
-            )
-            hint = f"'{url.root}/{folder}' holds: {listed or 'nothing'}."
+        hint = nearby(near, f"{url.root}/{folder}", (PurePosixPath(name).name for name in names))
         return SourceNotFoundError(f"data_files: nothing matches '{url}'. {hint}", got=str(url), near=near)
-
-
-def _nothing_known(url: Url, listed: list[RemoteObject], wanted: str | None) -> SourceNotFoundError:
-    others = sorted({PurePosixPath(one.path).suffix or PurePosixPath(one.path).name for one in listed})[:8]
-    kind = f"of type {wanted}" if wanted else "with a known extension"
-    return SourceNotFoundError(
-        f"data_files: no object {kind} in '{url}'. It holds {', '.join(others)}; known extensions are "
-        f"{', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a glob, with `type` set.",
-        got=str(url),
-    )
