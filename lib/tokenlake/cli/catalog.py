@@ -194,7 +194,7 @@ def tag(
 def _list_tags(catalog: Catalog, name: str, json: bool) -> None:
     if "@" in name:
         raise ConfigError(
-            f"{name!r} names a version, and tags are listed for a dataset: `tokenlake tag {name.partition('@')[0]}`; "
+            f"{name!r} names a version, but tags are listed for a dataset: `tokenlake tag {name.partition('@')[0]}`; "
             f"or name the tag to set: `tokenlake tag {name} TAG`"
         )
     found = [asdict(each) for each in catalog.tags(name)]

@@ -45,7 +45,7 @@ def verify(
         workers: Number of threads. Default: the number of processors.
     """
     if all == bool(names):
-        raise ConfigError("verify takes the names of datasets or --all, not both")
+        raise ConfigError("verify needs the names of datasets or --all, and not both")
     catalog = Catalog(open_read_store(store_url(store)))
     versions = list(_committed(catalog)) if all else [_version(catalog, name) for name in names]
     reports: list[VerifyReport] = []

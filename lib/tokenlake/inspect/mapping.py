@@ -260,13 +260,13 @@ class _Search:
         for role, column in explicit.items():
             if role not in self._wanted:
                 raise ConfigError(
-                    f"column mapping: {role!r} -> {column!r}, but {role!r} is not wanted; expected one of "
+                    f"column mapping: {role!r} -> {column!r}, but {role!r} is none of the names to map; expected one of "
                     f"{', '.join(map(repr, self._wanted)) or 'nothing'}"
                 )
             if column not in self._all:
                 raise ConfigError(_no_column(role, column, self._all), got=column)
             if column not in self._free:
-                raise ConfigError(f"column mapping: column {column!r} is given to two names, expected to one")
+                raise ConfigError(f"column mapping: column {column!r} is mapped to two names; map it to one")
             self._put(role, column, "explicit", 1.0)
 
     def take(self, how: How, score: Any) -> None:

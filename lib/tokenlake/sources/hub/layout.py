@@ -43,7 +43,7 @@ def matches(pattern: str, paths: Iterable[str]) -> list[str]:
     try:
         fits = compile_glob(pattern)
     except ValueError as error:
-        raise ConfigError(f"data_files: {pattern!r} is no pattern of files: {error}", got=pattern) from error
+        raise ConfigError(f"data_files: {pattern!r} is not a valid glob: {error}", got=pattern) from error
     ignored, special = _DESCRIPTIONS - {pattern.rpartition("/")[2]}, _special_folders(pattern)
     return [
         path

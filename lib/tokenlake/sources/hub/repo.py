@@ -343,7 +343,7 @@ class HubRepo:
         info = self._ask(f"/revision/{quote(dataset.revision, safe='')}")[0]
         self.commit = str(info.get("sha", ""))
         if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
-            raise SourceError(f"{self}: the Hub names no commit of it (got {self.commit!r})")
+            raise SourceError(f"{self}: the Hub named no commit of it (got {self.commit!r})")
         self.gated = bool(info.get("gated"))
 
     def __str__(self) -> str:

@@ -108,8 +108,8 @@ class _Inside:
         real = os.path.realpath(path)
         if not any(_is_in(real, folder) for folder in (prefix, *self._folders)):
             raise SourceError(
-                f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); take the link "
-                "away, or allow that folder",
+                f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); remove the "
+                "link, or allow that folder",
                 got=path,
             )
 
@@ -123,8 +123,8 @@ def _found(name: str, path: str) -> FoundFile:
         return FoundFile(name, path, os.stat(path))  # noqa: PTH116 - no Path per file
     except OSError as error:
         raise SourceNotFoundError(
-            f"{path}: cannot be looked at ({error.strerror}). Mend the link or remove it; files are never left out "
-            "unseen.",
+            f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "
+            "silently.",
             got=path,
         ) from error
 

@@ -95,7 +95,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     except OSError as error:
         raise SourceError(
             f"data_files: the folder {folder!r} cannot be read ({error.strerror}). Files in it would be left out "
-            "unseen: make it readable, or name the others one by one.",
+            "silently: make it readable, or name the others one by one.",
             got=folder,
         ) from error
 

@@ -132,7 +132,7 @@ class _Finder:
         try:
             matches = compile_glob(url.path)
         except ValueError as error:
-            raise ConfigError(f"data_files: {url} is no glob ({error})", got=str(url)) from None
+            raise ConfigError(f"data_files: {url} is not a valid glob ({error})", got=str(url)) from None
         listed = await self._list(url, static_prefix(url.path), flat=is_flat(url.path))
         found = [one for one in listed if matches(one.path) or one.path == url.path]
         if not found:
