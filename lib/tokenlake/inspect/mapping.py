@@ -260,8 +260,8 @@ class _Search:
         for role, column in explicit.items():
             if role not in self._wanted:
                 raise ConfigError(
-                    f"column mapping: {role!r} -> {column!r}, but {role!r} is none of the names to map; expected one of "
-                    f"{', '.join(map(repr, self._wanted)) or 'nothing'}"
+                    f"column mapping: {role!r} -> {column!r}, but {role!r} is none of the names to map; "
+                    f"expected one of {', '.join(map(repr, self._wanted)) or 'nothing'}"
                 )
             if column not in self._all:
                 raise ConfigError(_no_column(role, column, self._all), got=column)

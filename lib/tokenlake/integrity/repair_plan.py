@@ -231,7 +231,7 @@ def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> Pip
     if missing:
         made = ", ".join([*names.values(), whole.name or ""])
         raise ConfigError(
-            f"the configuration makes {made}; {dataset} was made of none of it. Give its own with --config"
+            f"the configuration makes {made}; none of them is {dataset}. Name its own configuration with --config"
         )
     return last_step(whole, {source: versions[name] for source, name in names.items()})
 
