@@ -185,13 +185,13 @@ def test_what_cannot_be_is_one_sentence(capsys: Output, ds: tl.Dataset, tmp_path
     )
     assert "has the id 5" in refused(capsys, "plain", *BATCH, "--file-id", "5:0")
     assert "must be ID:POSITION" in refused(capsys, "plain", *BATCH, "--file-id", "x:0")
-    assert "--row is of a batch" in refused(
+    assert "--row selects a row of a batch" in refused(
         capsys, "plain", *BATCH, "--row", "0", "--document", "notes.jsonl:0"
     )
     assert "the order has no end" in refused(
         capsys, "plain", *BATCH, "--epochs", "none", "--document", "notes.jsonl:0"
     )
-    assert "say which batch" in refused(capsys, "plain", *BATCH)
+    assert "name a batch (--step)" in refused(capsys, "plain", *BATCH)
     assert "NAME and --batch-size, or --state" in refused(capsys, "plain", *step)
     for wrong in ("x", "0:8,9", "5:8", "0:0"):
         assert "batch" in refused(capsys, "plain", "--batch-size", wrong, *step)

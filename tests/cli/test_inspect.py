@@ -71,7 +71,7 @@ def test_what_cannot_be_built_ends_with_1(data: Path, capsys: Output) -> None:
     assert main(["inspect", str(data / "numbers.jsonl")]) == 1
     captured = capsys.readouterr()
     assert all(line.startswith("#") or not line for line in captured.out.splitlines())
-    assert "nothing here can be built" in captured.err
+    assert "cannot build a dataset from these files" in captured.err
 
 
 def test_damage_is_told_on_stderr_too(data: Path, capsys: Output) -> None:

@@ -79,6 +79,8 @@ def test_every_page_and_every_error_is_in_plain_english(
     for command in ([], *([name] for name in COMMANDS)):
         assert main([*command, "--help"]) == 0
         shown = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+        assert shown.startswith(f"Usage: tokenlake {' '.join(command) or 'COMMAND'}")
+        assert "Exit codes" in shown
         pages.append((f"tokenlake {' '.join([*command, '--help'])}", shown))
     errors = [
         (f"{name}  {place}", str(CLASSES[name](message)))

@@ -277,10 +277,10 @@ def _shown(source: str) -> str:
 
 
 def _planned(event: Planned) -> str:
-    """``demo v1: 9 units, 22.1 MB; 7 to build, 2 exist already``."""
+    """``demo v1: 9 units, 22.1 MB; 7 to build, 2 already built``."""
     there = event.units - event.pending
     what = f"{event.dataset} v{event.version}: {numbers.plural(event.units, 'unit')}, {numbers.size(event.input_bytes)}"
-    return f"{what}; {event.pending} to build, {there} exist already" if there else what
+    return f"{what}; {event.pending} to build, {there} already built" if there else what
 
 
 def _bar(name: str, source: SourceTally, seconds: float, width: int) -> list[RenderableType]:
