@@ -100,7 +100,7 @@ def test_lines_without_a_terminal() -> None:
         "web v2: 4 units, 38.1 MiB; 3 to build, 1 already built",
         "engine gigatoken for gpt2: equal to the reference",
         "unit 2 (code) is retried after: worker died",
-        "engine gigatoken is not exact; its units are built again: differs on 'x\\x1b[2J'",
+        "engine gigatoken is not exact; its units are rebuilt: differs on 'x\\x1b[2J'",
     ]
 
 
