@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.output import emit, note, print_tables, stdout
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
 from tokenlake.store.diff import diff as compare
@@ -49,10 +49,7 @@ def diff(
         exit_code: Exit with 1 if the versions differ.
     """
     found = compare(a, b, store=store_url(store))
-    if json:
-        print_json(found.to_json())
-    else:
-        _print(found, files)
+    emit(found.to_json(), json, lambda: _print(found, files))
     return 1 if exit_code and not found.equal else 0
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.output import emit, note, print_json, print_tables, stdout
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
 from tokenlake.store.gc import GcReport, Kept
@@ -46,10 +46,7 @@ def gc(
         dry_run: Remove nothing; print what would be removed.
     """
     report = collect(store_url(store), names, grace=grace, dry_run=dry_run)
-    if json:
-        print_json(report.to_json())
-    else:
-        _print(report)
+    emit(report.to_json(), json, lambda: _print(report))
     return 1 if any(each.failed for each in report.kept) else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, final
 
@@ -61,6 +61,14 @@ def print_json(value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     # JSON itself escapes only what lies below the space.
     sys.stdout.write(text.translate(_IN_JSON) + "\n")
+
+
+def emit(value: object, json: bool, show: Callable[[], object]) -> None:
+    """Print ``value`` as JSON for programs, or have ``show`` print it for people."""
+    if json:
+        print_json(value)
+    else:
+        show()
 
 
 def print_tables(tables: Iterable[Table_output]) -> None:

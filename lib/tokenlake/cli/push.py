@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, stdout
+from tokenlake.cli.output import emit, note, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import ConfigError
 from tokenlake.publish.push import SCANNED_ROWS, PushReport
@@ -80,10 +80,7 @@ def push(
             on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
         )
     _warn(report)
-    if json:
-        print_json(report.to_json())
-    else:
-        stdout().print(_told(report))
+    emit(report.to_json(), json, lambda: stdout().print(_told(report)))
     return 0
 
 

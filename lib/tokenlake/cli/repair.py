@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, Name, Overrides, StoreUrl, Workers, store_url
-from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.output import emit, note, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import IntegrityError, TokenlakeError
 from tokenlake.integrity.findings import RepairProgress, RepairReport
@@ -57,10 +57,7 @@ def repair(
             workers=workers,
             on_progress=told,
         )
-    if json:
-        print_json(report.to_json())
-    else:
-        _print(report)
+    emit(report.to_json(), json, lambda: _print(report))
     return exit_code(report)
 
 

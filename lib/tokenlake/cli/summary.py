@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from tokenlake.cli.options import store_url
-from tokenlake.cli.output import near, print_json, print_tables, stdout
+from tokenlake.cli.output import emit, near, print_tables, stdout
 from tokenlake.cli.progress import RunTally
 from tokenlake.etl.runner import BuildResult
 from tokenlake.report import dataset, numbers
@@ -25,10 +25,7 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
     Args:
         tallies: of each build that it was, the result's own last.
     """
-    if json:
-        print_json(_as_json(result, tallies[-1]) | _steps_json(tallies))
-    else:
-        _print(result, tallies)
+    emit(_as_json(result, tallies[-1]) | _steps_json(tallies), json, lambda: _print(result, tallies))
 
 
 def _as_json(result: BuildResult, tally: RunTally) -> dict[str, Any]:
