@@ -58,7 +58,7 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
     captured = capsys.readouterr()
     rows = [line.split() for line in captured.out.splitlines()]
     assert ["code", "~2.00", "~30", "~60"] in [row[:4] for row in rows]
-    assert ["code", "pile.code.tokens", "to", "be", "made"] in [row[:5] for row in rows]
+    assert ["code", "pile.code.tokens", "to", "be", "built"] in [row[:5] for row in rows]
     assert "code 50.00%, web 50.00% of rows" in captured.out
     assert "after 1 times as many rows as there are" in captured.out
     assert "once the tokens of code, web are there" in captured.err
@@ -91,7 +91,7 @@ def test_a_run_says_at_which_step_it_is_and_then_what_the_mixture_came_to(
     steps = [line for line in captured.err.splitlines() if line.startswith("step ")]
     assert steps == ["step 1 of 3: tokens of code", "step 2 of 3: tokens of web", "step 3 of 3: the mixture"]
     assert captured.out.startswith("pile v1 committed\n")
-    for expected in ("Steps\n", "Mixture\n", "weight by rows", "drawn of code", "tokenlake peek pile"):
+    for expected in ("Steps\n", "Mixture\n", "asked of rows", "drawn of code", "tokenlake peek pile"):
         assert expected in captured.out
     done = _json(capsys, "run", str(config), "--no-prefect")
     assert (done["dataset"], done["status"]) == ("pile", "exists")
@@ -247,7 +247,7 @@ def test_sql_alone_and_its_help_name_the_table(capsys: Output) -> None:
     assert main(["sql"]) == 0
     assert "mixture" in [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert main(["sql", "--help"]) == 0
-    assert "accounts and mixture are about the whole store" in " ".join(capsys.readouterr().out.split())
+    assert "accounts and mixture describe the whole store" in " ".join(capsys.readouterr().out.split())
 
 
 def test_documents_of_a_mixture_add_up_to_its_tokens(store: Path) -> None:

@@ -16,7 +16,7 @@ from tokenlake.sources.formats import Compression, belongs, compression_of, form
 from tokenlake.sources.globs import compile_glob, has_wildcard, is_flat, static_folder, static_prefix
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.local.patterns import nearby, nothing_known
-from tokenlake.sources.remote.failures import OF_INPUTS
+from tokenlake.sources.remote.reader import OF_INPUTS
 from tokenlake.store.remote.connection import client_at
 from tokenlake.store.remote.filesystems import on_loop
 from tokenlake.store.remote.objects import ObjectClient, RemoteObject

@@ -7,19 +7,27 @@ import os
 from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, BinaryIO, final
+from typing import Any, BinaryIO, Final, final
 
 from fsspec.asyn import get_loop
 
-from tokenlake.errors import SourceNotFoundError
+from tokenlake.errors import SourceError, SourceNotFoundError
 from tokenlake.sources.inputs import InputFile, changed
 from tokenlake.sources.readahead import ReadAheadBytes
-from tokenlake.sources.remote.failures import OF_INPUTS
 from tokenlake.store.remote.connection import client_at
 from tokenlake.store.remote.filesystems import on_loop
 from tokenlake.store.remote.objects import NoRangesError, OtherObjectError, RemoteObject
+from tokenlake.store.remote.retry import Failures
 from tokenlake.store.remote.transfer import spooled
 from tokenlake.store.remote.url import parse_url
+
+OF_INPUTS: Final = Failures(
+    option="data_files",
+    failed=SourceError,
+    missing=SourceNotFoundError,
+    advice="run again: finished units are kept",
+)
+"""What a failing storage is to a build: the errors of inputs."""
 
 
 @final
