@@ -172,6 +172,7 @@ class LocalEngine:
             versions[source], self._notes = part.result().version, self._notes + part.result().notes
         if self._sources:
             self._on_event(Step(len(self._sources) + 1, len(self._sources) + 1, "the mixture"))
+            self.raise_if_cancelled()
             self._open(last_step(self.config, versions))
 
     def _open_part(self, number: int) -> LocalEngine:
