@@ -135,7 +135,7 @@ def test_show_prints_the_whole_story(capsys: Output, store: Path) -> None:
 
 def test_verify_says_all_well_or_ends_with_3(capsys: Output, store: Path, tmp_path: Path) -> None:
     assert main(["verify", "small", "--deep"]) == 0
-    assert "small v2: no damage" in capsys.readouterr().out
+    assert "small v2: intact" in capsys.readouterr().out
     copy = copy_store(store, tmp_path / "copy")
     shard = copy / "small/v2/data/train-00000-00.parquet"
     data = bytearray(shard.read_bytes())

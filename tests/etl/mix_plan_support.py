@@ -15,8 +15,7 @@ from tokenlake.fingerprint import file_id
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.manifest import Kind, Manifest
 from tokenlake.tokenizers.files import TokenizerFiles

@@ -12,11 +12,11 @@ from tokenlake.cli.output import emit, note, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import IntegrityError, TokenlakeError
 from tokenlake.integrity.findings import RepairProgress, RepairReport
-from tokenlake.integrity.repair import repair as mend
+from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 
-_COLUMNS = (label("version"), label("path"), label("damage"), label("how", "repaired"), label("note"))
+_COLUMNS = (label("version"), label("path"), label("damage"), label("result"), label("how"))
 
 
 def repair(
@@ -48,7 +48,7 @@ def repair(
         def told(progress: RepairProgress) -> None:
             counter.set(progress.bytes, progress.bytes_total)
 
-        report = mend(
+        report = repair_version(
             store_url(store),
             name,
             config=config,
@@ -65,7 +65,7 @@ def exit_code(report: RepairReport) -> int:
     """Return what the command ends with."""
     if report.ok:
         return 0
-    return IntegrityError.exit_code if report.mended else TokenlakeError.exit_code
+    return IntegrityError.exit_code if report.repaired else TokenlakeError.exit_code
 
 
 def _print(report: RepairReport) -> None:
@@ -77,8 +77,8 @@ def _print(report: RepairReport) -> None:
                 "version": one.version,
                 "path": one.path,
                 "damage": one.damage,
-                "how": one.how,
-                "note": one.note,
+                "result": one.how,
+                "how": one.note,
             }
             for one in report.files
         ]
@@ -87,33 +87,26 @@ def _print(report: RepairReport) -> None:
     if left and not report.dry_run:
         columns = (label("path"), label("problem"), label("expected"), label("got"))
         print_tables([Table.of(columns, [asdict(problem) for problem in left])])
-    if report.well:
-        note(f"undamaged: {', '.join(report.well)}")
+    if report.intact:
+        note(f"the same bytes are intact elsewhere: {', '.join(report.intact)}")
     if report.unlisted:
         note(
-            f"{numbers.plural(len(report.unlisted), 'file')} that no manifest names; `tokenlake gc` looks after those"
+            f"no manifest lists {numbers.plural(len(report.unlisted), 'file')}; `tokenlake gc` removes such files"
         )
     if report.new_version is not None:
         note(
-            f"v{report.new_version} holds the same rows without damage; v{report.version} stays damaged. Move "
-            "tags and trainers that name it"
+            f"v{report.new_version} holds the same rows, undamaged; v{report.version} stays damaged. Move tags and "
+            "trainers that name it"
         )
 
 
 def _summary(report: RepairReport) -> str:
+    if not report.files and report.ok:
+        return "nothing is damaged"
     if not report.files:
-        return (
-            "no damage"
-            if report.ok
-            else f"{numbers.plural(len(report.problems), 'problem')} that no repair can fix"
-        )
-    words = {True: "would be repaired", False: "repaired"}[report.dry_run]
-    lost = len(report.files) - report.mended
-    done = f"{numbers.plural(report.mended, 'file')} {words}"
-    return (
-        f"{done}, {lost} not"
-        if lost
-        else f"{done}, no damage left"
-        if report.ok and not report.dry_run
-        else done
+        return f"{numbers.plural(len(report.problems), 'problem')} that repair cannot solve"
+    done = (
+        f"{numbers.plural(report.repaired, 'file')} {'would be repaired' if report.dry_run else 'repaired'}"
     )
+    lost = len(report.files) - report.repaired
+    return f"{done}, {lost} not" if lost else done

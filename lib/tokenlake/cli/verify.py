@@ -103,7 +103,7 @@ def _print(report: VerifyReport) -> None:
         checked += f", {numbers.plural(report.rows, 'row')} decoded"
     if not report.listed:
         checked += "; unlisted files and tags were not looked for"
-    found = "no damage" if report.ok else numbers.plural(len(report.problems), "problem")
+    found = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
     stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})")
     if not report.ok:
         print_tables([Table.of(_COLUMNS, [asdict(problem) for problem in report.problems])])

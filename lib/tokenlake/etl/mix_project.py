@@ -26,7 +26,7 @@ from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import CONFIG, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Kind, Manifest
-from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, drawn_ids, share
+from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint, drawn_ids, share
 
 
 def accounts_of(records: Iterable[UnitRecord], names: Iterable[str] = ()) -> dict[str, Account]:
@@ -109,7 +109,7 @@ def _order(spec: MixtureSpec) -> MixtureOrder:
         seed=spec.seed,
         stop=spec.stop,
         rows=spec.rows or 0,
-        points=spec.points,
+        points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
         interpolation=spec.interpolation,
         version=spec.order,
     )

@@ -21,8 +21,8 @@ from tokenlake.errors import TokenlakeError
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.run_config import SUFFIX, Asked
 from tokenlake.store.base import Store
+from tokenlake.store.claims import FAILED
 from tokenlake.store.layout import Layout
-from tokenlake.store.unfinished import FAILED
 
 
 @final

@@ -21,8 +21,7 @@ from tokenlake.etl.run_log import RunLog
 from tokenlake.sources.hub.repo import hub_commits
 from tokenlake.store.account import Account
 from tokenlake.store.address import StoreAddress
-from tokenlake.store.entries import FileEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import FileEntry, InputFileEntry
 from tokenlake.store.layout import CONFIG, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest

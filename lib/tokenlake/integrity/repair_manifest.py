@@ -16,8 +16,8 @@ from typing import Final, final
 from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.project import Project
-from tokenlake.integrity.repair_copies import common, manifests, rendered
 from tokenlake.integrity.repair_plan import input_changes, planned_inputs
+from tokenlake.integrity.repair_sources import common, manifests, rendered
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.entries import FileEntry

@@ -28,7 +28,7 @@ _TOKENIZER_BYTES: Final = 1 << 28
 _SHOWN: Final = 100
 
 
-def origin_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
+def config_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
     """Return what the version's files say otherwise; files that are damaged themselves are not looked into."""
     return [*_of_config(store, layout, manifest), *_of_tokenizers(store, layout, manifest)]
 

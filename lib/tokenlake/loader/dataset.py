@@ -33,7 +33,7 @@ from tokenlake.reading.version import StoredRows, verified_bytes
 from tokenlake.schema import packed_schema
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
 
@@ -388,20 +388,6 @@ def _inside(where: str, options: Mapping[str, Any] | None) -> str:
     names = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
     first = f"{where.rstrip('/')}/{found[0]}"
     return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({first!r})"
-
-
-def parted(where: str) -> tuple[str, str]:
-    """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same."""
-    if "://" in where and "?" in where:
-        raise ConfigError(
-            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it "
-            "without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
-        )
-    store, slash, name = where.rstrip("/").rpartition("/")
-    if slash and name[:1] == "v" and name[1:].isdecimal():
-        store, slash, dataset = store.rpartition("/")
-        name = f"{dataset}@{name}"
-    return store if slash else ".", name
 
 
 def _split(manifest: Manifest, asked: str | None) -> str:

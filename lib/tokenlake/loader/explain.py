@@ -35,8 +35,7 @@ from tokenlake.loader.steps import BatchStep
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.shard_file import ShardFile
 from tokenlake.store.catalog import read_record
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 

@@ -25,7 +25,6 @@ from tokenlake.errors import (
     TokenlakeError,
     VersionConflictError,
 )
-from tokenlake.etl.runner import available_cpus
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored
 from tokenlake.prefect.flows import Count, Text, Texts
@@ -44,6 +43,7 @@ from tokenlake.report.table import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
+from tokenlake.threads import available_cpus
 
 
 def check_reference(token: Mapping[str, str] | None) -> dict[str, str]:
@@ -163,7 +163,7 @@ def findings(reports: Sequence[VerifyReport]) -> str:
     versions = [
         {
             "name": _called(report),
-            "state": "no damage" if report.ok else numbers.plural(len(report.problems), "problem"),
+            "state": "intact" if report.ok else numbers.plural(len(report.problems), "problem"),
             **{key: getattr(report, key) for key in ("files", "bytes")},
             **({"rows": report.rows, "tokens": report.tokens} if report.deep else {}),
         }

@@ -109,7 +109,8 @@ class Locator:
             rows = self.reference.encode(cast("list[str]", part.to_pylist()))
             offsets = offsets_of([len(ids) for ids, _, _ in rows])
             ids = np.concatenate([ids for ids, _, _ in rows])
-            located = Located(part, offsets, ids, *np.zeros((2, len(ids)), np.int64))
+            nowhere = np.zeros(len(ids), np.int64)
+            located = Located(part, offsets, ids, nowhere, nowhere)
             yield located.with_rows(np.arange(len(rows)), rows)
 
     def by_ids(

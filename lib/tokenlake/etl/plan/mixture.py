@@ -36,7 +36,7 @@ from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
 from tokenlake.report import numbers
-from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, Outcome, token_shares
+from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, SourceDraw, token_shares
 
 _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
@@ -280,7 +280,7 @@ class MixForecast:
 def forecast_of(
     level: Level,
     parents: Sequence[FoundParent],
-    outcomes: Mapping[str, Outcome],
+    outcomes: Mapping[str, SourceDraw],
     out: RowsOut,
     *,
     by_tokens: bool,
@@ -314,7 +314,7 @@ def forecast_of(
     )
 
 
-def _source(parent: FoundParent, outcome: Outcome, asked_tokens: float | None) -> SourceForecast:
+def _source(parent: FoundParent, outcome: SourceDraw, asked_tokens: float | None) -> SourceForecast:
     partial = outcome.rows - outcome.full_epochs * parent.rows
     return SourceForecast(
         parent=parent.reference,

@@ -44,7 +44,7 @@ from tokenlake.schema import FORMAT_VERSION
 from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.mixture import outcomes
 from tokenlake.tokenizers.files import TokenizerFiles
 

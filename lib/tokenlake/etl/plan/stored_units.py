@@ -34,7 +34,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import MAX_UNIT
 from tokenlake.store.ledger import MIXED, UnitRecord
-from tokenlake.store.mixture import FIRST_ORDER, Outcome
+from tokenlake.store.mixture import FIRST_ORDER, SourceDraw
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
 _LATER: Final = 16
@@ -273,7 +273,7 @@ def range_units(
     )
 
 
-def mean_row_bytes(parents: Sequence[FoundParent], drawn: Mapping[str, Outcome]) -> Fraction:
+def mean_row_bytes(parents: Sequence[FoundParent], drawn: Mapping[str, SourceDraw]) -> Fraction:
     """Return about how many stored bytes of the parents a row of the mixture stands for."""
     total = sum(
         (Fraction(drawn[parent.name].rows * parent.totals.bytes, parent.rows) for parent in parents),
