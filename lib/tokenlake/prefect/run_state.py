@@ -88,16 +88,17 @@ def cancellable(engine: Cancellable) -> Generator[None]:
 
 
 def _watch(engine: Cancellable, flow_run: UUID, done: threading.Event) -> None:
-    with get_client(sync_client=True) as client:
-        while not done.wait(_LOOK_SECONDS):
-            try:
+    # No client before the first look: a run that ends at once takes its server with it.
+    while not done.wait(_LOOK_SECONDS):
+        try:
+            with get_client(sync_client=True) as client:
                 state = client.read_flow_run(flow_run).state
-            except Exception:
-                # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
-                continue
-            if state is not None and (state.is_cancelling() or state.is_cancelled()):
-                engine.cancel()
-                return
+        except Exception:
+            # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
+            continue
+        if state is not None and (state.is_cancelling() or state.is_cancelled()):
+            engine.cancel()
+            return
 
 
 def flow_run_name() -> str:
