@@ -23,6 +23,9 @@ from tokenlake.threads import in_order
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
+_TAKE: Final = 64  # files that one thread takes at a time
+_WITH_FOOTER: Final = frozenset({"parquet", "arrow"})
+_BLANK = np.frombuffer(b" \t\r", np.uint8)
 
 
 def splittable(file: InputFile) -> bool:
@@ -71,10 +74,6 @@ def _split_groups(file: InputFile, groups: list[tuple[int, int | None]], unit_si
     return ranges or [FileRange(file=file, start=0, stop=0, weight=0, records=0)]
 
 
-_TAKE: Final = 64  # files that one thread takes at a time
-_WITH_FOOTER: Final = frozenset({"parquet", "arrow"})
-
-
 def split_files(
     files: Sequence[InputFile],
     unit_size: int,
@@ -105,9 +104,6 @@ def split_files(
     for index, file in enumerate(files):
         ranges[index] = ranges[index] or split_file(file, unit_size, storage_options)
     return ranges
-
-
-_BLANK = np.frombuffer(b" \t\r", np.uint8)
 
 
 @final
