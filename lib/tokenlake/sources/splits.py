@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from tokenlake.sources.arrow_messages import batch_sizes
-from tokenlake.sources.inputs import FileRange, InputFile, Meter, OnProgress, Progress
+from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, Progress, ProgressMeter
 from tokenlake.sources.lines import BLOCK_BYTES, LineBlock, LongLine, index_lines, read_blocks
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import footer
@@ -90,7 +90,7 @@ def split_files(
     """
     ranges: list[list[FileRange]] = [[]] * len(files)
     footers = [index for index, file in enumerate(files) if file.format in _WITH_FOOTER]
-    meter = Meter("splitting", len(footers), sum(files[index].size for index in footers), on_progress)
+    meter = ProgressMeter("splitting", len(footers), sum(files[index].size for index in footers), on_progress)
 
     def take(indices: Sequence[int]) -> list[list[FileRange]]:
         found = [split_file(files[index], unit_size, storage_options) for index in indices]

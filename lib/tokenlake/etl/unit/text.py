@@ -188,7 +188,7 @@ class Unit:
             raise TooManyBadRecordsError(
                 f"source {source.name!r}: {total} bad records in one unit are more than "
                 f"max_bad_fraction={source.max_bad_fraction} of all its records can be; the first: {first}. "
-                "Mend the input, or raise max_bad_fraction if the loss is acceptable",
+                "Fix the input, or raise max_bad_fraction if the loss is acceptable",
                 source=source.name,
                 bad=total,
             )
