@@ -18,7 +18,7 @@ from tokenlake.report.table import to_markdown
 from tokenlake.store.account import Account
 from tokenlake.store.entries import Parent, ShardEntry
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord
+from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
 
 SOURCES = {
     "code": MixedSource(
@@ -62,7 +62,7 @@ ORDER = MixtureOrder(
     seed=0,
     stop="restart",
     rows=3_000,
-    points=((0, {"code": 0.3, "web": 0.7}),),
+    points=(WeightPoint(0, {"code": 0.3, "web": 0.7}),),
     interpolation="step",
 )
 RECORD = MixtureRecord(
@@ -191,7 +191,7 @@ def test_the_card_tells_the_mixture_and_its_parents() -> None:
 def test_the_card_is_the_same_of_a_manifest_that_was_read_back() -> None:
     # JSON keeps no order of weights, and these come in another one than that of their names.
     sources = dict(reversed(SOURCES.items()))
-    order = replace(ORDER, points=((0, {"web": 0.7, "code": 0.3}),))
+    order = replace(ORDER, points=(WeightPoint(0, {"web": 0.7, "code": 0.3}),))
     manifest = _manifest(replace(RECORD, order=order, sources=sources))
     assert render_card(manifest) == render_card(Manifest.from_bytes(manifest.to_bytes()))
 

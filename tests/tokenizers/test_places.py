@@ -197,7 +197,7 @@ def filled(tokens: list[Place], stretches: list[tuple[int, int]]) -> list[bool]:
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
 def test_batches_may_be_empty_slices_and_many_pieces(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenlake.tokenizers.offsets._BLOCK", 7)
-    monkeypatch.setattr("tokenlake.tokenizers.reference.BATCH_BYTES", 30)
+    monkeypatch.setattr("tokenlake.tokenizers.offsets.BATCH_BYTES", 30)
     encoder = encoder_of("sentencepiece", "encode", engine)
     rows = ["zero \u00e4", "", "one</s>two \u4e16\u754c", "\u2581odd", "", "four and some more words", "<s>"]
     want = [expected(FORMS["sentencepiece"], text, literal=False) for text in rows]
