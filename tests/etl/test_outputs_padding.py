@@ -20,7 +20,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl.output.token_rows import Padding, RowGroups
-from tokenlake.etl.plan.text import make_plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.integrity.verify_shard import Expected, RowCheck
 from tokenlake.query.sequences import read_sequences
 from tokenlake.schema import open_writer

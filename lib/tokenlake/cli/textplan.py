@@ -8,7 +8,7 @@ from typing import Any, Final
 from tokenlake.cli.output import near
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.plan.estimate import Estimate, total
-from tokenlake.etl.plan.text import Plan
+from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.report import numbers, plan
 from tokenlake.report.table import Table, facts, label, number
 
@@ -117,7 +117,7 @@ def _sources(made: Plan, expected: dict[str, Estimate]) -> Table:
 def _expected(made: Plan, whole: Estimate) -> list[tuple[str, str]]:
     pack = made.build.pack
     splits = {name: part for source in made.build.sources for name, part in source.splits}
-    exact = all(unit.files is not None for unit in made.units)
+    exact = all(not isinstance(unit, TextUnit) or unit.files is not None for unit in made.units)
     files = numbers.plural(whole.files, "file")
     rows = f"{about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
     if (preference := made.build.preference) is not None:

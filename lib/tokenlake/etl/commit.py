@@ -25,7 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.etl.project import Project
+from tokenlake.etl.manifest_draft import draft_manifest
+from tokenlake.etl.plan.plan import Plan
 from tokenlake.report.card import render_card
 from tokenlake.store.base import Digest, Store
 from tokenlake.store.catalog import Catalog
@@ -86,26 +87,26 @@ def _lost(layout: Layout) -> VersionConflictError:
     )
 
 
-def publish_preamble(store: Store, project: Project, layout: Layout) -> None:
+def publish_preamble(store: Store, plan: Plan, layout: Layout) -> None:
     """Publish what workers and readers need besides the data."""
-    for path, data in project.preamble().items():
+    for path, data in plan.preamble().items():
         # Left by an interrupted run of another release, if unequal: the manifest decides what counts.
         store.put_new(layout.key(path), data, replace_orphan=True)
 
 
-def commit_version(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
+def commit_version(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
     """Check the account and publish card and manifest.
 
     Raises:
         AccountError: the account does not close; nothing is visible.
         VersionConflictError: gc swept the version, or another writer committed something else.
     """
-    require_held(store, layout, project.plan.fingerprint)
+    require_held(store, layout, plan.fingerprint)
     try:
-        return _commit(store, project, layout, records)
+        return _commit(store, plan, layout, records)
     except (StoreError, IntegrityError):
         # Files that gc deletes are missed in many ways; that they were swept says more.
-        require_held(store, layout, project.plan.fingerprint)
+        require_held(store, layout, plan.fingerprint)
         raise
 
 
@@ -129,19 +130,19 @@ def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
         was = "missing" if size is None else f"{size} bytes long, expected {wanted[wrong[0]]}"
         raise IntegrityError(
             f"{name} is committed, but {len(wrong)} of its {len(wanted)} files are missing or have another size; the "
-            f"first: {wrong[0]} is {was}. `tokenlake repair {name}` mends it",
+            f"first: {wrong[0]} is {was}. Run `tokenlake repair {name}`",
             file=layout.key(wrong[0]),
         )
     return manifest
 
 
-def _commit(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
-    made = _made(project, layout, records)
+def _commit(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
+    made = _made(plan, layout, records)
     kept = _tidied(store, layout, made)
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
     store.sweep_temp(layout.prefix)
     others = {path: entry for path, entry in (made | kept).items() if not path.startswith(f"{DATA}/")}
-    draft = project.manifest(layout.version, records, _sorted(others))
+    draft = draft_manifest(plan, layout.version, records, _sorted(others))
     draft.check(layout.manifest)
     card = render_card(draft).encode()
     # An equal build of another release may have committed meanwhile: its card stays.
@@ -152,9 +153,9 @@ def _commit(store: Store, project: Project, layout: Layout, records: Sequence[Un
     return manifest
 
 
-def _made(project: Project, layout: Layout, records: Sequence[UnitRecord]) -> dict[str, FileEntry]:
+def _made(plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> dict[str, FileEntry]:
     """Size and hash of every file of the version but card and manifest, by its path: of the bytes that were written."""
-    made = {path: _entry_of(data) for path, data in project.preamble().items()}
+    made = {path: _entry_of(data) for path, data in plan.preamble().items()}
     for record in records:
         made |= {part.path: FileEntry(bytes=part.bytes, sha256=part.sha256) for part in record.parts}
         made[layout.path(layout.ledger(record.unit))] = _entry_of(record.to_bytes())

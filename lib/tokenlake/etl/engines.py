@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Final, final
+from typing import final
 
 from tokenlake.etl.events import EngineChosen, Watcher
-from tokenlake.etl.job import EngineJob
-from tokenlake.etl.plan.text import Plan
-from tokenlake.etl.plan.units import WorkUnit
+from tokenlake.etl.job import NO_ENGINE, REFERENCE
+from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.store.address import StoreAddress
-
-REFERENCE: Final = "tokenizers"
+from tokenlake.store.layout import Layout
 
 
 @final
@@ -21,31 +18,25 @@ class Engines:
     """The engine of every source of one build; thread-safe.
 
     Args:
-        prefixes: source -> key prefix of its tokenizer files in the store.
+        store, layout: where the tokenizers' files are.
     """
 
-    def __init__(
-        self, plan: Plan, store: StoreAddress, prefixes: Mapping[str, str], watcher: Watcher
-    ) -> None:
-        self._plan = plan
-        self._store = store
-        self._prefixes = prefixes
+    def __init__(self, plan: Plan, store: StoreAddress, layout: Layout, watcher: Watcher) -> None:
+        self._plan, self._store, self._layout = plan, store, layout
         self._emit = watcher
         self._lock = threading.Lock()
         self._chosen: dict[str, str] = {}
         self._condemned: set[str] = set()
 
-    def choose(self, unit: WorkUnit, pool: WorkerPool) -> str:
+    def choose(self, unit: PlannedUnit, pool: WorkerPool) -> str:
         """The engine for a unit's source; the first call for a source runs the gate in a worker."""
+        if not isinstance(unit, TextUnit):
+            return NO_ENGINE
         with self._lock:
             if unit.source not in self._chosen:
                 self._chosen[unit.source] = self._ask(unit, pool)
             engine = self._chosen[unit.source]
             return REFERENCE if engine in self._condemned else engine
-
-    def tokenizer_prefix(self, source: str) -> str:
-        """Key prefix of a source's tokenizer files in the store."""
-        return self._prefixes[source]
 
     def is_condemned(self, engine: str) -> bool:
         return engine in self._condemned
@@ -57,15 +48,8 @@ class Engines:
         self._condemned.add(engine)
         return True
 
-    def _ask(self, unit: WorkUnit, pool: WorkerPool) -> str:
-        job = EngineJob(
-            store=self._store,
-            tokenizer=self.tokenizer_prefix(unit.source),
-            tokenizer_files=self._plan.tokenizers[unit.source].facts["files"],
-            source=self._plan.source(unit.source),
-            ranges=unit.ranges,
-        )
-        verdict = pool.run(job.to_json())
+    def _ask(self, unit: TextUnit, pool: WorkerPool) -> str:
+        verdict = pool.run(self._plan.engine_job(unit, self._store, self._layout))
         name = self._plan.tokenizers[unit.source].files.name
         self._emit(EngineChosen(name, verdict["engine"], verdict["reason"]))
         return verdict["engine"]

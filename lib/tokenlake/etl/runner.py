@@ -22,8 +22,8 @@ from tokenlake.errors import (
     WorkerDiedError,
 )
 from tokenlake.etl.events import Step, UnitRetried, Watcher, ignore
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.projects import Configuration
 from tokenlake.etl.session import BuildSession
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest

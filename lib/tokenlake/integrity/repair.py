@@ -16,8 +16,8 @@ from typing import final
 from tokenlake.config.load import load_config
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl.events import Event, Planning
-from tokenlake.etl.project import Project
-from tokenlake.etl.projects import Configuration
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.runner import available_cpus
 from tokenlake.integrity.findings import (
     UNLISTED,
@@ -107,7 +107,7 @@ class Repair:
         except IntegrityError:
             lost = LostManifest.look(self.store, self.layout)
         planned, fewer = self._plan_of(lost)
-        made = lost.again(self.store, planned.project, planned.names, fewer=fewer)
+        made = lost.again(self.store, planned.plan, planned.names, fewer=fewer)
         data = made.to_bytes()
         damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
         if damage is not None:
@@ -120,10 +120,10 @@ class Repair:
             self.address, self.layout, lost.fingerprint, (), None, self.config, self.overrides
         )
         planned = self._plan(question)
-        if planned.project.plan.fingerprint == lost.fingerprint:
+        if planned.plan.fingerprint == lost.fingerprint:
             return planned, False
         fewer = replace(question, inputs=lost.inputs).plan(self.store, self._on_event)
-        if fewer.project.plan.fingerprint != lost.fingerprint:
+        if fewer.plan.fingerprint != lost.fingerprint:
             return planned, False
         self._planned = fewer
         return fewer, True
@@ -148,14 +148,14 @@ class Repair:
         records = readable_records(self.store, self.layout, manifest)
         question = Question.of(self.address, manifest, self.config, self.overrides)
         self._say("looking for copies")
-        found = find(self.store, manifest, records, damaged, lambda: self._plan(question).project)
+        found = find(self.store, manifest, records, damaged, lambda: self._plan(question).plan)
         self.well += found.well
         self._put_all(damaged, found)
         rest = [damage for damage in damaged if damage.path not in found.good]
         if not found.units or self.dry_run or self._planned is None:
             return self._settle(manifest, rest, found, {}, None)
-        with Workshop(self._planned.project, self.layout, self._on_event) as workshop:
-            done = self._build(workshop, self._planned.project, found)
+        with Workshop(self._planned.plan, self.layout, self._on_event) as workshop:
+            done = self._build(workshop, self._planned.plan, found)
             for unit, built in done.items():
                 of_unit = [damage for damage in rest if unit_of(manifest, damage.path) == unit]
                 for path, what in judged(
@@ -235,10 +235,8 @@ class Repair:
             workshop=workshop,
         ).commit(self.store)
 
-    def _build(
-        self, workshop: Workshop, project: Project, found: Found
-    ) -> dict[int, UnitRecord | TokenlakeError]:
-        total = sum(project.plan.units[index].bytes for index, _ in found.units.values())
+    def _build(self, workshop: Workshop, plan: Plan, found: Found) -> dict[int, UnitRecord | TokenlakeError]:
+        total = sum(plan.units[index].bytes for index, _ in found.units.values())
         done = 0
 
         def on_bytes(more: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import final, get_args
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.etl.text_project import config_yaml
+from tokenlake.etl.plan.plan import config_yaml
 from tokenlake.integrity.findings import Damage, How, Mended, expected_hashes
 from tokenlake.report.card import render_card
 from tokenlake.store.base import ReadStore, Store

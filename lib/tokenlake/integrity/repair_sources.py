@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.project import Project
+from tokenlake.etl.plan.plan import Plan
 from tokenlake.integrity.findings import Damage, look, unit_of
 from tokenlake.integrity.repair_copies import Good, Place, is_good, places, rendered
 from tokenlake.integrity.repair_plan import planned_unit, why_not
@@ -17,7 +17,7 @@ from tokenlake.store.layout import TOKENIZER, ledger_unit
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 
-MakePlan = Callable[[], Project]
+MakePlan = Callable[[], Plan]
 
 
 @final
@@ -45,7 +45,7 @@ def find(
     manifest: Manifest,
     records: Mapping[int, UnitRecord],
     damaged: Sequence[Damage],
-    plan: MakePlan,
+    make_plan: MakePlan,
 ) -> Found:
     """Find the good bytes of damaged files, or what has to be built to have them.
 
@@ -65,7 +65,7 @@ def find(
             _derived(store, manifest, damage, found)
     left = [damage for damage in damaged if damage.path not in found.good and damage.path not in found.lost]
     if left:
-        _from_plan(manifest, records, left, plan, found)
+        _from_plan(manifest, records, left, make_plan, found)
     return found
 
 
@@ -101,19 +101,19 @@ def _from_plan(
     manifest: Manifest,
     records: Mapping[int, UnitRecord],
     left: Sequence[Damage],
-    plan: MakePlan,
+    make_plan: MakePlan,
     found: Found,
 ) -> None:
     try:
-        project = plan()
-        preamble = project.preamble()
+        plan = make_plan()
+        preamble = plan.preamble()
     except TokenlakeError as error:
         found.lost |= {damage.path: str(error) for damage in left}
         return
     for damage in left:
         unit = unit_of(manifest, damage.path)
         if unit is not None:
-            _unit(manifest, records.get(unit), project, damage, unit, found)
+            _unit(manifest, records.get(unit), plan, damage, unit, found)
         elif is_good(data := preamble.get(damage.path), damage):
             found.good[damage.path] = Good("rendered", "from the configuration", data=data or b"")
         elif damage.path.startswith(f"{TOKENIZER}/"):
@@ -122,10 +122,10 @@ def _from_plan(
 
 
 def _unit(
-    manifest: Manifest, record: UnitRecord | None, project: Project, damage: Damage, unit: int, found: Found
+    manifest: Manifest, record: UnitRecord | None, plan: Plan, damage: Damage, unit: int, found: Found
 ) -> None:
-    index = planned_unit(project, manifest, unit, record)
+    index = planned_unit(plan, manifest, unit, record)
     if index is None:
-        found.lost[damage.path] = f"unit {unit} cannot be built again: {why_not(project, manifest, record)}"
+        found.lost[damage.path] = f"unit {unit} cannot be built again: {why_not(plan, manifest, record)}"
     else:
         found.units[unit] = index, None if record is None else record.engine

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from tokenlake.config.load import config_text, load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.steps import is_text_build
 from tokenlake.config.stores import store_overrides
 from tokenlake.config.suggestion import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
@@ -78,7 +77,7 @@ def require_text(config: PipelineConfig) -> None:
     Raises:
         ConfigError: the configuration mixes, or is about stored datasets.
     """
-    if not is_text_build(config):
+    if not config.is_text_build:
         what = "mixes its datasets (section mix)" if config.mixes else "packs or mixes stored datasets"
         raise ConfigError(
             f"{config.name or 'the configuration'} {what}, and the flow `tokenize` builds one dataset from text; "
@@ -92,7 +91,7 @@ def require_mixture(config: PipelineConfig) -> None:
     Raises:
         ConfigError: the configuration is of text alone, and mixes nothing.
     """
-    if is_text_build(config):
+    if config.is_text_build:
         raise ConfigError(
             f"{config.name or 'the configuration'} mixes nothing: it has no section mix and names no stored dataset; "
             "run the flow `tokenize`, or write mix: {weights: ..., epochs: 1}"

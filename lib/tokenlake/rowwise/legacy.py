@@ -17,7 +17,7 @@ from tokenlake.config.resolve import resolve_dataset
 from tokenlake.config.suggestion import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.events import Watcher, ignore
-from tokenlake.etl.projects import Configuration
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource

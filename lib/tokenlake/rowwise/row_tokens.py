@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.config.resolve_source import resolve_source
+from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat, ResolvedSource, ResolvedTokenizer
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError

@@ -19,8 +19,7 @@ from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from tokenlake.config.outputs import output_problems
-from tokenlake.config.resolve_source import contradictions
+from tokenlake.config.contradictions import output_problems, truncation_problems
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.schedule import WeightScheduler
@@ -107,7 +106,7 @@ class TokenizeStage(BaseStage):
         """
         config = context.config
         check_stage(config, "tokenize")
-        if problems := contradictions(config):
+        if problems := truncation_problems(config):
             raise ConfigError("\n".join(problems), problems=problems)
         manager = TokenizerManager()
         for name in data:
@@ -286,7 +285,7 @@ def _require_packable(context: PipelineContext) -> None:
         if dataset.name in context.tokenizers
         for line in output_problems(config, dataset, context.tokenizers[dataset.name].options)
     ]
-    problems += contradictions(config)
+    problems += truncation_problems(config)
     if problems:
         raise ConfigError("\n".join(problems), problems=problems)
 

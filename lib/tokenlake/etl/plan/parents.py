@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.column_types import ColumnType
-from tokenlake.config.resolved import ResolvedMix, ResolvedPack, ResolvedParent
+from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
+from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -196,24 +197,17 @@ def lineage(parents: tuple[FoundParent, ...]) -> tuple[Parent, ...]:
     return tuple(found.values())
 
 
-def tokenizer_folder(parent: FoundParent, source: str) -> str:
-    """Return the folder of a source's tokenizer in the parent, relative to the version."""
-    folder = parent.manifest.tokenizer[source].get("folder", "")
-    return f"{TOKENIZER}/{folder}" if folder else TOKENIZER
-
-
-def read_tokenizer(store: Store, parent: FoundParent, source: str) -> dict[str, bytes]:
-    """Return the files of a source's tokenizer, compared with the parent's manifest.
+def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTokenizer:
+    """Return a source's tokenizer as the parent has it, its files compared with the parent's manifest.
 
     Raises:
-        IntegrityError: one is missing or changed; names it.
+        IntegrityError: a file is missing or changed; names it.
     """
     layout = Layout(parent.manifest.dataset, parent.manifest.version)
-    folder = tokenizer_folder(parent, source)
-    hashes: dict[str, str] = parent.manifest.tokenizer[source]["files"]
+    facts = parent.manifest.tokenizer[source]
     found: dict[str, bytes] = {}
-    for name, expected in sorted(hashes.items()):
-        path = f"{folder}/{name}"
+    for name, expected in sorted(facts["files"].items()):
+        path = "/".join(filter(None, (TOKENIZER, facts.get("folder", ""), name)))
         try:
             data = store.read(layout.key(path))
         except NotFoundError as error:
@@ -222,28 +216,8 @@ def read_tokenizer(store: Store, parent: FoundParent, source: str) -> dict[str, 
         if digest != expected:
             raise _damaged(parent, path, f"has sha256 {digest}; expected {expected}")
         found[name] = data
-    return found
-
-
-def merged_tokenizers(parents: Sequence[FoundParent]) -> dict[str, tuple[FoundParent, dict[str, Any]]]:
-    """Return source of the original texts -> (a parent that has it, what the new manifest says of its tokenizer).
-
-    Sources of one name have one line: their ids mean the same, or there would be no plan.
-    """
-    found: dict[str, tuple[FoundParent, dict[str, Any]]] = {}
-    for parent in parents:
-        for source, facts in parent.manifest.tokenizer.items():
-            found.setdefault(source, (parent, facts))
-    alone = len({_digest(facts) for _, facts in found.values()}) == 1
-    return {
-        source: (parent, {**facts, "folder": "" if alone else _digest(facts)[:16]})
-        for source, (parent, facts) in found.items()
-    }
-
-
-def _digest(facts: dict[str, Any]) -> str:
-    """One hash over the hashes of a tokenizer's files."""
-    return hashlib.sha256(repr(sorted(facts["files"].items())).encode()).hexdigest()
+    files = TokenizerFiles(name=str(facts.get("name")), files=found)
+    return PlannedTokenizer(files, facts, facts["eos_id"], facts["pad_id"], facts["append_eos"])
 
 
 def _damaged(parent: FoundParent, path: str, problem: str) -> IntegrityError:
@@ -388,7 +362,9 @@ def _affixes(facts: dict[str, Any], source: dict[str, Any]) -> tuple[tuple[int, 
     return tuple(facts.get("prefix") or ()), tuple(facts.get("suffix") or ())
 
 
-def rows_out(build: ResolvedMix, parents: Sequence[FoundParent], tokenizer: TokenizerFiles) -> RowsOut:
+def rows_out(
+    pack: ResolvedPack | None, max_shard_size: int, parents: Sequence[FoundParent], tokenizer: TokenizerFiles
+) -> RowsOut:
     """Return what the new rows are.
 
     Args:
@@ -406,18 +382,18 @@ def rows_out(build: ResolvedMix, parents: Sequence[FoundParent], tokenizer: Toke
             "(add_special_tokens); expected the same around all. Build one of them again"
         )
     prefix, suffix = next(iter(plain)) if plain else next((f.prefix, f.suffix) for f in each.values())
-    eos, pad = _special_ids(build.pack, parents[0], tokenizer)
+    eos, pad = _special_ids(pack, parents[0], tokenizer)
     return RowsOut(
-        pack=build.pack,
-        seq_length=build.pack.seq_length if build.pack else parents[0].manifest.seq_length,
+        pack=pack,
+        seq_length=pack.seq_length if pack else parents[0].manifest.seq_length,
         prefix=prefix,
         suffix=suffix,
         eos_id=eos,
         pad_id=pad,
-        append_eos=build.pack is not None and suffix[-1:] != (eos,),
+        append_eos=pack is not None and suffix[-1:] != (eos,),
         whole=tuple(name for name, found in each.items() if found.whole),
         loss_mask=any("loss_mask" in parent.columns for parent in parents),
-        max_shard_size=build.max_shard_size,
+        max_shard_size=max_shard_size,
     )
 
 

@@ -17,16 +17,17 @@ Packing again without a mixture: parents one after the other, a unit for each of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 from tokenlake.config.identity import pack_identity
 from tokenlake.errors import ConfigError
-from tokenlake.etl.job import Level, ParentVersion, RowsOut
+from tokenlake.etl.job import Level, RowsOut
 from tokenlake.etl.mixture import MixtureSpec
 from tokenlake.etl.plan.parents import FoundParent
+from tokenlake.etl.plan.plan import MixUnit, RepackUnit
 from tokenlake.fingerprint import fingerprint
 from tokenlake.mixing.mixture import Mixture
 from tokenlake.schema import FORMAT_VERSION
@@ -185,55 +186,13 @@ def _rows(shard: ShardEntry) -> tuple[int, list[int], dict[str, str]]:
     return shard.rows, list(shard.row_groups), shard.logical
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeUnit:
-    """Some neighbouring rows of a mixture.
-
-    Attributes:
-        index: place in the plan, from 0; names the output files, is not part of the unit's identity.
-        source: of several sources, so it is :data:`tokenlake.store.ledger.MIXED`.
-        bytes: about so many bytes of the parents' files, for progress and scheduling.
-        fingerprint: equal fingerprints give equal bytes (sha256 hex).
-        start, stop: positions of the mixture.
-    """
-
-    index: int
-    source: str
-    bytes: int
-    fingerprint: str
-    start: int
-    stop: int
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepackedUnit:
-    """A unit of a parent that is packed again; attributes as of :class:`RangeUnit`, and
-
-    Attributes:
-        parent: the parent.
-        parent_unit: index of the unit in it.
-    """
-
-    index: int
-    source: str
-    bytes: int
-    fingerprint: str
-    parent: ParentVersion
-    parent_unit: int
-
-
-MixUnits: TypeAlias = tuple[RangeUnit, ...] | tuple[RepackedUnit, ...]
-
-
 _LEAST_REST: Final = Fraction(2, 3)
 """Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.etl.plan.mixture`."""
 
 
 def range_units(
     rows: int, unit_rows: int, row_bytes: Fraction, identity: UnitIdentity, *, join_rest: bool
-) -> tuple[RangeUnit, ...]:
+) -> tuple[MixUnit, ...]:
     """Return the units of a mixture.
 
     Args:
@@ -256,7 +215,7 @@ def range_units(
         count -= 1
     bounds = [*(unit_rows * index for index in range(count)), rows]
     return tuple(
-        RangeUnit(
+        MixUnit(
             index=index,
             source=MIXED,
             bytes=round(row_bytes * (stop - start)),
@@ -287,17 +246,15 @@ def require_packing(parents: Sequence[FoundParent], out: RowsOut) -> None:
         )
 
 
-def repacked_units(
-    catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut
-) -> tuple[RepackedUnit, ...]:
+def repacked_units(catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut) -> tuple[RepackUnit, ...]:
     """Return the units: those of each parent, in its order; units without rows are left out."""
-    found: list[RepackedUnit] = []
+    found: list[RepackUnit] = []
     for parent in parents:
         records = _records(catalog, parent, out)
         for number, parts in sorted(_parts(parent).items()):
             source = _source(parent, records.get(number))
             found.append(
-                RepackedUnit(
+                RepackUnit(
                     index=len(found),
                     source=source,
                     bytes=sum(part.bytes for part in parts),

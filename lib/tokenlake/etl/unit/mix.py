@@ -17,7 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.etl.job import MixJob
+from tokenlake.etl.job import NO_ENGINE, MixJob
 from tokenlake.etl.mixture import open_stream
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
@@ -166,9 +166,6 @@ Int64 = npt.NDArray[np.int64]
 SPLIT: Final = "train"
 """A mixture is made to be trained on, whatever the splits of the parents are called."""
 
-NO_ENGINE: Final = "none"
-"""What a record says of the tokenizer engine where nothing was tokenized."""
-
 _STEP_TOKENS: Final = 1 << 23  # gathered at a time: 32 MiB, and as much again on the way to the file
 _LEAST_ROWS: Final = 64
 _MOST_ROWS: Final = 1 << 18
@@ -176,7 +173,7 @@ _UNBOUNDED: Final = 1 << 62  # the agenda says when a row group is let go
 
 
 @final
-class MixUnit:
+class MixBuild:
     """One unit of a mixture while it is being built.
 
     What it holds in memory are the windows of all lanes of all sources, and some bytes for each of its own rows; it

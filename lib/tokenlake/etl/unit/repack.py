@@ -7,9 +7,9 @@ from typing import Final, final
 
 import numpy as np
 
-from tokenlake.etl.job import RepackJob
+from tokenlake.etl.job import NO_ENGINE, RepackJob
 from tokenlake.etl.produced_by import produced_by
-from tokenlake.etl.unit.mix import NO_ENGINE, Progress
+from tokenlake.etl.unit.mix import Progress
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, check_written
 from tokenlake.mixing.random import key_of
 from tokenlake.reading.cache import GroupCache
@@ -25,7 +25,7 @@ _NONE: Final = 0  # bytes of decoded row groups to keep: each is read once
 
 
 @final
-class RepackUnit:
+class RepackBuild:
     """One unit of a parent while it is packed again, split by split, in the order in which it is stored."""
 
     def __init__(

@@ -81,7 +81,7 @@ _LONG_BYTES = 24 << 20
 
 
 @final
-class Unit:
+class TextBuild:
     """One unit while it is being built."""
 
     def __init__(
