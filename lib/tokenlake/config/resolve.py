@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tokenlake.config.callables import callable_name
 from tokenlake.config.contradictions import build_problems, raise_problems
@@ -34,8 +35,13 @@ from tokenlake.config.texts import ChatConfig
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.section import Section
     from tokenlake.config.stages import SpecialTokensInText, TokenizerConfig
+
+Resolved = TypeVar("Resolved", bound="DataclassInstance")
 
 DEFAULT_FIELD: Final = "text"
 """Where the text is, unless a dataset says otherwise or its rows hold conversations instead."""
@@ -91,29 +97,31 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
     """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
     stage = config.source
     fraction = dataset.max_bad_fraction
-    return ResolvedSource(
+    return _copied(
+        ResolvedSource,
+        dataset,
         name=dataset.name or "",
         data_files=_data_files(dataset),
         type=_TYPES[dataset.type] if dataset.type else None,
-        content_field=dataset.content_field,
-        text_mode=dataset.text_mode,
         on_bad_record=dataset.on_bad_record or stage.on_bad_record,
         max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
         max_record_bytes=stage.max_record_bytes,
         max_expansion=stage.max_expansion,
         # Sorted, so that the order in which splits are written down does not move a document.
         splits=tuple(sorted((dataset.splits or stage.splits).items())),
-        exclude=dataset.exclude,
-        num_rows=dataset.num_rows,
-        where=dataset.where,
         storage_options=plain_options(dataset.storage_options or {}),
-        subset=dataset.subset,
         split=dataset.dataset_split_name or dataset.split,
-        delimiter=dataset.delimiter,
         tokenizer=_tokenizer(config, dataset),
         texts=_texts(config, dataset),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
-        num_shards=dataset.num_shards,
+    )
+
+
+def _copied(kind: type[Resolved], model: Section, **worked_out: Any) -> Resolved:
+    """Return a resolved form: what is worked out, and all other fields as the model has them."""
+    return kind(
+        **{field.name: getattr(model, field.name) for field in fields(kind) if field.name not in worked_out},
+        **worked_out,
     )
 
 
@@ -151,14 +159,12 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
     field = chat.messages_field
     if field is None and dataset.content_field != DEFAULT_FIELD:
         field = dataset.content_field
-    return ResolvedChat(
-        template=chat.template,
+    return _copied(
+        ResolvedChat,
+        chat,
         messages_field=field,
-        tools_field=chat.tools_field,
         role_mapping=chat.role_mapping or {},
-        loss=chat.loss,
         template_kwargs=chat.template_kwargs or {},
-        add_generation_prompt=chat.add_generation_prompt,
     )
 
 
@@ -208,18 +214,7 @@ def _pack(config: PipelineConfig) -> ResolvedPack | None:
     pack = config.pack
     if not pack.enabled:
         return None
-    return ResolvedPack(
-        seq_length=pack.seq_length,
-        eos_token_id=pack.eos_token_id,
-        pad_token_id=pack.pad_token_id,
-        strategy=pack.strategy,
-        window_tokens=pack.window_tokens,
-        store_segment_ids=pack.store_segment_ids,
-        include_segment_ids=pack.include_segment_ids,
-        num_packers=pack.num_packers,
-        max_segments=pack.max_segments,
-        shuffle_seed=(config.seed or 0) if pack.shuffles else None,
-    )
+    return _copied(ResolvedPack, pack, shuffle_seed=(config.seed or 0) if pack.shuffles else None)
 
 
 def _parent(dataset: DatasetConfig) -> ResolvedParent:
@@ -237,19 +232,12 @@ def _mixture(config: PipelineConfig) -> ResolvedMixture:
         points = tuple((point.step, dict(point.weights)) for point in mix.weight_schedule)
     else:
         points = ((0, dict(mix.weights or {name: 1 / len(names) for name in names})),)
-    return ResolvedMixture(
+    return _copied(
+        ResolvedMixture,
+        mix,
         points=points,
         interpolation=mix.weight_schedule_type,
-        weights_by=mix.weights_by,
-        block_size=mix.block_size,
         stop=mix.stop_strategy,
         seed=mix.seed if mix.seed is not None else config.seed or 0,
-        lanes=mix.lanes,
-        batch_size=mix.batch_size,
         step_rows=mix.step_rows or mix.batch_size,
-        order=mix.order,
-        unit_rows=mix.unit_rows,
-        total_rows=mix.total_rows,
-        total_tokens=mix.total_tokens,
-        epochs=mix.epochs,
     )

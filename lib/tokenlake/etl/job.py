@@ -76,7 +76,7 @@ class RowsOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class SecretBlocks:
     """Values of secret blocks for the jobs that follow; not answered."""
 
     values: Mapping[str, str]
@@ -202,7 +202,7 @@ Job: TypeAlias = UnitJob | EngineJob | MixJob | RepackJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class WorkerAnswer:
     """A line of a worker: any number with `progress` or `at`, then one with `rss` and either `result` or `error`.
 
     Attributes:
@@ -225,22 +225,22 @@ _KINDS: Final[dict[str, Any]] = {
     "mix": MixJob,
     "repack": RepackJob,
     "engine": EngineJob,
-    "blocks": Blocks,
+    "blocks": SecretBlocks,
 }
 
 
-def to_line(message: Job | Blocks | Answer) -> bytes:
+def to_line(message: Job | SecretBlocks | WorkerAnswer) -> bytes:
     """Return a job or an answer as a line of JSON."""
     # Python's own JSON, which escapes what is no UTF-8: the name of a file may have such bytes.
     return json.dumps(msgspec.to_builtins(message, str_keys=True)).encode() + b"\n"
 
 
-def job_of(line: bytes) -> Job | Blocks:
+def job_of(line: bytes) -> Job | SecretBlocks:
     """Return the job that a line holds."""
     data = json.loads(line)
     return msgspec.convert(data, _KINDS[data["op"]], str_keys=True)
 
 
-def answer_of(line: bytes) -> Answer:
+def answer_of(line: bytes) -> WorkerAnswer:
     """Return the answer that a line holds."""
-    return msgspec.convert(json.loads(line), Answer)
+    return msgspec.convert(json.loads(line), WorkerAnswer)

@@ -31,7 +31,7 @@ from typing import Any, Final, Self, final
 
 from tokenlake.config.references import provided_blocks
 from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError, from_json
-from tokenlake.etl.job import Answer, Blocks, Job, answer_of, to_line
+from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_line
 from tokenlake.etl.worker_io import Lines, SilenceError, patience
 
 Progress = Callable[[dict[str, Any]], None]
@@ -213,7 +213,7 @@ class _Worker:
         self._lines = Lines(self._process.stdout)
         self._told: dict[str, str] = {}
 
-    def ask(self, job: Job, on_progress: Progress | None, seconds: float) -> Answer:
+    def ask(self, job: Job, on_progress: Progress | None, seconds: float) -> WorkerAnswer:
         """Send a job and read lines until its answer.
 
         Raises:
@@ -225,7 +225,7 @@ class _Worker:
         self.at = f"beginning a job ({job.op})"
         if (blocks := provided_blocks()) != self._told:
             # Not by the environment, which other programs of this user can read.
-            stdin.write(to_line(Blocks(values=blocks)))
+            stdin.write(to_line(SecretBlocks(values=blocks)))
             self._told = blocks
         stdin.write(to_line(job))
         stdin.flush()

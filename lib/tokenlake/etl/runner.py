@@ -21,7 +21,7 @@ from tokenlake.errors import (
     VersionConflictError,
     WorkerDiedError,
 )
-from tokenlake.etl.events import Step, UnitRetried, Watcher, ignore
+from tokenlake.etl.events import BuildStep, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.session import BuildSession
@@ -83,11 +83,11 @@ def build_dataset(
         foreseen(whole)
     with nullcontext(pool) if pool else WorkerPool(workers or available_cpus()) as pool:
         for source, step in steps.items():
-            on_event(Step(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
+            on_event(BuildStep(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
             made = _build(step, pool, on_event, retries)
             versions[source], notes = made.version, notes + made.notes
         if steps:
-            on_event(Step(len(steps) + 1, len(steps) + 1, "the mixture"))
+            on_event(BuildStep(len(steps) + 1, len(steps) + 1, "the mixture"))
         last = _build(last_step(whole, versions), pool, on_event, retries)
     return replace(last, notes=notes + last.notes)
 

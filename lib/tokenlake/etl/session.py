@@ -18,9 +18,9 @@ from tokenlake.etl.bad_record_budget import BadRecordBudget
 from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
 from tokenlake.etl.engines import Engines
 from tokenlake.etl.events import (
+    BuildPlanned,
     Committed,
     EngineCondemned,
-    Planned,
     UnitFinished,
     UnitProgress,
     UnitStarted,
@@ -253,7 +253,7 @@ class BuildSession:
     def _announce(self) -> None:
         pending = self.pending
         self._emit(
-            Planned(
+            BuildPlanned(
                 dataset=self.dataset,
                 version=self.version,
                 units=len(self.plan.units),

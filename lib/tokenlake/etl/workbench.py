@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast, final
 
 from tokenlake.config.resolved import ResolvedTokenizer
-from tokenlake.etl.job import Answer, EngineJob, Job, MixJob, UnitJob, answer_of, job_of, to_line
+from tokenlake.etl.job import EngineJob, Job, MixJob, UnitJob, WorkerAnswer, answer_of, job_of, to_line
 from tokenlake.etl.unit.mix import MixBuild
 from tokenlake.etl.unit.recipe import Recipe, open_recipe, special_mode
 from tokenlake.etl.unit.repack import RepackBuild
@@ -138,7 +138,7 @@ class InProcessPool:
     def run(self, job: Job, on_progress: Progress = lambda fields: None) -> Any:
         """Do a job; errors are raised as they are."""
         told = cast("Job", job_of(to_line(job)))
-        return answer_of(to_line(Answer(result=self._workbench.run(told, on_progress), rss=1))).result
+        return answer_of(to_line(WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))).result
 
     def cancel(self) -> None:
         """Nothing runs beside the caller."""

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
 from tokenlake.etl.heartbeat import last_told, listen
-from tokenlake.etl.job import Answer, Blocks, Job, MixJob, RepackJob, job_of, to_line
+from tokenlake.etl.job import Job, MixJob, RepackJob, SecretBlocks, WorkerAnswer, job_of, to_line
 from tokenlake.etl.workbench import Workbench
 
 
@@ -41,11 +41,11 @@ def main() -> None:
     os.dup2(2, 1)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
-    listen(lambda text: _send(answers, Answer(at=hide(text))))
+    listen(lambda text: _send(answers, WorkerAnswer(at=hide(text))))
     workbench = Workbench()
     while True:
         job = job_of(jobs.get())
-        if isinstance(job, Blocks):
+        if isinstance(job, SecretBlocks):
             provide_blocks(job.values)
         else:
             _answer(workbench, job, answers)
@@ -74,7 +74,7 @@ def _receive(jobs: queue.SimpleQueue[bytes]) -> None:
 
 def _answer(workbench: Workbench, job: Job, answers: BinaryIO) -> None:
     def progress(fields: dict[str, int]) -> None:
-        _send(answers, Answer(progress=fields))
+        _send(answers, WorkerAnswer(progress=fields))
 
     result, error = None, None
     try:
@@ -87,7 +87,7 @@ def _answer(workbench: Workbench, job: Job, answers: BinaryIO) -> None:
     except BaseException:
         bug = scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
         error = _hidden(to_json(WorkerError(bug)))
-    _send(answers, Answer(result=result, error=error, rss=_resident()))
+    _send(answers, WorkerAnswer(result=result, error=error, rss=_resident()))
 
 
 def _out_of_memory(error: MemoryError) -> WorkerError:
@@ -107,7 +107,7 @@ def _hidden(error: dict[str, Any]) -> dict[str, Any]:
     return {**error, "message": hide(error["message"]), "details": details}
 
 
-def _send(answers: BinaryIO, answer: Answer) -> None:
+def _send(answers: BinaryIO, answer: WorkerAnswer) -> None:
     # One write per line: a pipe keeps it whole for its single reader.
     data = to_line(answer)
     while data:

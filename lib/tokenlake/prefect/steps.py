@@ -21,7 +21,7 @@ from typing import Any, Final, Self, final
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import CancelledError
-from tokenlake.etl.events import Step, Watcher, ignore
+from tokenlake.etl.events import BuildStep, Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, available_cpus
 from tokenlake.prefect.engine import LocalEngine
@@ -123,7 +123,7 @@ class LocalSteps:
         source = names[number] if number < len(names) else None
         if names:
             what = "the mixture" if source is None else f"tokens of {source}"
-            self._on_event(Step(number + 1, len(names) + 1, what))
+            self._on_event(BuildStep(number + 1, len(names) + 1, what))
         config = last_step(self.config, self._versions) if source is None else self._sources[source]
         with self._lock:
             if self._cancelled:

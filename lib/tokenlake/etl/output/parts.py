@@ -52,7 +52,7 @@ class PartWriter:
         self._max_bytes = max_bytes
         self._only = only
         self._entries: list[ShardEntry] = []
-        self._part: _Part | None = None
+        self._part: _PartFile | None = None
 
     def write(self, rows: pa.RecordBatch, *, tokens: int, documents: int) -> None:
         """Write one row group.
@@ -63,7 +63,7 @@ class PartWriter:
             documents: documents that begin in it.
         """
         if self._part is None:
-            self._part = _Part(self._store, self._layout, self._schema)
+            self._part = _PartFile(self._store, self._layout, self._schema)
         self._part.write(rows, tokens, documents)
         if self._only is None and self._part.bytes >= self._max_bytes:
             self._close_part()
@@ -71,7 +71,7 @@ class PartWriter:
     def finish(self) -> list[ShardEntry]:
         """Publish the last part and return all entries."""
         if self._only is not None and self._part is None:
-            self._part = _Part(self._store, self._layout, self._schema)
+            self._part = _PartFile(self._store, self._layout, self._schema)
         if self._part is not None:
             self._close_part()
         return self._entries
@@ -91,7 +91,7 @@ class PartWriter:
 
 
 @final
-class _Part:
+class _PartFile:
     """One Parquet file being written to a temporary place."""
 
     def __init__(self, store: Store, layout: Layout, schema: pa.Schema) -> None:

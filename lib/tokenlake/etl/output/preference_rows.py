@@ -15,7 +15,7 @@ from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.output.parts import PartWriter
 from tokenlake.etl.output.sink import group_tokens
-from tokenlake.etl.unit.documents import Documents, taken
+from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.preference_columns import text_weights
 from tokenlake.schema import preference_schema
 from tokenlake.store.base import Store
@@ -53,7 +53,7 @@ def open_pairs(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _PendingRows:
     """Rows that wait for their row group to be full."""
 
     rows: pa.RecordBatch
@@ -67,7 +67,7 @@ class _RowsFile:
     def __init__(self, writer: PartWriter, full: int) -> None:
         self.writer = writer
         self._full = full
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_PendingRows] = []
 
     def add(self, rows: pa.RecordBatch, lengths: Int64) -> None:
         """Lay rows of so many ids into row groups, whose borders do not depend on how rows arrive."""
@@ -79,7 +79,7 @@ class _RowsFile:
             last = max(last, first if self._waiting else first + 1)
             if last > first:
                 tokens = int(ends[last - 1]) - before
-                self._waiting.append(_Waiting(rows.slice(first, last - first), tokens))
+                self._waiting.append(_PendingRows(rows.slice(first, last - first), tokens))
                 before += tokens
             if last < len(lengths):
                 self.flush()
@@ -109,7 +109,7 @@ class PreferenceSink:
         self._settings, self._joiner, self._schema, self._files = settings, joiner, schema, files
         self._dealt = 0
 
-    def add(self, documents: Documents, encoded: Encoded) -> Joined:
+    def add(self, documents: TextDocuments, encoded: Encoded) -> Joined:
         """Add documents whose texts were encoded; returns what became of them."""
         joined = self._joiner.join(encoded.ids, encoded.offsets)
         self.counts.update(
@@ -123,7 +123,7 @@ class PreferenceSink:
             self._deal(self._rows(documents, joined), joined.lengths)
         return joined
 
-    def text_bytes(self, documents: Documents) -> int:
+    def text_bytes(self, documents: TextDocuments) -> int:
         """Return the UTF-8 bytes of prompts and answers, each counted once as ids are."""
         sizes = documents.text_sizes.reshape(-1, documents.parts).sum(axis=0)
         return int(sizes @ np.array(text_weights(self._settings.method)))
@@ -139,7 +139,7 @@ class PreferenceSink:
         for file in self._files:
             file.writer.discard()
 
-    def _rows(self, documents: Documents, joined: Joined) -> pa.RecordBatch:
+    def _rows(self, documents: TextDocuments, joined: Joined) -> pa.RecordBatch:
         batch = preference_batch(self._settings, joined, documents.label, documents.text)
         columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns["file"] = _ARROW.array(documents.file[joined.origin])

@@ -26,7 +26,7 @@ Bools = npt.NDArray[np.bool_]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Around:
+class AddedIds:
     """How many of the ids given to a sink are BOS and EOS put there already, and how many documents had an EOS."""
 
     bos: int = 0
@@ -34,7 +34,7 @@ class Around:
     eos_existing: int = 0
 
 
-NOTHING_AROUND: Final = Around()
+NOTHING_ADDED: Final = AddedIds()
 
 
 @final
@@ -55,7 +55,7 @@ class TokenDocuments:
     offsets: Int64
     file: Int64
     position: Int64
-    around: Around = NOTHING_AROUND
+    around: AddedIds = NOTHING_ADDED
     again: Bools | None = None
     kept: pa.RecordBatch | None = None
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.etl.job import REFERENCE, UnitJob
 from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.unit.documents import Documents
+from tokenlake.etl.unit.documents import TextDocuments
 from tokenlake.etl.unit.recipe import Prepared, Recipe, open_recipe, special_mode
 from tokenlake.etl.unit.text import TextBuild
 from tokenlake.preference_columns import text_weights
@@ -208,16 +208,9 @@ class _Found:
     """A recipe's beginnings, read already; each of them is cut to a share of the sample."""
 
     def __init__(self, recipe: Recipe, found: Sequence[Prepared]) -> None:
-        self._recipe, self._found = recipe, found
+        self.rendered, self.control_tokens = recipe.rendered, recipe.control_tokens
+        self._found = found
         self._share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(found))
-
-    @property
-    def rendered(self) -> bool:
-        return self._recipe.rendered
-
-    @property
-    def control_tokens(self) -> bool:
-        return self._recipe.control_tokens
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
         for batch in self._found:
@@ -302,7 +295,7 @@ def _spread(ranges: list[FileRange]) -> list[FileRange]:
     return ranges[:: math.ceil(len(ranges) / places)]
 
 
-def _beginning(documents: Documents, most: int) -> Documents:
+def _beginning(documents: TextDocuments, most: int) -> TextDocuments:
     """The first documents up to a size; a plain text is cut to it."""
     sizes = np.cumsum(documents.text_sizes.reshape(len(documents), -1).sum(axis=1))
     some = documents.slice(0, max(1, int(np.searchsorted(sizes, most, side="right"))))

@@ -20,7 +20,7 @@ from tokenlake.column_types import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
-from tokenlake.etl.plan.tokenizer import PlannedTokenizer
+from tokenlake.etl.plan.tokenizer import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -232,7 +232,7 @@ _RENDERED: Final = ("chat", "prompt", "preference")
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class Affixes:
     """What lies around the documents of a parent.
 
     Attributes:
@@ -332,7 +332,7 @@ def _shown(facts: dict[str, Any]) -> str:
     return f"{facts.get('name')}: {TOKENIZER}.json {digest}, {ids}"
 
 
-def around(parent: FoundParent) -> Around:
+def affixes(parent: FoundParent) -> Affixes:
     """Return what lies around the documents of a parent.
 
     Raises:
@@ -340,7 +340,7 @@ def around(parent: FoundParent) -> Around:
     """
     stated = parent.manifest.config.get("build", {}).get("around")
     if stated is not None:  # a mixture itself, whose sources may be called alike
-        return Around(prefix=tuple(stated["prefix"]), suffix=tuple(stated["suffix"]), whole=stated["whole"])
+        return Affixes(prefix=tuple(stated["prefix"]), suffix=tuple(stated["suffix"]), whole=stated["whole"])
     whole = any(set(_RENDERED) & set(source.get("texts", {})) for source in parent.sources.values())
     found = {
         _affixes(facts, parent.sources.get(source, {})): source
@@ -353,7 +353,7 @@ def around(parent: FoundParent) -> Around:
             "add_special_tokens, so that nobody could say what begins and ends a document; build them with one setting"
         )
     prefix, suffix = next(iter(found))
-    return Around(prefix=prefix, suffix=suffix, whole=whole)
+    return Affixes(prefix=prefix, suffix=suffix, whole=whole)
 
 
 def _affixes(facts: dict[str, Any], source: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -363,7 +363,10 @@ def _affixes(facts: dict[str, Any], source: dict[str, Any]) -> tuple[tuple[int, 
 
 
 def rows_out(
-    pack: ResolvedPack | None, max_shard_size: int, parents: Sequence[FoundParent], tokenizer: TokenizerFiles
+    pack: ResolvedPack | None,
+    max_shard_size: int,
+    parents: Sequence[FoundParent],
+    tokenizer: PlannedTokenizer,
 ) -> RowsOut:
     """Return what the new rows are.
 
@@ -373,7 +376,7 @@ def rows_out(
     Raises:
         ConfigError: the parents put different special tokens around documents, or packing has no EOS.
     """
-    each = {parent.name: around(parent) for parent in parents}
+    each = {parent.name: affixes(parent) for parent in parents}
     plain = {(found.prefix, found.suffix): name for name, found in each.items() if not found.whole}
     if len(plain) > 1:
         one, other = list(plain.values())[:2]
@@ -382,44 +385,22 @@ def rows_out(
             "(add_special_tokens); expected the same around all. Build one of them again"
         )
     prefix, suffix = next(iter(plain)) if plain else next((f.prefix, f.suffix) for f in each.values())
-    eos, pad = _special_ids(pack, parents[0], tokenizer)
+    # Of rows that are made here not as the parent says them: there, EOS may stand for padding that the tokenizer lacks.
+    ids: dict[str, Any] = packing_ids(
+        pack, tokenizer.files, suffix, f"the tokenizer of {parents[0].reference}"
+    )
+    if pack is None:
+        ids = {"eos_id": tokenizer.eos_id, "pad_id": tokenizer.pad_id, "append_eos": False}
     return RowsOut(
         pack=pack,
         seq_length=pack.seq_length if pack else parents[0].manifest.seq_length,
         prefix=prefix,
         suffix=suffix,
-        eos_id=eos,
-        pad_id=pad,
-        append_eos=pack is not None and suffix[-1:] != (eos,),
         whole=tuple(name for name, found in each.items() if found.whole),
         loss_mask=any("loss_mask" in parent.columns for parent in parents),
         max_shard_size=max_shard_size,
+        **ids,
     )
-
-
-def _special_ids(
-    pack: ResolvedPack | None, parent: FoundParent, tokenizer: TokenizerFiles
-) -> tuple[int, int]:
-    """EOS and pad: of rows that are made by the rule of builds from text, of others those that they have."""
-    if pack is None:
-        facts = next(iter(parent.manifest.tokenizer.values()))
-        return int(facts["eos_id"]), int(facts["pad_id"])
-    # Not as the parent says them: there, EOS may stand for padding that the tokenizer lacks.
-    eos = tokenizer.eos_id if pack.eos_token_id is None else pack.eos_token_id
-    if eos is None:
-        raise ConfigError(
-            f"the tokenizer of {parent.reference} names no EOS token and pack.eos_token_id is not set; packing needs "
-            "one to mark where documents end: set pack.eos_token_id"
-        )
-    pad = tokenizer.pad_id if pack.pad_token_id is None else pack.pad_token_id
-    pad = eos if pad is None else pad
-    for name, value in (("eos_token_id", eos), ("pad_token_id", pad)):
-        if not 0 <= value < tokenizer.vocab_size:
-            raise ConfigError(
-                f"pack.{name} is {value}, but the tokenizer of {parent.reference} has ids 0 to "
-                f"{tokenizer.vocab_size - 1}"
-            )
-    return eos, pad
 
 
 def kept_fields(parent: FoundParent) -> tuple[tuple[str, ColumnType], ...]:

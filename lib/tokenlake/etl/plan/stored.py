@@ -67,7 +67,7 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
     level = level_of(parents, build.pack)
     require_one_tokenizer(parents, level)
     tokenizers = _tokenizers(store, parents)
-    out = rows_out(build.pack, build.max_shard_size, parents, next(iter(tokenizers.values())).files)
+    out = rows_out(build.pack, build.max_shard_size, parents, next(iter(tokenizers.values())))
     if build.pack is not None:
         ids = {"eos_id": out.eos_id, "pad_id": out.pad_id, "append_eos": out.append_eos}
         tokenizers = {name: replace(planned, **ids) for name, planned in tokenizers.items()}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
+from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
 from tokenlake.tokenizers.fingerprint import describe, special_ids
@@ -50,7 +51,10 @@ def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
             files = load_tokenizer(name)
             loaded[name] = files, describe(files)
         # The same tokenizer may put EOS itself for one source, and be told not to for another.
-        planned[source.name] = _resolve_ids(build, *loaded[name], source.tokenizer.add_special_tokens)
+        files, facts = loaded[name]
+        suffix = facts["suffix"] if source.tokenizer.add_special_tokens else None
+        ids = packing_ids(build.pack, files, suffix, f"tokenizer {files.name!r}")
+        planned[source.name] = PlannedTokenizer(files, facts, **ids)
     if build.pack is not None:
         _require_one_tokenizer(build, planned)
     return planned
@@ -72,29 +76,32 @@ def _require_one_tokenizer(build: ResolvedBuild, planned: dict[str, PlannedToken
             )
 
 
-def _resolve_ids(
-    build: ResolvedBuild, files: TokenizerFiles, facts: dict[str, Any], add_special_tokens: bool
-) -> PlannedTokenizer:
-    """EOS and pad as DESIGN rules: configuration, then tokenizer; pad falls back to EOS."""
-    asked = build.pack
-    suffix = facts["suffix"] if add_special_tokens else None
-    ids = special_ids(
-        files, suffix, asked.eos_token_id if asked else None, asked.pad_token_id if asked else None
-    )
-    eos, pad = ids["eos_id"], ids["pad_id"]
-    if asked and asked.eos_token_id is None and eos < 0:
+def packing_ids(
+    pack: ResolvedPack | None, files: TokenizerFiles, suffix: Sequence[int] | None, tokenizer: str
+) -> dict[str, Any]:
+    """Return eos_id, pad_id and append_eos: of the configuration, else the tokenizer's; without padding it is EOS.
+
+    Args:
+        suffix: what the post-processor puts behind a document.
+        tokenizer: what messages call it.
+    """
+    eos, pad = (pack.eos_token_id, pack.pad_token_id) if pack else (None, None)
+    ids = special_ids(files, suffix, eos, pad)
+    if pack is None:
+        return ids
+    if eos is None and ids["eos_id"] < 0:
         raise ConfigError(
-            f"tokenizer {files.name!r} names no EOS token and pack.eos_token_id is not set; packing needs one to "
-            "mark where documents end: set pack.eos_token_id",
+            f"{tokenizer} names no EOS token and pack.eos_token_id is not set; packing needs one to mark where "
+            "documents end: set pack.eos_token_id",
             tokenizer=files.name,
         )
-    for name, value in (("eos_token_id", eos), ("pad_token_id", pad)):
-        if asked and not 0 <= value < files.vocab_size:
+    for name in ("eos", "pad"):
+        if not 0 <= ids[f"{name}_id"] < files.vocab_size:
             raise ConfigError(
-                f"pack.{name} is {value}, but tokenizer {files.name!r} has ids 0 to {files.vocab_size - 1}",
+                f"pack.{name}_token_id is {ids[f'{name}_id']}, but {tokenizer} has ids 0 to {files.vocab_size - 1}",
                 tokenizer=files.name,
             )
-    return PlannedTokenizer(files, facts, **ids)
+    return ids
 
 
 def padded(source: ResolvedSource, planned: PlannedTokenizer) -> ResolvedSource:

@@ -1,4 +1,4 @@
-"""Documents between reading and encoding, gathered across files: small files would else be encoded one by one."""
+"""TextDocuments between reading and encoding, gathered across files: small files would else be encoded one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class TextDocuments:
     """Texts and where they come from.
 
     Attributes:
@@ -64,7 +64,7 @@ class Documents:
         return np.diff(np.frombuffer(buffer, np.int64)[first : first + len(self.text) + 1])
 
     def slice(self, first: int, last: int) -> Self:
-        """Documents ``first`` to ``last`` (exclusive), no text copied."""
+        """TextDocuments ``first`` to ``last`` (exclusive), no text copied."""
         begin, end = first * self.parts, last * self.parts
         return type(self)(
             self.text.slice(begin, end - begin),
@@ -117,12 +117,12 @@ def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
     return None if kept is None else kept.take(indices)
 
 
-def _all_kept(parts: Sequence[Documents]) -> pa.RecordBatch | None:
+def _all_kept(parts: Sequence[TextDocuments]) -> pa.RecordBatch | None:
     kept = [part.kept for part in parts if part.kept is not None]
     return _ARROW.concat_batches(kept) if kept else None
 
 
-def _all_extra(parts: Sequence[Documents]) -> Bools | None:
+def _all_extra(parts: Sequence[TextDocuments]) -> Bools | None:
     if all(part.extra is None for part in parts):
         return None
     return np.concatenate(

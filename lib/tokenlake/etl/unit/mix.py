@@ -41,7 +41,7 @@ _LOOKED_AT: Final = 1 << 18  # positions worked out at a time
 
 @final
 @dataclass(frozen=True, slots=True)
-class Step:
+class MixStep:
     """Some neighbouring positions of a unit.
 
     Attributes:
@@ -88,11 +88,11 @@ class Agenda:
             uses.append(_Uses.of(found, lane, step))
         self._done = _ends(_Uses.joined(uses)) if uses else {}
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[MixStep]:
         for number, first in enumerate(range(0, len(self._source), self._step_rows)):
             own = slice(first, first + self._step_rows)
             columns = (column[own].astype(np.int64) for column in (self._source, self._group, self._row))
-            yield Step(*columns, done=self._done.get(number, ()))
+            yield MixStep(*columns, done=self._done.get(number, ()))
 
 
 @final
@@ -238,7 +238,7 @@ class MixBuild:
             self._progress({"bytes": more, "documents": len(step), "tokens": tokens, "decoded_rows": decoded})
         return self._out.finish()
 
-    def _take(self, step: Step) -> int:
+    def _take(self, step: MixStep) -> int:
         """Read and write the rows of a step; return how many ids they have."""
         place = (self._rows, step.source, step.group, step.row)
         if isinstance(self._out, SequencesOut):

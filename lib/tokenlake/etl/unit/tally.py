@@ -18,7 +18,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @final
-class Tally:
+class UnitTally:
     """The counts of one unit.
 
     Attributes:

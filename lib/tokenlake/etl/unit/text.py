@@ -26,13 +26,13 @@ from tokenlake.etl.job import UnitJob
 from tokenlake.etl.output.packed_rows import open_sink
 from tokenlake.etl.output.preference_rows import PreferenceSink, open_pairs
 from tokenlake.etl.output.quarantine import QuarantineWriter
-from tokenlake.etl.output.sink import Around, TokenDocuments
+from tokenlake.etl.output.sink import AddedIds, TokenDocuments
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.unit.bos_eos import Finish
-from tokenlake.etl.unit.documents import Documents, taken
+from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.etl.unit.long_documents import Lengths
 from tokenlake.etl.unit.recipe import Prepared, Recipe
-from tokenlake.etl.unit.tally import Tally
+from tokenlake.etl.unit.tally import UnitTally
 from tokenlake.mixing.random import Int64, splitmix64
 from tokenlake.packing.loss_mask import marked
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, refuse
@@ -92,10 +92,10 @@ class TextBuild:
         self._encoder = encoder
         self._progress = progress
         self._done: Counter[str] = Counter()
-        self._waiting: list[Documents] = []
+        self._waiting: list[TextDocuments] = []
         self._waiting_bytes = 0
         self._paths: dict[int, InputFile] = {}
-        self._tally = Tally(packed=job.pack is not None)
+        self._tally = UnitTally(packed=job.pack is not None)
         self._names = [name for name, _ in job.source.splits]
         self._shares = [share for _, share in job.source.splits]
         layout = Layout(job.dataset, job.version)
@@ -165,7 +165,7 @@ class TextBuild:
             first = self._waiting[0]
             if len(first):
                 begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
-            box = [Documents.concat(self._waiting)]
+            box = [TextDocuments.concat(self._waiting)]
             self._waiting, self._waiting_bytes = [], 0
             if len(self._names) == 1:
                 self._encode_all(self._names[0], box)
@@ -193,7 +193,7 @@ class TextBuild:
                 bad=total,
             )
 
-    def _leave_out(self, documents: Documents, file: int) -> Documents:
+    def _leave_out(self, documents: TextDocuments, file: int) -> TextDocuments:
         """Drop the documents that `exclude` names."""
         if not (excluded := self._job.excluded.get(file)):
             return documents
@@ -205,7 +205,7 @@ class TextBuild:
         self._tally.filtered["excluded"] += left
         return documents.select(mask)
 
-    def _by_split(self, documents: Documents) -> Iterator[tuple[str, Documents]]:
+    def _by_split(self, documents: TextDocuments) -> Iterator[tuple[str, TextDocuments]]:
         """Each split that has documents here, with them."""
         indices = split_indices(documents.file, documents.position, self._shares)
         for index, name in enumerate(self._names):
@@ -215,7 +215,7 @@ class TextBuild:
             elif mask.any():
                 yield name, documents.select(mask)
 
-    def _encode_all(self, split: str, box: list[Documents]) -> None:
+    def _encode_all(self, split: str, box: list[TextDocuments]) -> None:
         """Encode documents in order, long ones each by itself."""
         if self._pairs:
             self._encode_pairs(self._pairs[split], box.pop())
@@ -231,7 +231,7 @@ class TextBuild:
             if first not in long or not self._encode_long(split, part):
                 self._encode(split, [part])
 
-    def _encode_pairs(self, sink: PreferenceSink, documents: Documents) -> None:
+    def _encode_pairs(self, sink: PreferenceSink, documents: TextDocuments) -> None:
         """Encode the texts of documents that have several, and let their sink join them."""
         encoded = self._encoder.encode(documents.text)
         joined = sink.add(documents, encoded)
@@ -242,7 +242,7 @@ class TextBuild:
         self._tally.normalized.update({MOVED: joined.moved} if joined.moved else {})
         self._tally.settle(len(documents), joined.origin, documents.extra, joined.left_out)
 
-    def _encode_long(self, split: str, document: Documents) -> bool:
+    def _encode_long(self, split: str, document: TextDocuments) -> bool:
         """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
         settings = self._job.source.tokenizer
         masked = self._recipe.rendered or self._job.loss_mask
@@ -266,7 +266,7 @@ class TextBuild:
             self._tally.tokens += len(ids)
             yield ids
 
-    def _encode(self, split: str, box: list[Documents]) -> None:
+    def _encode(self, split: str, box: list[TextDocuments]) -> None:
         """Encode documents, taken out of their box so that the text is freed before packing, and pack them."""
         documents = box.pop()
         ids, offsets, documents = self._ids_of(documents)
@@ -293,10 +293,10 @@ class TextBuild:
         """Put around rendered documents what they lack; `ends`, bool[n], is False where one was cut off."""
         done = self._finish.apply(tokens.ids, tokens.offsets, ends)
         existing = min(done.eos_existing, len(tokens) - tokens.further)
-        around = Around(bos=done.bos, eos=done.eos, eos_existing=existing)
+        around = AddedIds(bos=done.bos, eos=done.eos, eos_existing=existing)
         return replace(tokens, ids=done.ids, offsets=done.offsets, around=around)
 
-    def _ids_of(self, documents: Documents) -> tuple[Int32, UnitInt64, Documents]:
+    def _ids_of(self, documents: TextDocuments) -> tuple[Int32, UnitInt64, TextDocuments]:
         """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""
         if documents.spans is not None:
             encoded, touched = self._encoder.encode_spans(documents.text, documents.spans)
@@ -310,7 +310,7 @@ class TextBuild:
         self._tally.special_tokens += encoded.special_tokens
         return marked(encoded.ids) if self._job.loss_mask else encoded.ids, encoded.offsets, documents
 
-    def _refuse_special(self, documents: Documents, rows: UnitInt64) -> Documents:
+    def _refuse_special(self, documents: TextDocuments, rows: UnitInt64) -> TextDocuments:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
         bad = tuple(self._special_record(documents, int(row)) for row in rows)
         if self._job.source.on_bad_record == "fail":
@@ -320,7 +320,7 @@ class TextBuild:
         mask[rows] = False
         return documents.select(mask)
 
-    def _special_record(self, documents: Documents, row: int) -> BadRecord:
+    def _special_record(self, documents: TextDocuments, row: int) -> BadRecord:
         file = self._paths[int(documents.file[row])]
         return BadRecord(
             file=file.path,
