@@ -29,12 +29,10 @@ Int64 = npt.NDArray[np.int64]
 
 
 def open_pairs(
-    job: UnitJob, store: Store, layout: Layout, split: str, encoder: Encoder
-) -> PreferenceSink | None:
-    """Return the sink for one split of a unit; None where its rows are no preferences."""
-    settings, tokenizer = job.source.texts.preference, job.source.tokenizer
-    if settings is None:
-        return None
+    job: UnitJob, settings: ResolvedPreference, store: Store, layout: Layout, split: str, encoder: Encoder
+) -> PreferenceSink:
+    """Return the sink of preferences for one split of a unit."""
+    tokenizer = job.source.tokenizer
     joiner = Joiner(
         settings.method, encoder.prefix, job.eos_id, tokenizer.max_length, tokenizer.long_documents
     )

@@ -149,11 +149,12 @@ class TextRecipe:
     def __init__(self, source: ResolvedSource) -> None:
         self.rendered = False
         self.control_tokens = source.tokenizer.special_tokens_in_text == "encode"
-        self._source, self._keeper = source, open_keeper(source)
+        self._source = source
+        self._keeper = open_keeper(source) if source.kept else None
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
-        names = self._keeper.names
-        batches = read_texts(part, self._source, names) if names else read_range(part, self._source)
+        keeper, source = self._keeper, self._source
+        batches = read_range(part, source) if keeper is None else read_texts(part, source, keeper.names)
         while (batch := next(batches, None)) is not None:
             box = [self._prepare(batch)]
             del batch  # it may hold a text of 200 MB, which only its consumer still needs
@@ -162,7 +163,7 @@ class TextRecipe:
     def _prepare(self, batch: TextBatch | TextRowBatch) -> Prepared:
         file = np.full(len(batch.positions), batch.file.file_id, np.int64)
         documents = TextDocuments(batch.text, file, batch.positions)
-        if not isinstance(batch, TextRowBatch):
+        if self._keeper is None or not isinstance(batch, TextRowBatch):
             return _prepared(batch, documents)
         kept, faults = self._keeper.take(batch.table)
         documents = replace(documents, kept=kept)

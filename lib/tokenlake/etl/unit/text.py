@@ -12,7 +12,7 @@ document keeps its split when data is added, units move or other documents are t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, final
@@ -20,7 +20,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.errors import TooManyBadRecordsError
+from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.etl.heartbeat import begin
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.output.packed_rows import open_sink
@@ -32,11 +32,11 @@ from tokenlake.etl.unit.bos_eos import Finish
 from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.etl.unit.long_documents import Lengths
 from tokenlake.etl.unit.recipe import Prepared, Recipe
-from tokenlake.etl.unit.tally import UnitTally
 from tokenlake.mixing.random import Int64, splitmix64
 from tokenlake.packing.loss_mask import marked
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.inputs import InputEntry
 from tokenlake.store.layout import Layout
@@ -81,6 +81,93 @@ _LONG_BYTES = 24 << 20
 
 
 @final
+class UnitTally:
+    """The counts of one unit.
+
+    Attributes:
+        tokens, text_bytes, special_tokens: of the texts that were encoded.
+        skipped, filtered, quarantined, normalized, dropped: by reason, as in :class:`tokenlake.store.account.Account`.
+    """
+
+    def __init__(self, *, packed: bool) -> None:
+        self._packed = packed
+        self._rows_read = self._kept = self._expanded = 0
+        self.tokens = self.text_bytes = self.special_tokens = 0
+        self.skipped: Counter[str] = Counter()
+        self.filtered: Counter[str] = Counter()
+        self.quarantined: Counter[str] = Counter()
+        self.normalized: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+
+    def read(self, batch: Prepared) -> None:
+        """Count the records of a batch; bad ones are counted where they are set aside."""
+        self._rows_read += batch.rows_read
+        self.normalized.update(batch.normalized)
+        self.filtered.update(batch.filtered)
+        self.skipped.update(batch.skipped)
+
+    def settle(self, count: int, origin: Int64, extra: Bools | None, left_out: Mapping[str, Int64]) -> None:
+        """Count `count` documents, of which those in `origin` (a piece each) go on.
+
+        Args:
+            origin: int64[m], ascending.
+            extra: bool[count], True for a document that is not the first of its row; None where none is.
+            left_out: documents that are gone whole, by reason; what else is gone had no token.
+        """
+        first = np.ones(len(origin), np.bool_)
+        first[1:] = np.diff(origin) > 0
+        if self._packed:  # there the pieces of a document stay segments of one
+            origin, first = origin[first], first[first]
+        again = ~first if extra is None else ~first | extra[origin]
+        self._kept += int((~again).sum())
+        self._expanded += int(again.sum())
+        # What is gone counts as a row only where it stood for one.
+        gone = np.ones(count, np.bool_) if extra is None else ~extra
+        gone[origin] = False
+        for reason, rows in left_out.items():
+            self.filtered[reason] += int(gone[rows].sum())
+            gone[rows] = False
+        if gone.any():
+            self.filtered["empty"] += int(gone.sum())
+
+    def account(self, sinks: Iterable[Counter[str]], unit: int) -> Account:
+        """Return the unit's account; the sinks know what became of the tokens.
+
+        Raises:
+            AccountError: tokens are missing, which would be a bug.
+        """
+        sums: Counter[str] = Counter()
+        for counts in sinks:
+            sums.update(counts)
+        if self._packed and sums["content"] != self.tokens - self.dropped.total():
+            raise AccountError(
+                f"unit {unit}: {self.tokens} tokens drawn, {self.dropped.total()} dropped, but {sums['content']} "
+                "packed; this is a bug, nothing was committed"
+            )
+        return Account(
+            rows_read=self._rows_read,
+            rows_skipped=dict(self.skipped),
+            filtered=dict(self.filtered),
+            quarantined=dict(self.quarantined),
+            normalized=dict(self.normalized),
+            kept=self._kept,
+            expanded=self._expanded,
+            documents=sums["documents"],
+            tokens=self.tokens,
+            content_packed=sums["content"],
+            dropped=dict(self.dropped),
+            bos=sums["bos"],
+            eos=sums["eos"],
+            eos_existing=sums["eos_existing"],
+            pad=sums["pad"],
+            sequences=sums["sequences"],
+            slots=sums["slots"],
+            special_tokens_in_text=self.special_tokens,
+            text_bytes=self.text_bytes,
+        )
+
+
+@final
 class TextBuild:
     """One unit while it is being built."""
 
@@ -100,14 +187,17 @@ class TextBuild:
         self._shares = [share for _, share in job.source.splits]
         layout = Layout(job.dataset, job.version)
         around = ((), ()) if recipe.rendered else (encoder.prefix, encoder.suffix)
-        pairs = {name: open_pairs(job, store, layout, name, encoder) for name in self._names}
-        self._pairs = {name: sink for name, sink in pairs.items() if sink is not None}
+        preference = job.source.texts.preference
+        self._pairs = (
+            {}
+            if preference is None
+            else {name: open_pairs(job, preference, store, layout, name, encoder) for name in self._names}
+        )
         rest = [name for name in self._names if name not in self._pairs]
         self._sinks = {name: open_sink(job, store, layout, name, *around) for name in rest}
         self._outputs = [*self._sinks.values(), *self._pairs.values()]
-        self._finish = Finish.of(job, encoder.prefix, encoder.suffix)
-        finish = self._finish if recipe.rendered else None
-        self._lengths = Lengths(job.source.tokenizer, encoder, finish, masked=job.loss_mask)
+        self._finish = Finish.of(job, encoder.prefix, encoder.suffix) if recipe.rendered else None
+        self._lengths = Lengths(job.source.tokenizer, encoder, self._finish, masked=job.loss_mask)
         self._quarantine = QuarantineWriter(store, layout, job.unit)
 
     def build(self) -> UnitRecord:
@@ -188,7 +278,7 @@ class TextBuild:
             raise TooManyBadRecordsError(
                 f"source {source.name!r}: {total} bad records in one unit are more than "
                 f"max_bad_fraction={source.max_bad_fraction} of all its records can be; the first: {first}. "
-                "Mend the input, or raise max_bad_fraction if the loss is acceptable",
+                "Repair the input, or raise max_bad_fraction if the loss is acceptable",
                 source=source.name,
                 bad=total,
             )
@@ -291,6 +381,7 @@ class TextBuild:
 
     def _finished(self, tokens: TokenDocuments, ends: Bools | None) -> TokenDocuments:
         """Put around rendered documents what they lack; `ends`, bool[n], is False where one was cut off."""
+        assert self._finish is not None
         done = self._finish.apply(tokens.ids, tokens.offsets, ends)
         existing = min(done.eos_existing, len(tokens) - tokens.further)
         around = AddedIds(bos=done.bos, eos=done.eos, eos_existing=existing)
