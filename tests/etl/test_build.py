@@ -51,6 +51,7 @@ from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
 from tokenlake.packing.segments import Packed
 from tokenlake.store.address import open_store
+from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
 from tokenlake.tokenizers import encoder as encoder_module
 from tokenlake.tokenizers.encoder import Encoder
@@ -317,7 +318,7 @@ def test_cancelling_stops_at_once_and_leaves_no_process(config):
         session = BuildSession.open(config)
         with pytest.raises(CancelledError):
             run_pending(session, pool)
-            pool.run({"op": "unit"})
+            pool.run(session.plan.engine_job(session.plan.units[0], session.plan.store, Layout("d", 1)))
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -1,9 +1,7 @@
 """From a YAML file, a mapping or a model to a validated configuration, or to one error with every problem.
 
-``--set pack.seq_length=512``: single keys of a configuration, changed from outside.
-
-A key is a dotted path; a dataset is named by its position or its name (``datasets.0.type``,
-``datasets.code.type``). A value is YAML: ``true``, ``512``, ``[a, b]``, ``{env: HF_TOKEN}``.
+Overrides (``--set pack.seq_length=512``) change single keys: a key is a dotted path, in which a dataset is named by its
+position or its name; a value is YAML (``true``, ``[a, b]``, ``{env: HF_TOKEN}``).
 """
 
 from __future__ import annotations

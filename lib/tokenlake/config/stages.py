@@ -1,23 +1,4 @@
-"""Which tokenizer, and how it treats one document.
-
-How raw files are read: units of work, bad records, splits.
-
-How text becomes tokens.
-
-The cache of the row-wise API. A build needs none: its store says what is done already.
-
-How several sources become one stream: weights, constant or along a schedule.
-
-How documents become rows of one length.
-
-How a trainer reads: batches and prefetching. Nothing here changes what a build writes.
-
-Where results go: the store of a build, or the flat directory of the row-wise API.
-
-Running on a Ray cluster.
-
-How a run reports about itself. Nothing here changes a result.
-"""
+"""The sections of a configuration: reading, tokenizing, caching, mixing, packing, loading, saving, Ray and reports."""
 
 from __future__ import annotations
 

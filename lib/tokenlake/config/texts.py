@@ -1,9 +1,4 @@
-"""How conversations become text.
-
-How the columns of a row become a prompt and its answer.
-
-How rows of preferences become what a preference trainer reads.
-"""
+"""The sections of a dataset that say how its rows become text: chat, prompt and preference."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The one commit point: everything else is in place, then the manifest appears.
 
-A build's hold on its version: still ours, or swept while we slept; and from a claim to a commit.
-
 What is guaranteed, whatever process dies, sleeps or is slow, and whatever the clocks say: of a build that commits and
 a ``gc`` that sweeps the same version one succeeds and the other changes nothing that counts.
 

@@ -1,8 +1,8 @@
-"""What a worker process is at, told before it begins: who has to end a stuck worker can say where it was.
+"""What a worker process is doing, reported before it begins, so that the parent can say where a stuck worker was.
 
-A function of a user's own that never returns, or a regular expression of a tokenizer that goes astray on one text,
-cannot be stopped from inside. The parent ends the process (see :mod:`tokenlake.etl.pool`) and names what was told
-last. A worker does one job at a time, so that there is one place for all of it.
+A user's function that never returns, or a tokenizer's regular expression that never ends, cannot be
+stopped from inside. The parent ends the process (see :mod:`tokenlake.etl.pool`) and names the last report. A worker
+does one job at a time, so that there is one report at a time.
 """
 
 from __future__ import annotations

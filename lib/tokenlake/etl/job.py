@@ -15,6 +15,7 @@ import msgspec
 
 from tokenlake.column_types import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource
+from tokenlake.errors import WorkerError
 from tokenlake.etl.mixture import MixtureSpec
 from tokenlake.sources.inputs import FileRange
 from tokenlake.store.address import StoreAddress
@@ -238,7 +239,9 @@ def to_line(message: Job | SecretBlocks | WorkerAnswer) -> bytes:
 def job_of(line: bytes) -> Job | SecretBlocks:
     """Return the job that a line holds."""
     data = json.loads(line)
-    return msgspec.convert(data, _KINDS[data["op"]], str_keys=True)
+    if (kind := _KINDS.get(data["op"])) is None:
+        raise WorkerError(f"unknown job {data['op']!r}; expected one of {', '.join(_KINDS)}")
+    return msgspec.convert(data, kind, str_keys=True)
 
 
 def answer_of(line: bytes) -> WorkerAnswer:

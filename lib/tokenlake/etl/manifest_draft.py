@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tokenlake.etl.mixture import MixtureSpec
-from tokenlake.etl.plan.mixture import SourceForecast
-from tokenlake.etl.plan.parents import FoundParent, lineage
+from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.sources.inputs import InputFile
@@ -16,7 +16,7 @@ from tokenlake.store.entries import FileEntry
 from tokenlake.store.inputs import InputFileEntry
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, drawn_ids, share
+from tokenlake.store.mixture import MixtureOrder, MixtureRecord, drawn_ids, share
 
 
 def draft_manifest(
@@ -101,17 +101,16 @@ def _mixture_record(
         return None
     packed_here = plan.level == "documents" and plan.out.pack is not None
     ids = {name: drawn_ids(account, packed_here=packed_here) for name, account in accounts.items()}
-    all_rows = sum(account.rows_read for account in accounts.values())
+    rows = {name: account.rows_read for name, account in accounts.items()}
     sources = {
-        parent.name: _source(
-            parent,
-            plan.forecast.sources[parent.name],
-            rows=accounts[parent.name].rows_read,
-            tokens=ids[parent.name],
-            of_rows=all_rows,
-            of_tokens=sum(ids.values()),
+        name: replace(
+            planned,
+            drawn_rows=rows[name],
+            drawn_tokens=ids[name],
+            achieved_rows=share(rows[name], sum(rows.values())),
+            achieved_tokens=share(ids[name], sum(ids.values())),
         )
-        for parent in plan.parents
+        for name, planned in plan.forecast.sources.items()
     }
     whole = Account.total(record.account for record in records)
     return MixtureRecord(
@@ -120,27 +119,6 @@ def _mixture_record(
         order=_order(plan.spec),
         rows=Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad),
         sources=sources,
-    )
-
-
-def _source(
-    parent: FoundParent, planned: SourceForecast, *, rows: int, tokens: int, of_rows: int, of_tokens: int
-) -> MixedSource:
-    return MixedSource(
-        dataset=parent.manifest.dataset,
-        version=parent.manifest.version,
-        split=parent.split,
-        window=parent.window,
-        rows=parent.rows,
-        tokens=parent.tokens,
-        drawn_rows=rows,
-        drawn_tokens=tokens,
-        full_epochs=planned.full_epochs,
-        unread_rows=planned.unread_rows,
-        asked=planned.asked,
-        asked_tokens=planned.asked_tokens,
-        achieved_rows=share(rows, of_rows),
-        achieved_tokens=share(tokens, of_tokens),
     )
 
 

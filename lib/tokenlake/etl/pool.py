@@ -261,8 +261,8 @@ class _Worker:
 def _stuck(worker: _Worker, seconds: float) -> WorkerError:
     return WorkerError(
         f"worker process {worker.pid} was stuck and was killed: nothing was heard of it for {seconds:g} seconds. "
-        f"It was {worker.at}. A function of the configuration may not return, or a pattern of the tokenizer may go "
-        "astray on one of the texts there; leave that record out, or mend the function. Where the work is only slow, "
+        f"It was {worker.at}. A function of the configuration may not return, or a pattern of the tokenizer may not "
+        "end on one of the texts there; leave that record out, or fix the function. Where the work is only slow, "
         "set TOKENLAKE_WORKER_SECONDS to more",
         at=worker.at,
         pid=worker.pid,

@@ -1,4 +1,4 @@
-"""How a run was asked: its configuration, kept in ``runs/`` so that what it built can be built again.
+"""The configuration of a run, kept in ``runs/`` so that what it built can be built again.
 
 A manifest says what a version was made from, in a form without paths of the machine. To build a unit again, say
 because its shard is damaged, the inputs must be found again: so each run keeps the configuration as it was given, and

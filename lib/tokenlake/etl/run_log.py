@@ -1,6 +1,6 @@
 """``runs/<run id>.json``: clocks, hosts and timings of one run; never part of identity.
 
-``runs/<run id>-asked.json``, written when the run begins, is how it was asked; see :mod:`tokenlake.etl.run_config`.
+``runs/<run id>-asked.json``, written when the run begins, is its configuration; see :mod:`tokenlake.etl.run_config`.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _build(config: PipelineConfig, pool: WorkerPool, on_event: Watcher, retries:
 def run_pending(
     session: BuildSession, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
 ) -> None:
-    """Run a session's pending units until none is left; the first error that no retry mends ends it.
+    """Run a session's pending units until none is left; the first error that retries do not cure ends it.
 
     A condemned engine makes finished units pending again, hence the loop.
     """

@@ -44,11 +44,7 @@ def main() -> None:
     listen(lambda text: _send(answers, WorkerAnswer(at=hide(text))))
     workbench = Workbench()
     while True:
-        job = job_of(jobs.get())
-        if isinstance(job, SecretBlocks):
-            provide_blocks(job.values)
-        else:
-            _answer(workbench, job, answers)
+        _answer(workbench, jobs.get(), answers)
 
 
 class _WithoutPandas(MetaPathFinder):
@@ -72,12 +68,16 @@ def _receive(jobs: queue.SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _answer(workbench: Workbench, job: Job, answers: BinaryIO) -> None:
+def _answer(workbench: Workbench, line: bytes, answers: BinaryIO) -> None:
     def progress(fields: dict[str, int]) -> None:
         _send(answers, WorkerAnswer(progress=fields))
 
     result, error = None, None
     try:
+        job = job_of(line)
+        if isinstance(job, SecretBlocks):
+            provide_blocks(job.values)
+            return
         _let_pandas_in(job)
         result = workbench.run(job, progress)
     except TokenlakeError as wrong:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -15,6 +14,7 @@ from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.output.parts import PartWriter
 from tokenlake.etl.output.sink import group_tokens
+from tokenlake.etl.output.token_rows import Padding, RowGroups
 from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.preference_columns import text_weights
 from tokenlake.schema import preference_schema
@@ -50,46 +50,35 @@ def open_pairs(
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _PendingRows:
-    """Rows that wait for their row group to be full."""
-
-    rows: pa.RecordBatch
-    tokens: int
-
-
-@final
 class _RowsFile:
     """Rows on their way to one file after the other, or to the only one."""
 
     def __init__(self, writer: PartWriter, full: int) -> None:
         self.writer = writer
-        self._full = full
-        self._waiting: list[_PendingRows] = []
+        # Rows are not padded here, but none goes into a group that it does not fit into.
+        self._groups = RowGroups(Padding("max_length", 0, "right", 0), full)
+        self._rows: list[pa.RecordBatch] = []
+        self._tokens = 0
 
     def add(self, rows: pa.RecordBatch, lengths: Int64) -> None:
         """Lay rows of so many ids into row groups, whose borders do not depend on how rows arrive."""
-        ends = np.cumsum(lengths)
-        first, before = 0, 0
+        first = 0
         while first < len(lengths):
-            room = self._full - sum(each.tokens for each in self._waiting)
-            last = int(np.searchsorted(ends, before + room, side="right"))
-            last = max(last, first if self._waiting else first + 1)
-            if last > first:
-                tokens = int(ends[last - 1]) - before
-                self._waiting.append(_PendingRows(rows.slice(first, last - first), tokens))
-                before += tokens
-            if last < len(lengths):
+            taken, full = self._groups.take(lengths[first:])
+            if taken:
+                self._rows.append(rows.slice(first, taken))
+                self._tokens += int(lengths[first : first + taken].sum())
+            if full:
                 self.flush()
-            first = last
+            first += taken
 
     def flush(self) -> None:
         """Write what waits as one row group."""
-        if not self._waiting:
-            return
-        rows = _ARROW.concat_batches([each.rows for each in self._waiting])
-        self.writer.write(rows, tokens=sum(each.tokens for each in self._waiting), documents=len(rows))
-        self._waiting.clear()
+        self._groups.clear()
+        if self._rows:
+            rows = _ARROW.concat_batches(self._rows)
+            self.writer.write(rows, tokens=self._tokens, documents=len(rows))
+        self._rows, self._tokens = [], 0
 
 
 @final

@@ -1,7 +1,4 @@
-"""What takes the documents of one split of a unit.
-
-One unit, several files: its documents are dealt out to them one by one, as cards are.
-"""
+"""What takes the documents of one split of a unit, in one file or dealt to several, one document after the other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Unpacked rows: each is a document, with its mask and the fields kept beside it.
-
-Rows of documents made equally long: ids, and the mask that says which of them are the document's.
-"""
+"""Unpacked rows: each is a document, padded where asked, with its masks and the fields kept beside it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The versions that a build takes rows from, as its plan finds them in the store.
-
-The tokenizers of parents, which go along into what is made of their rows.
-
-What the rows of several versions must have in common to become rows of one.
-"""
+"""The versions that a build takes rows from, and what they must have in common to become rows of one version."""
 
 from __future__ import annotations
 

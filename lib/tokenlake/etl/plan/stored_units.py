@@ -1,17 +1,10 @@
-"""What a build from stored versions is, as fingerprints: the content it takes, the order, and the rows it makes.
+"""The units of a build from stored versions, and their identity: content, order, and the rows that are made.
 
 Versions are what they hold: numbers of versions, names of datasets, clocks and writers are not identity, so that tokens
 that were built again, to the same rows, mix to the same version.
 
 A unit is its rows: where a mixture that begins anew for ever is only made longer, or its schedule goes on to further
-points, perhaps with further sources, the units before that keep their fingerprints, and a new version takes them over
-as they are.
-
-The units of a build from stored versions: what a session knows of each.
-
-Cutting a mixture into units: neighbouring positions, the same number in each, whoever builds them.
-
-Packing again without a mixture: parents one after the other, a unit for each of their units.
+points, perhaps with further sources, the units before that keep their fingerprints, and a new version reuses them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""A unit of a mixture: the rows at some positions of it, taken from the parents and written in that order.
-
-What a unit of a mixture takes from its parents, step by step, and when it is done with a row group.
+"""Building a unit of a mixture: the rows at some positions of it, taken from the parents and written in that order.
 
 Neighbouring positions come from all lanes of all sources, so that many row groups are open at a time. Each is decoded
-when the first of its rows is needed and let go after the last one: what is held is the windows of the lanes, however
+when the first of its rows is needed and dropped after the last one: what is held is the windows of the lanes, however
 large the parents are.
 """
 

@@ -1,10 +1,5 @@
-"""The parents of a build as a worker holds them: opened once, and the very versions that the plan saw.
-
-What of the rows that were read is content, BOS and EOS, source by source: counted on the ids themselves.
-
-Where mixed or repacked documents go: packed rows, or rows of their own.
-
-Where mixed sequences go: packed rows passed on as they are.
+"""Rows of stored versions in a worker: parents that stay open, what of their rows is content, BOS and EOS, and where
+mixed or repacked rows are written.
 """
 
 from __future__ import annotations

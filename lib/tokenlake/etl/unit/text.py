@@ -1,12 +1,8 @@
-"""Building one unit: prepare, leave out, split, encode, fit, finish, pack, write, account.
+"""Building one unit of texts: prepare, leave out, split, encode, fit, finish, pack, write, account.
 
-The unit is a pure function of its job and the bytes of its inputs; nothing here looks at a clock, a
-host or another unit.
-
-Which documents are left out, and which split the others go to: functions of their identity.
-
-A document's identity is (file, position). Its split is decided by a hash of the identity alone, so a
-document keeps its split when data is added, units move or other documents are taken down.
+The unit is a pure function of its job and the bytes of its inputs; nothing here looks at a clock, a host or another
+unit. A document's identity is (file, position): its split is decided by a hash of that alone, so that a document keeps
+its split when data is added, units move or other documents are taken down.
 """
 
 from __future__ import annotations
