@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.unit.text import Unit
+from tokenlake.etl.unit.text import TextBuild
 from tokenlake.etl.workbench import InProcessPool
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.fast import Sampler
@@ -206,7 +206,7 @@ def cost(files: TokenizerFiles, documents: list[str], work: Path) -> tuple[float
     save, pack = {"output_dir": str(work / "store")}, {"enabled": True, "seq_length": 2048}
     session = BuildSession.open({"name": "set", "datasets": [dataset], "pack": pack, "save": save})
     pool: Any = InProcessPool()
-    with Stopwatch(Sampler, "check") as samples_, Stopwatch(Unit, "build") as whole:
+    with Stopwatch(Sampler, "check") as samples_, Stopwatch(TextBuild, "build") as whole:
         run_pending(session, pool)
     return chosen[0], chosen[1], whole.seconds, samples_.seconds / whole.seconds
 

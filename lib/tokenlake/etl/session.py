@@ -1,7 +1,7 @@
 """One build, from its plan to its commit; whoever drives it decides threads, retries and order.
 
-A session claims a version, finds out what is already done, runs single units through a worker pool,
-and commits. It can be dropped at any moment: what is finished has a ledger record, and the next session
+A session claims a version, finds out what is already done, chooses the engine of each source, runs single units through
+a worker pool, and commits. It can be dropped at any moment: what is finished has a ledger record, and the next session
 with the same configuration and inputs goes on from there.
 """
 
@@ -16,10 +16,10 @@ from tokenlake.config.load import load_config
 from tokenlake.errors import CancelledError, EngineMismatchError, StoreError, TokenlakeError
 from tokenlake.etl.bad_record_budget import BadRecordBudget
 from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
-from tokenlake.etl.engines import Engines
 from tokenlake.etl.events import (
     BuildPlanned,
     Committed,
+    EngineChosen,
     EngineCondemned,
     UnitFinished,
     UnitProgress,
@@ -27,21 +27,63 @@ from tokenlake.etl.events import (
     Watcher,
     ignore,
 )
-from tokenlake.etl.job import Job
-from tokenlake.etl.plan.plan import Plan, PlannedUnit
+from tokenlake.etl.job import NO_ENGINE, REFERENCE, Job
+from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
-from tokenlake.etl.run_config import Asked
-from tokenlake.etl.run_log import RunLog
+from tokenlake.etl.run_log import Asked, RunLog
 from tokenlake.sources.hub.repo import hub_commits
 from tokenlake.sources.inputs import InputFile
-from tokenlake.store.address import open_store
+from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
+
+
+@final
+class Engines:
+    """The engine of every source of one build; thread-safe.
+
+    Args:
+        store, layout: where the tokenizers' files are.
+    """
+
+    def __init__(self, plan: Plan, store: StoreAddress, layout: Layout, watcher: Watcher) -> None:
+        self._plan, self._store, self._layout = plan, store, layout
+        self._emit = watcher
+        self._lock = threading.Lock()
+        self._chosen: dict[str, str] = {}
+        self._condemned: set[str] = set()
+
+    def choose(self, unit: PlannedUnit, pool: WorkerPool) -> str:
+        """The engine for a unit's source; the first call for a source runs the gate in a worker."""
+        if not isinstance(unit, TextUnit):
+            return NO_ENGINE
+        with self._lock:
+            if unit.source not in self._chosen:
+                self._chosen[unit.source] = self._ask(unit, pool)
+            engine = self._chosen[unit.source]
+            return REFERENCE if engine in self._condemned else engine
+
+    def is_condemned(self, engine: str) -> bool:
+        return engine in self._condemned
+
+    def condemn(self, engine: str) -> bool:
+        """Never use an engine again in this build; False if that was so already."""
+        if engine == REFERENCE or engine in self._condemned:
+            return False
+        self._condemned.add(engine)
+        return True
+
+    def _ask(self, unit: TextUnit, pool: WorkerPool) -> str:
+        verdict = pool.run(self._plan.engine_job(unit, self._store, self._layout))
+        name = self._plan.tokenizers[unit.source].files.name
+        self._emit(EngineChosen(name, verdict["engine"], verdict["reason"]))
+        return verdict["engine"]
+
 
 How = Literal["built", "resumed", "reused"]
 

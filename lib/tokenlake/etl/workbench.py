@@ -10,9 +10,8 @@ from typing import Any, Final, cast, final
 
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.etl.job import EngineJob, Job, MixJob, UnitJob, WorkerAnswer, answer_of, job_of, to_line
-from tokenlake.etl.unit.mix import MixBuild
+from tokenlake.etl.unit.mix import MixBuild, RepackBuild
 from tokenlake.etl.unit.recipe import Recipe, open_recipe, special_mode
-from tokenlake.etl.unit.repack import RepackBuild
 from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, TextBuild
 from tokenlake.store.address import StoreAddress, open_store

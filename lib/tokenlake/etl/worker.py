@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
-from tokenlake.etl.heartbeat import last_told, listen
 from tokenlake.etl.job import Job, MixJob, RepackJob, SecretBlocks, WorkerAnswer, job_of, to_line
 from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.worker_io import last_told, listen
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from tokenlake.errors import AccountError, IntegrityError, StoreError
-from tokenlake.etl.manifest_draft import draft_manifest
+from tokenlake.etl.commit import draft_manifest
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.integrity.repair_copies import common, manifests, rendered

@@ -29,7 +29,7 @@ from tokenlake.etl.events import Watcher
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import Configuration, plan_build
-from tokenlake.etl.run_config import newest_asked
+from tokenlake.etl.run_log import newest_asked
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store
 from tokenlake.store.inputs import Parent

@@ -33,13 +33,13 @@ import pyarrow.parquet as pq
 
 from tokenlake.errors import EngineMismatchError, IntegrityError, StoreError, TokenlakeError, WorkerDiedError
 from tokenlake.etl.commit import publish_preamble
-from tokenlake.etl.engines import Engines
 from tokenlake.etl.events import EngineCondemned, Watcher
 from tokenlake.etl.job import NO_ENGINE, REFERENCE
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.reuse import renamed_record
+from tokenlake.etl.session import Engines
 from tokenlake.integrity.findings import Damage
 from tokenlake.integrity.repair_copies import Good, manifests
 from tokenlake.schema import LogicalHasher

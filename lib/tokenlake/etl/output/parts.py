@@ -6,9 +6,9 @@ import contextlib
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Bools
 from tokenlake.errors import StoreError
 from tokenlake.packing.segments import Packed
 from tokenlake.ragged import cells
@@ -17,8 +17,6 @@ from tokenlake.store.base import Store
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.local_files import HashingFile, remove_temp
-
-Bools = npt.NDArray[np.bool_]
 
 
 @final

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Int64
 from tokenlake.column_types import arrow_type
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.etl.job import UnitJob
@@ -25,7 +25,6 @@ from tokenlake.text.preference.columns import Joined, Joiner, preference_batch
 from tokenlake.tokenizers.encoder import Encoded, Encoder
 
 _ARROW: Final[Any] = pa
-Int64 = npt.NDArray[np.int64]
 
 
 def open_pairs(

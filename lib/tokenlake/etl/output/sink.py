@@ -8,17 +8,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.etl.unit.documents import taken
 from tokenlake.ragged import Ragged
 from tokenlake.schema import ROW_GROUP_TOKENS
 from tokenlake.store.entries import ShardEntry
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @final
@@ -108,10 +104,6 @@ class Sink(Protocol):
         ...
 
 
-DealingInt32 = npt.NDArray[np.int32]
-DealingInt64 = npt.NDArray[np.int64]
-DealingBools = npt.NDArray[np.bool_]
-
 MOST_FILES: Final = 512
 """That a unit writes at a time, all splits together: each is an open file with a row group in the making."""
 
@@ -161,7 +153,7 @@ class DealingSink:
                 sink.add(documents.take(rows))
         self._next = (self._next + int(whole.sum())) % len(self._sinks)
 
-    def add_long(self, windows: Iterable[DealingInt32], file: int, position: int) -> None:
+    def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
         self._sinks[self._next].add_long(windows, file, position)
         self._next = (self._next + 1) % len(self._sinks)
 

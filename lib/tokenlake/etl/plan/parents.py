@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 
+from tokenlake.arrays import Int64
 from tokenlake.column_types import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
@@ -24,8 +24,6 @@ from tokenlake.store.inputs import InputFileEntry, Parent
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.files import TokenizerFiles
-
-Int64 = npt.NDArray[np.int64]
 
 
 @final

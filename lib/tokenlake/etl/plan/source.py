@@ -24,7 +24,7 @@ from tokenlake.config.resolved import (
 )
 from tokenlake.config.suggestion import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.etl.unit.kept_fields import rows_of
+from tokenlake.etl.unit.documents import rows_of
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.preview import columns_of_files, first_rows
 from tokenlake.sources.records import read_rows

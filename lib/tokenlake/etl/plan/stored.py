@@ -13,14 +13,7 @@ from typing import Any
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
 from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import RowsOut
-from tokenlake.etl.plan.mixture import (
-    MixForecast,
-    choose_unit_rows,
-    forecast_of,
-    notes_on,
-    settled,
-    weighed,
-)
+from tokenlake.etl.plan.mixture import MixForecast, choose_unit_rows, forecast_of, notes_on, settled, weighed
 from tokenlake.etl.plan.parents import (
     FoundParent,
     find_parents,
@@ -33,7 +26,7 @@ from tokenlake.etl.plan.parents import (
     require_unpadded,
     rows_out,
 )
-from tokenlake.etl.plan.plan import Plan, PlannedTokenizer, store_address
+from tokenlake.etl.plan.plan import Plan, store_address
 from tokenlake.etl.plan.stored_units import (
     UnitIdentity,
     content_identity,
@@ -44,6 +37,7 @@ from tokenlake.etl.plan.stored_units import (
     require_packing,
     rows_identity,
 )
+from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.fingerprint import fingerprint
 from tokenlake.report import numbers
 from tokenlake.schema import FORMAT_VERSION

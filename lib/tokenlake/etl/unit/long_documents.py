@@ -7,19 +7,15 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.etl.unit.bos_eos import Finish
 from tokenlake.packing.loss_mask import learned, plain
 from tokenlake.ragged import Ragged
 from tokenlake.text.lengths.token_cuts import continuing_tokens, cut_after, cut_before, cut_texts, pieces
 from tokenlake.tokenizers.encoder import Encoder
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 def _nothing() -> dict[str, int]:

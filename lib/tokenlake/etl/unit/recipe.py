@@ -15,10 +15,10 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
-from tokenlake.etl.heartbeat import begin
-from tokenlake.etl.unit.documents import TextDocuments, taken
-from tokenlake.etl.unit.kept_fields import Keeper, as_json, rows_of
+from tokenlake.etl.unit.documents import Keeper, TextDocuments, as_json, rows_of, taken
+from tokenlake.etl.worker_io import begin
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, TextRowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
@@ -74,9 +74,6 @@ def _raw(row: object) -> bytes:
         return orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
         return (as_json(row) or "").encode()
-
-
-Int64 = npt.NDArray[np.int64]
 
 
 def _none() -> dict[str, int]:

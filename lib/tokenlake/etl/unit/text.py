@@ -16,8 +16,8 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Bools, Int32
 from tokenlake.errors import AccountError, TooManyBadRecordsError
-from tokenlake.etl.heartbeat import begin
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.output.packed_rows import open_sink
 from tokenlake.etl.output.preference_rows import PreferenceSink, open_pairs
@@ -28,6 +28,7 @@ from tokenlake.etl.unit.bos_eos import Finish
 from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.etl.unit.long_documents import Lengths
 from tokenlake.etl.unit.recipe import Prepared, Recipe
+from tokenlake.etl.worker_io import begin
 from tokenlake.mixing.random import Int64, splitmix64
 from tokenlake.packing.loss_mask import marked
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, refuse
@@ -65,9 +66,6 @@ def kept(position: Int64, excluded: Sequence[int]) -> npt.NDArray[np.bool_]:
 
 
 Progress = Callable[[dict[str, Any]], None]
-Int32 = npt.NDArray[np.int32]
-UnitInt64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 #: Bytes of text that are encoded at a time, at least; a document is never cut.
 _ENCODE_BYTES = 4 << 20
@@ -383,7 +381,7 @@ class TextBuild:
         around = AddedIds(bos=done.bos, eos=done.eos, eos_existing=existing)
         return replace(tokens, ids=done.ids, offsets=done.offsets, around=around)
 
-    def _ids_of(self, documents: TextDocuments) -> tuple[Int32, UnitInt64, TextDocuments]:
+    def _ids_of(self, documents: TextDocuments) -> tuple[Int32, Int64, TextDocuments]:
         """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""
         if documents.spans is not None:
             encoded, touched = self._encoder.encode_spans(documents.text, documents.spans)
@@ -397,7 +395,7 @@ class TextBuild:
         self._tally.special_tokens += encoded.special_tokens
         return marked(encoded.ids) if self._job.loss_mask else encoded.ids, encoded.offsets, documents
 
-    def _refuse_special(self, documents: TextDocuments, rows: UnitInt64) -> TextDocuments:
+    def _refuse_special(self, documents: TextDocuments, rows: Int64) -> TextDocuments:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
         bad = tuple(self._special_record(documents, int(row)) for row in rows)
         if self._job.source.on_bad_record == "fail":
