@@ -15,16 +15,17 @@ import pyarrow as pa
 Bools = npt.NDArray[np.bool_]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Int64s = Int64
 
 _ARROW: Final[Any] = pa  # the stubs know neither buffers of numpy arrays nor what from_buffers returns
 
 
-def text_over(offsets: Int64, data: pa.Buffer) -> pa.LargeStringArray:
+def text_over(offsets: Int64s, data: pa.Buffer) -> pa.LargeStringArray:
     """Return the texts ``data[offsets[i]:offsets[i+1]]`` without copying; not validated."""
     return _ARROW.LargeStringArray.from_buffers(len(offsets) - 1, _ARROW.py_buffer(offsets), data)
 
 
-def binary_over(offsets: Int64, data: pa.Buffer) -> pa.LargeBinaryArray:
+def binary_over(offsets: Int64s, data: pa.Buffer) -> pa.LargeBinaryArray:
     """Return the byte strings ``data[offsets[i]:offsets[i+1]]`` without copying."""
     buffers = [None, _ARROW.py_buffer(offsets), data]
     return _ARROW.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

@@ -395,7 +395,7 @@ def test_an_account_that_is_not_the_orders_is_not_committed(
     records = [Catalog(open_store(str(root / "store"))).ledger("mixed", 1)[unit] for unit in range(3)]
     records[1] = changed_share(records[1], "code", **more)
     with pytest.raises(AccountError, match=r"mixed/v1/manifest\.json"):
-        commit.commit_version(open_store(str(root / "store")), opened.project, Layout("mixed", 1), records)
+        commit.commit_version(open_store(str(root / "store")), opened.plan, Layout("mixed", 1), records)
     assert not (root / "store/mixed/v1/manifest.json").exists()
 
 
