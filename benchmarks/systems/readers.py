@@ -20,12 +20,13 @@ Counts = tuple[int, int]
 
 def tokenlake(kind: str, path: str) -> Counts:
     """All checks, batches of text with positions."""
-    from tokenlake.rowwise.files import wanted_source
+    from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.resolve import resolve_dataset
     from tokenlake.sources.listing import list_inputs
     from tokenlake.sources.records import read_range
     from tokenlake.sources.splits import split_file
 
-    source = wanted_source(None, path, None)
+    source = resolve_dataset(DatasetConfig(name="rows", data_files=path))
     rows = size = 0
     for file in list_inputs(source, hashed=False):
         for part in split_file(file, 1 << 27):

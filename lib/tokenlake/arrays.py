@@ -1,7 +1,4 @@
-"""Arrow arrays over bytes that are already there, and the few casts that pyarrow's stubs ask for.
-
-Numbers and bits of Arrow arrays, as numpy sees them.
-"""
+"""Arrow arrays over bytes that are already there, and their values as numpy sees them."""
 
 from __future__ import annotations
 

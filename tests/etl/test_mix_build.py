@@ -33,13 +33,13 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
-from tokenlake.query.decode import Decoder
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal
+from tokenlake.tokenizers.decode import Decoder
 
 Config = dict[str, Any]
 SOURCES = {"code": 300, "text": 200, "rare": 20}

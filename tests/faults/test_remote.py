@@ -38,7 +38,7 @@ from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import TokenlakeError
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
-from tokenlake.store.remote import content, objectstore
+from tokenlake.store.remote import objects
 
 _READS: Final = ("get", "head", "list", "stat")
 _MOST_OF_ONE_OPERATION: Final = 9
@@ -198,10 +198,9 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "3")
     # Shards are sent and copied in parts, the small files around them at once.
-    monkeypatch.setattr(content, "LARGE", 1000)
-    monkeypatch.setattr(content, "PIECE", 1000)
+    monkeypatch.setattr(objects, "LARGE", 1000)
+    monkeypatch.setattr(objects, "PIECE", 1000)
     monkeypatch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
-    monkeypatch.setattr(objectstore, "LARGE", 1000)
 
 
 def _ground(

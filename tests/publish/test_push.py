@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import huggingface_hub
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from tokenlake.errors import ConfigError, IntegrityError, SourceError, StoreErro
 from tokenlake.integrity.verify import verify
 from tokenlake.publish import push
 from tokenlake.publish import repository as repositories
-from tokenlake.publish.files import Content
+from tokenlake.publish.files import PublishedFile
 from tokenlake.publish.push import PushProgress, PushReport, push_to_hub
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
@@ -323,7 +324,7 @@ def test_a_repository_is_for_one_dataset(store: Path, server: HubServer, tmp_pat
             "no room",
         ),
         (Fault("/preupload/", status=404), ConfigError, "no such repository, organization or branch"),
-        (Fault("/api/datasets/", status=503, times=99), SourceError, "could not be reached"),
+        (Fault("/api/datasets/", status=503, times=99), StoreError, "could not be reached"),
     ],
     ids=lambda value: value.where if isinstance(value, Fault) else "",
 )
@@ -352,7 +353,7 @@ def test_no_token_and_a_wrong_one(store: Path, server: HubServer, monkeypatch: p
 
 
 def test_offline_says_so(store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(SourceError, match="HF_HUB_OFFLINE"):
         go(store)
 
@@ -398,7 +399,7 @@ def test_from_another_store_over_a_small_disk(
 
 @given(st.lists(st.integers(1, push.GROUP_BYTES * 2), max_size=60))
 def test_groups_keep_the_order_and_the_limits(sizes: list[int]) -> None:
-    shards = [Content(f"data/{n}.parquet", size, "") for n, size in enumerate(sizes)]
+    shards = [PublishedFile(f"data/{n}.parquet", size, "") for n, size in enumerate(sizes)]
     groups = list(push.groups_of(shards))
     assert [shard for group in groups for shard in group] == shards
     for group in groups:

@@ -23,7 +23,7 @@ from tokenlake.cli.app import main
 from tokenlake.config.references import resolve_options
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.publish.files import Content, is_published
+from tokenlake.publish.files import PublishedFile, is_published
 from tokenlake.publish.push import push_to_hub
 from tokenlake.publish.secrets import Detector, scan_texts
 from tokenlake.store.address import open_store
@@ -78,7 +78,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
 
 def kinds(text: str, path: str = "README.md", environment: dict[str, str] | None = None) -> list[str]:
     data = text.encode()
-    return [f.kind for f in scan_texts([Content(path, len(data), "", data)], Detector(environment))]
+    return [f.kind for f in scan_texts([PublishedFile(path, len(data), "", data)], Detector(environment))]
 
 
 @pytest.mark.parametrize("kind", sorted(PLANTED))

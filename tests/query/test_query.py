@@ -12,12 +12,12 @@ import pytest
 from tests.store.support import SEQ_LENGTH, build_store, copy_store, settings, write_inputs
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.query.decode import Decoder
+from tokenlake.query import query
 from tokenlake.query.sequences import read_sequences
-from tokenlake.query.session import query
 from tokenlake.query.tables import relations
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.tokenizers.decode import Decoder
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.rowwise.files import JsonShardedSource
-from tokenlake.rowwise.pretokenize import pretokenize
+from tokenlake.rowwise.tokenize import pretokenize
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
 
 HUB_ID = "meta-llama/Llama-2-7b"

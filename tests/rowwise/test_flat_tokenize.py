@@ -19,8 +19,7 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.events import Event, UnitFinished
 from tokenlake.rowwise.directory import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.pretokenize import pretokenize
-from tokenlake.rowwise.tokenize import tokenize_and_save
+from tokenlake.rowwise.tokenize import pretokenize, tokenize_and_save
 from tokenlake.tokenizers.manager import TokenizerManager
 
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}

@@ -138,13 +138,15 @@ def test_weights_go_by_name_where_the_names_are_the_datasets(folder):
 
 def test_weights_that_fit_no_names_and_no_places_are_refused(folder):
     named = [parquet(folder, name="code"), lines(folder, name="text")]
-    with pytest.raises(ConfigError, match="must be for code, text; did you mean 'text'"):
+    with pytest.raises(
+        ConfigError, match=r"no weight for 'text'; 'txt' is no source \(did you mean 'text'\?\)"
+    ):
         DatasetMixture(named, mixture_weights={"code": 0.5, "txt": 0.5})
     plain = [parquet(folder), lines(folder)]
-    with pytest.raises(ConfigError, match="must be for dataset_0, dataset_1, or one weight each under names"):
+    with pytest.raises(ConfigError, match="must be of just the sources: dataset_0, dataset_1"):
         DatasetMixture(plain, mixture_weights={"a": 0.5, "b": 0.25, "c": 0.25})
     # Neither by name nor, since that would swap them, by place.
-    with pytest.raises(ConfigError, match="got weights for dataset_1, dataset_2"):
+    with pytest.raises(ConfigError, match="no weight for 'dataset_0'; 'dataset_2' is no source"):
         DatasetMixture(plain, mixture_weights={"dataset_1": 0.5, "dataset_2": 0.5})
     with pytest.raises(ConfigError, match=r"Weights must sum to 1\.0, got 0\.9"):
         build_dataset(DatasetMixture(plain, mixture_weights={"a": 0.5, "b": 0.4}))
@@ -188,7 +190,7 @@ def test_the_seed_decides_the_order(folder):
 
 REFUSED = [
     ({"informs": []}, ConfigError, "informs: got .*at least one TextDatasetInform"),
-    ({"informs": [{"data_files": "x"}]}, ConfigError, "number 0 is a dict"),
+    ({"informs": [{"data_files": "x"}]}, ConfigError, "got a dict in the list"),
     (
         {"pack_tokens": True},
         NotAvailableError,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, unknown, walk, with_gaps
-from tests.rowwise.sharded_support import Known, Plain
+from tests.rowwise.sharded_support import Known, Plain, counted
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.mixture import Mixture
 from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
@@ -335,6 +335,76 @@ def test_files_are_opened_at_their_rows(tmp_path: Path):
             assert ids(source.open_shard_at_row("mixed", row), 1700 - row) == every[row:]
 
 
+# --- one source, epoch after epoch
+
+
+def alone(source: ShardedDataSource, seed: int = 0, stop: str = "restart") -> MixedShardedSource:
+    return MixedShardedSource({"a": source}, seed=seed, stop_strategy=stop)
+
+
+def test_the_first_epoch_has_the_sources_order_and_each_later_one_its_own():
+    source = Known(counted(**{f"s{place:02}": 2 for place in range(12)}))
+    rows = ids(iter(alone(source)), 24 * 4)
+    epochs = [rows[start : start + 24] for start in range(0, 96, 24)]
+    assert epochs[0] == list(range(24))
+    assert all(sorted(epoch) == list(range(24)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    assert all(epoch[n + 1] == epoch[n] + 1 for epoch in epochs for n in range(0, 24, 2))
+    assert epochs[1] != ids(iter(alone(source, seed=1)), 48)[24:]
+
+
+def test_the_order_of_later_epochs_is_pinned():
+    source = Known(counted(**{f"s{place}": 1 for place in range(8)}))
+    expected = [0, 4, 3, 6, 2, 1, 5, 7, 5, 1, 2, 7, 3, 0, 6, 4]
+    assert ids(iter(alone(source, seed=7)), 24)[8:] == expected
+
+
+def test_a_source_that_gives_nothing_on_a_later_pass_is_an_error():
+    stream = iter([{"id": 1}, {"id": 2}])
+
+    class Once(ShardedDataSource):
+        shard_names = ("s",)
+
+        def open_shard(self, shard_name: str) -> Iterator[Row]:
+            return stream
+
+    rows = iter(alone(Once()))
+    assert [next(rows)["id"], next(rows)["id"]] == [1, 2]
+    with pytest.raises(SourceError, match="gives no rows in epoch 1, though it had some before"):
+        next(rows)
+
+
+def test_only_the_shard_that_is_drawn_from_is_opened():
+    opened = []
+
+    class Several(ShardedDataSource):
+        shard_names = ("s0", "s1", "s2")
+
+        def open_shard(self, shard_name: str) -> Iterator[Row]:
+            raise AssertionError("opened from the start")
+
+        def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+            opened.append((shard_name, row))
+            return iter([(number, {"id": number}) for number in range(row, 10)])
+
+        def get_shard_info(self, shard_name: str) -> ShardInfo:
+            return ShardInfo(name=shard_name, index=0, rows=10)
+
+    assert ids(alone(Several(), stop="first_exhausted").open_shard_at_row("mixed", 17), 2) == [7, 8]
+    assert opened == [("s1", 7)]
+
+
+def test_an_error_of_a_source_is_not_taken_for_its_end():
+    class Broken(ShardedDataSource):
+        shard_names = ("s",)
+
+        def open_shard(self, shard_name: str) -> Iterator[Row]:
+            raise ConfigError("no such column", rows=3)
+
+    with pytest.raises(ConfigError, match="no such column"):
+        next(alone(Broken()).open_shard_at_row("mixed", 5))
+
+
 # --- rows
 
 
@@ -419,7 +489,7 @@ REFUSED = [
     ({"sources": "ab"}, "got a str, must be a mapping of name to source"),
     ({"sources": {"a": [{"id": 1}]}}, "'a' is a list, must be a source of rows"),
     ({"sources": {1: None}}, "got the name 1"),
-    ({"block_size": 0}, "block_size: got 0, must be at least 1"),
+    ({"block_size": 0}, "block_size: got 0, must be a whole number from 1 on"),
     ({"block_size": 1.5}, "block_size: got 1.5, must be a whole number"),
     ({"seed": "x"}, "seed: got 'x', must be a whole number"),
     ({"stop_strategy": "first_exausted"}, "got 'first_exausted', .*did you mean 'first_exhausted'"),

@@ -50,13 +50,6 @@ def test_batches_are_the_rows_in_order_however_they_are_prefetched(
     assert len(loader) == len(expected)
 
 
-def test_a_batch_holds_int32_ids_of_one_shape():
-    (batch,) = AsyncDataLoader(tokens([3, 3]), 2)
-    assert batch["input_ids"].tolist() == [[100, 101, 102], [200, 201, 202]]
-    assert batch["input_ids"].dtype == np.int32
-    assert set(batch) == {"input_ids"}
-
-
 def test_arrays_keep_their_type():
     rows = [
         {"input_ids": np.arange(2, dtype=np.int32), "weight": np.float16(1), "x": np.zeros((2, 3), np.int8)}
@@ -104,11 +97,6 @@ def test_a_mask_that_rows_have_is_kept_and_filled_up():
     assert batch["attention_mask"].tolist() == [[0, 1], [1, 0]]
 
 
-def test_all_batches_have_the_same_fields():
-    loader = AsyncDataLoader(tokens([2, 2, 1, 3]), 2, pad_token_id=0)
-    assert [sorted(batch) for batch in loader] == [["attention_mask", "input_ids"]] * 2
-
-
 def test_rows_of_different_lengths_are_an_error_where_nobody_says_what_fills_them():
     with pytest.raises(ConfigError, match="'input_ids': the rows of a batch have different lengths"):
         list(AsyncDataLoader(tokens([1, 2]), 2))
@@ -143,15 +131,6 @@ def test_a_shuffle_loses_nothing_and_holds_no_more_than_its_buffer(count: int, s
     order = list(shuffled_by_buffer(range(count), size, key))
     assert sorted(order) == list(range(count))
     assert all(item <= place + size for place, item in enumerate(order))
-
-
-def test_a_slow_source_is_not_the_end_of_an_epoch():
-    def rows() -> Iterator[dict[str, Any]]:
-        for i in range(6):
-            time.sleep(0.03)
-            yield {"id": i}
-
-    assert ids_of(AsyncDataLoader(rows(), 2)) == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("prefetch", [True, False])

@@ -26,31 +26,6 @@ def packed(source: Any, length: int, **options: Any) -> list[dict[str, Any]]:
     return list(PackedShardedSource(source, given))
 
 
-def test_documents_are_laid_end_to_end_with_eos_between_them():
-    rows = packed(tokens([3, 1, 5]), 4)
-    assert [row["input_ids"].tolist() for row in rows] == [
-        [100, 101, 102, EOS],
-        [200, EOS, 300, 301],
-        [302, 303, 304, EOS],
-    ]
-    assert [row["segment_ids"].tolist() for row in rows] == [[1, 1, 1, 1], [1, 1, 2, 2], [1, 1, 1, 1]]
-    assert {row[name].dtype for row in rows for name in row} == {np.dtype(np.int32)}
-
-
-def test_a_long_document_goes_on_in_the_next_rows_and_the_last_one_is_padded():
-    rows = packed(tokens([80]), 8)
-    flat = np.concatenate([row["input_ids"] for row in rows])
-    assert flat.tolist() == [*range(100, 180), EOS, *[PAD] * 7]
-    assert rows[-1]["segment_ids"].tolist() == [1, *[0] * 7]
-
-
-def test_a_document_that_ends_with_eos_gets_no_other():
-    source = Plain({"a": [{"input_ids": [1, EOS]}, {"input_ids": [2]}, {"input_ids": []}]})
-    (row,) = packed(source, 5)
-    assert row["input_ids"].tolist() == [1, EOS, 2, EOS, PAD]
-    assert row["segment_ids"].tolist() == [1, 1, 2, 2, 0]
-
-
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 17))
 def test_no_token_is_lost_and_all_rows_are_alike(lengths: list[int], length: int):
     rows = packed(tokens(lengths), length)
@@ -59,10 +34,6 @@ def test_no_token_is_lost_and_all_rows_are_alike(lengths: list[int], length: int
     assert flat.tolist() == expected
     assert all(len(row["input_ids"]) == len(row["segment_ids"]) == length for row in rows)
     assert len(rows) == -(-len(expected) // length)
-
-
-def test_segment_ids_can_be_left_out():
-    assert all(set(row) == {"input_ids"} for row in packed(tokens([3, 4]), 4, include_segment_ids=False))
 
 
 @pytest.mark.parametrize("field", ["loss_mask", "labels"])
@@ -76,12 +47,6 @@ def test_what_bears_loss_goes_along(field: str):
     assert row["input_ids"].tolist() == [5, 6, 8, EOS, 9, 4, EOS, PAD, PAD]
     assert row["loss_mask"].tolist() == [False, True, True, True, True, False, False, False, False]
     assert row["loss_mask"].dtype == np.bool_
-
-
-def test_documents_with_and_without_a_mask_are_an_error():
-    rows = [{"input_ids": [1], "loss_mask": [1]}, {"input_ids": [2]}]
-    with pytest.raises(BadRecordError, match="give all documents the same columns"):
-        packed(Plain({"a": rows}), 4)
 
 
 def test_rows_without_tokens_are_an_error_that_names_the_fields():

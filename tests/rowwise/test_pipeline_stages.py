@@ -228,34 +228,7 @@ def test_an_option_of_a_dataset_that_does_not_act_is_an_error_too(one: dict[str,
         pipeline(one, datasets=[dataset]).source()
 
 
-def test_create_pipeline_takes_models_and_mappings(files: Path, tokenizer: str):
-    made = tl.create_pipeline(
-        datasets=[
-            tl.DatasetConfig(data_files=str(files / "a" / "1.jsonl")),
-            {"data_files": str(files / "b" / "*.jsonl")},
-        ],
-        default_tokenizer=tokenizer,
-        streaming=True,
-        seed=5,
-        load={"batch_size": 4},
-    )
-    assert list(made.source().get_data()) == ["dataset_0", "dataset_1"]
-    assert made.get_context().seed == 5
-    assert made.get_context().config.load.batch_size == 4
-    with pytest.raises(ConfigError, match="nonsense"):
-        tl.create_pipeline(datasets=[], nonsense=1)
-
-
 # source
-
-
-def test_source_opens_every_dataset_by_its_format(two: dict[str, Any]):
-    data = pipeline(two).source().get_data()
-    assert {name: type(source) for name, source in data.items()} == {
-        "a": tl.JsonShardedSource,
-        "b": tl.JsonShardedSource,
-    }
-    assert [row["id"] for row in data["a"]] == [*range(30), *range(10)]
 
 
 def test_a_file_that_is_not_there_is_an_error_of_source(one: dict[str, Any], tmp_path: Path):
@@ -319,30 +292,9 @@ def test_the_stages_max_length_applies_unless_the_dataset_sets_its_own(two: dict
     assert {name: max(map(len, ids_of(source))) for name, source in made.items()} == {"a": 3, "b": 5}
 
 
-def test_a_dataset_without_a_tokenizer_is_an_error(one: dict[str, Any]):
-    with pytest.raises(ConfigError, match=r"datasets\.a\.tokenizer: missing"):
-        pipeline(one, default_tokenizer=None).source().tokenize()
-
-
 def test_columns_are_kept_or_removed(one: dict[str, Any]):
     rows = pipeline(one).source().tokenize({"remove_columns": ["text"]}).build()
     assert set(next(rows)) == {"input_ids", "attention_mask", "id"}
-
-
-@pytest.mark.parametrize(
-    ("policy", "longest", "count"), [("keep", 20, 40), ("truncate", 8, 40), ("drop", 8, 20)]
-)
-def test_long_documents_are_kept_cut_or_left_out(one: dict[str, Any], policy: str, longest: int, count: int):
-    made = pipeline(one, tokenize={"max_length": 8, "long_documents": policy}).source().tokenize()
-    lengths = [len(ids) for ids in ids_of(made.build())]
-    whole = [len(ids) for ids in expected_ids(texts(30) + texts(10, "more"))]
-    expected = {
-        "keep": whole,
-        "truncate": [min(length, 8) for length in whole],
-        "drop": [length for length in whole if length <= 8],
-    }[policy]
-    assert lengths == expected
-    assert max(whole) > 8 >= min(whole)
 
 
 def test_padding_acts_where_nothing_is_packed(one: dict[str, Any], tokenizer: str):
@@ -394,14 +346,6 @@ def test_calling_pack_is_asking_for_it(one: dict[str, Any]):
     assert lengths_of(made.build()) == {2048}
 
 
-@pytest.mark.parametrize("strategy", ["greedy", "pool", "first_fit", "best_fit"])
-def test_every_strategy_keeps_every_token(one: dict[str, Any], strategy: str):
-    rows = list(pipeline(one).source().tokenize().pack({"seq_length": 32, "strategy": strategy}).build())
-    whole = [token for ids in expected_ids(texts(30) + texts(10, "more")) for token in [*ids, 2]]
-    packed = [token for row in rows for token in row["input_ids"][row["segment_ids"] > 0].tolist()]
-    assert sorted(packed) == sorted(whole)
-
-
 def test_kept_fields_cannot_be_packed(one: dict[str, Any]):
     dataset = one["datasets"][0] | {"additional_fields": ["id"]}
     with pytest.raises(ConfigError, match="'id' cannot be kept beside packed rows"):
@@ -409,16 +353,6 @@ def test_kept_fields_cannot_be_packed(one: dict[str, Any]):
 
 
 # mix
-
-
-def test_mixed_rows_say_where_they_are_from(two: dict[str, Any]):
-    mix = {"weights": {"a": 0.75, "b": 0.25}, "block_size": 8, "seed": 1}
-    made = pipeline(two, mix=mix).source().tokenize().mix()
-    assert list(made.get_data()) == ["mixed"]
-    rows = list(islice(made.build(), 400))
-    assert [row["__source__"] for row in rows].count("a") == 300
-    for block in range(0, 400, 8):
-        assert [row["__source__"] for row in rows[block : block + 8]].count("b") == 2
 
 
 def test_a_schedule_moves_the_weights(two: dict[str, Any]):
@@ -515,15 +449,6 @@ def test_rows_are_saved_once_and_read_back(one: dict[str, Any], tmp_path: Path):
     assert counting.counted["a"].drawn == 40
 
 
-def test_what_is_saved_is_what_was_made(one: dict[str, Any], tmp_path: Path):
-    expected = list(pipeline(one).source().tokenize().build())
-    for form in ("parquet", "arrow", "jsonl"):
-        save = {"output_dir": str(tmp_path / form), "format": form, "num_shards": 3}
-        rows = list(pipeline(one, save=save).source().tokenize().save().build())
-        assert ids_of(rows) == ids_of(expected)
-        assert len(list((tmp_path / form).glob(f"*.{form}"))) == 3
-
-
 def test_drawing_from_saved_rows_saves_them_first(one: dict[str, Any], tmp_path: Path):
     made = pipeline(one, save={"output_dir": str(tmp_path / "out")}).source().save()
     source = made.get_data()["a"]
@@ -545,11 +470,6 @@ def test_every_dataset_has_a_directory_of_its_own(two: dict[str, Any], tmp_path:
         "train-00000-of-00001.parquet"
     ]
     assert [path.name for path in (tmp_path / "own").glob("*.jsonl")] == ["train-00000-of-00001.jsonl"]
-
-
-def test_build_after_save_yields_what_was_written(two: dict[str, Any], tmp_path: Path):
-    rows = pipeline(two, save={"output_dir": str(tmp_path / "out")}).source().save().build()
-    assert len(list(rows)) == 65
 
 
 def test_a_target_that_is_not_empty_is_refused_and_stays(one: dict[str, Any], tmp_path: Path):
@@ -653,14 +573,6 @@ def test_rows_of_different_lengths_are_filled_up_with_the_tokenizers_padding(
     assert batch["attention_mask"].sum(axis=1).tolist() == [len(ids) for ids in whole]
     for row, ids in zip(batch["input_ids"].tolist(), whole, strict=True):
         assert row == [*ids, *[gpt().pad_id] * (longest - len(ids))]
-
-
-def test_packed_batches_hold_ids_and_segments(one: dict[str, Any]):
-    batch = next(pipeline(one).source().tokenize().pack({"seq_length": 16}).load({"batch_size": 3}).build())
-    assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
-        "input_ids": ((3, 16), np.dtype(np.int32)),
-        "segment_ids": ((3, 16), np.dtype(np.int32)),
-    }
 
 
 def test_the_options_of_load_act(one: dict[str, Any]):

@@ -16,7 +16,6 @@ from tests.rowwise.sharded_support import numbered
 from tests.servers.http import HttpServer
 from tests.servers.hub import HubServer, hub
 from tokenlake.errors import ConfigError, InputChangedError, SourceNotFoundError
-from tokenlake.rowwise.combine import CompositeShardedSource
 from tokenlake.rowwise.files import (
     FilesShardedSource,
     HuggingFaceShardedSource,
@@ -25,7 +24,6 @@ from tokenlake.rowwise.files import (
     create_source,
     expand_data_files,
 )
-from tokenlake.rowwise.memory import HFDatasetShardedSource, wrap_hf_dataset
 from tokenlake.store.remote.filesystems import close_filesystems
 
 ROWS = [{"id": place, "text": f"text {place}"} for place in range(9)]
@@ -119,35 +117,3 @@ def test_a_dataset_of_the_hub_may_be_downloaded_first(dataset, tmp_path):
 def test_a_dataset_that_is_not_there_is_an_error(dataset):
     with pytest.raises(SourceNotFoundError, match="org/dta"):
         HuggingFaceShardedSource("org/dta")
-
-
-# --- `datasets` objects
-
-
-@pytest.fixture(scope="module")
-def objects() -> list[Any]:
-    datasets = pytest.importorskip("datasets")
-    made = datasets.Dataset.from_list(ROWS)
-    return [made, made.to_iterable_dataset()]
-
-
-def test_datasets_objects_follow_the_contract_of_sources(objects):
-    for made in objects:
-        source = wrap_hf_dataset(made)
-        assert type(source) is HFDatasetShardedSource
-        (name,) = source.shard_names
-        odd = source.filter(lambda row: row["id"] % 2).map(lambda row: {"n": row["id"]})
-        assert numbered(odd, name, 4) == [(5, {"n": 5}), (7, {"n": 7})]
-        assert list(source.open_shard_at_row(name, 9)) == []
-        with pytest.raises(ConfigError, match="beyond"):
-            list(source.open_shard_at_row(name, 10))
-    assert len(wrap_hf_dataset(objects[0])) == 9
-    with pytest.raises(TypeError, match="unknown"):
-        len(wrap_hf_dataset(objects[1]))
-
-
-def test_datasets_objects_and_files_make_one_source(objects, tmp_path):
-    (tmp_path / "a.parquet").write_bytes(parquet())
-    both = CompositeShardedSource([wrap_hf_dataset(objects[0]), ParquetShardedSource(tmp_path)])
-    assert len(both) == len(list(both)) == 18
-    assert list(both.iter_shards([1], start_row=8)) == ROWS[8:]

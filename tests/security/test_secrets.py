@@ -373,7 +373,7 @@ class TestAllowedInputs:
     )
     def test_outside(self, files: str) -> None:
         outside = (
-            r"data_files of 's': .* is outside what this worker allows|local:// is no scheme that may be read"
+            r"data_files of 's': .* is outside what this worker allows|local:// is not an allowed scheme"
         )
         with pytest.raises(ConfigError, match=outside):
             self.check(files)

@@ -55,11 +55,11 @@ def hook(event, arguments):
     if event == "open" and isinstance(arguments[0], str) and arguments[0].endswith("planted.py"):
         ran.append((event, arguments[0]))
 import tokenlake as tl, pyarrow, pyarrow.parquet
-from tokenlake.query import query
+from tokenlake.query.session import query
 from tokenlake.query.sequences import read_sequences
-from tokenlake.query.decode import Decoder
+from tokenlake.tokenizers.decode import Decoder
 from tokenlake.store.address import open_store
-from tokenlake.integrity import verify
+from tokenlake.integrity.verify import verify
 sys.addaudithook(hook)
 store = open_store(sys.argv[1])
 ds = tl.open(sys.argv[1], "small")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sources.support import Source, one
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.sources.batch import Batch
+from tokenlake.sources.batch import ReadBatch
 from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.splits import split_file
 
@@ -54,7 +54,7 @@ def check(folder: Path, case: Damage) -> None:
             _judge(case, path, lambda source=source, reader=reader: _read(path, reader, source), policy)
 
 
-def _read(path: Path, reader: Any, source: Any) -> list[Batch]:
+def _read(path: Path, reader: Any, source: Any) -> list[ReadBatch]:
     file = one(path, type=source.type, text_mode=source.text_mode)
     return [batch for part in split_file(file, 128 << 20) for batch in reader(part, source)]
 
@@ -73,7 +73,7 @@ def _judge(case: Damage, path: Path, read: Any, policy: str) -> None:
         _judge_read(case, read())
 
 
-def _judge_read(case: Damage, batches: list[Batch]) -> None:
+def _judge_read(case: Damage, batches: list[ReadBatch]) -> None:
     bad = [record for batch in batches for record in batch.bad]
     mended: dict[str, int] = {}
     for batch in batches:

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from tests.sources.support import Source, faults, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources import arrow as ipc_decoder
-from tokenlake.sources import arrow as ipc_slices
-from tokenlake.sources.arrow import batch_starts, file_blocks, parse_message, read_arrow
+from tokenlake.sources.arrow import read_arrow
+from tokenlake.sources.arrow_messages import batch_starts, file_blocks, parse_message
 from tokenlake.sources.batch import Want
 from tokenlake.sources.inputs import FileRange, InputBytes, LocalBytes
 from tokenlake.sources.opening import opened
@@ -173,8 +173,8 @@ def test_a_batch_in_slices_has_the_same_texts(
     path = write(tmp_path_factory.mktemp("slices") / "in.arrow", table)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ipc_decoder, "SLICED_BYTES", -1)
-        patch.setattr(ipc_slices, "_PIECE_BYTES", piece[0])
-        patch.setattr(ipc_slices, "_PIECE_ROWS", piece[1])
+        patch.setattr(ipc_decoder, "_SLICE_BYTES", piece[0])
+        patch.setattr(ipc_decoder, "_PIECE_ROWS", piece[1])
         batches = read(path)
     assert texts(batches) == [word for word in words if word is not None]
     assert faults(batches) == [(n, None, "null_text") for n, word in enumerate(words) if word is None]

@@ -20,7 +20,8 @@ from tests.sources.csv_reference import Unclosed, rows_of
 from tests.sources.support import Source, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Parsed, Want
-from tokenlake.sources.csv import Layout, parse_csv
+from tokenlake.sources.csv import parse_csv
+from tokenlake.sources.csv_blocks import Dialect
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.splits import split_file
@@ -34,7 +35,7 @@ COMPRESS = {
 }
 
 
-def parse(path: Path, want: Want, layout: Layout) -> list[Parsed]:
+def parse(path: Path, want: Want, layout: Dialect) -> list[Parsed]:
     file = one(path)
     with opened(file) as data:
         return list(parse_csv(file, ByteStream(data), want, layout))
@@ -68,7 +69,7 @@ def test_any_bytes_are_read_as_the_definition_says(
     data = b"a,b\n" + body
     path = tmp_path_factory.getbasetemp() / "soup.csv"
     path.write_bytes(data)
-    layout = Layout(delimiter=44, max_record_bytes=limit, block_bytes=block_bytes)
+    layout = Dialect(delimiter=44, max_record_bytes=limit, block_bytes=block_bytes)
     want = Want(text="b", columns=None, max_record_bytes=limit)
     try:
         rows, blank, crlf = rows_of(data, 44, limit)
@@ -99,7 +100,7 @@ def test_any_bytes_are_read_as_the_definition_says(
 def test_a_row_longer_than_a_block_and_the_limit_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b'a,b\n1,"\n"\n2,"\n",' + b"x" * 5000 + b"\r\n3,4\n5\n")
-    found = parse(path, Want(text="b"), Layout(delimiter=44, max_record_bytes=999, block_bytes=16))
+    found = parse(path, Want(text="b"), Dialect(delimiter=44, max_record_bytes=999, block_bytes=16))
     (long, ragged) = [line for block in found for line in block.bad]
     assert (long.position, long.fault.reason, len(long.raw)) == (1, "record_too_long", 5006)
     assert long.fault.detail == "the row has 5006 bytes, max_record_bytes is 999 (line 4)"
@@ -127,7 +128,7 @@ def test_what_a_writer_wrote_is_read(
         end = data.draw(st.sampled_from(["\n", "\r\n"]))
         writer = csv.writer(file, delimiter=delimiter, quoting=every, lineterminator=end)
         writer.writerows([("x", "y.z", ""), *rows])
-    layout = Layout(delimiter=ord(delimiter), max_record_bytes=1 << 20, block_bytes=block_bytes)
+    layout = Dialect(delimiter=ord(delimiter), max_record_bytes=1 << 20, block_bytes=block_bytes)
     found = parse(path, Want(text="y.z", columns=("", "x"), delimiter=delimiter), layout)
     assert [line for block in found for line in block.bad] == []
     assert [text for block in found if block.text for text in block.text.to_pylist()] == [
@@ -143,7 +144,7 @@ def test_python_reads_the_same(tmp_path: Path) -> None:
     path.write_text(data)
     expected = list(csv.DictReader(io.StringIO(data), strict=True))
     assert (
-        whole(parse(path, Want(text=None, columns=None), Layout(delimiter=44, max_record_bytes=99)))
+        whole(parse(path, Want(text=None, columns=None), Dialect(delimiter=44, max_record_bytes=99)))
         == expected
     )
 

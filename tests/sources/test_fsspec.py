@@ -76,7 +76,7 @@ class TestMemory:
 
 class TestSchemes:
     def test_an_unknown_scheme_names_near_ones(self) -> None:
-        with pytest.raises(ConfigError, match=r"sftpp:// is no scheme that can be read; did you mean sftp"):
+        with pytest.raises(ConfigError, match=r"sftpp:// is not a known scheme; did you mean sftp"):
             listed("sftpp://host/a.jsonl")
 
     def test_a_missing_package_is_named(self) -> None:

@@ -276,7 +276,7 @@ class TestChanges:
         server.validator = "modified"
         files = listed(*serve(server, {"a.jsonl": jsonl(documents(50))}))
         serve(server, {"a.jsonl": jsonl(documents(51))})
-        with pytest.raises(InputChangedError, match="planned were"):
+        with pytest.raises(InputChangedError, match="expected"):
             read_rows_of(files)
 
     def test_a_file_that_is_gone(self, server: HttpServer) -> None:

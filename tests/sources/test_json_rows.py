@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.sources.support import Source, one
 from tokenlake.sources.batch import Parsed, RowBatch, Want
-from tokenlake.sources.json import parse_block
-from tokenlake.sources.lines import Block, index_lines
+from tokenlake.sources.json import parse_lines
+from tokenlake.sources.lines import LineBlock, index_lines
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.rows import column_of
 from tokenlake.sources.splits import split_file
@@ -85,7 +85,8 @@ def test_a_key_repeated_in_a_wanted_field_is_a_bad_record_and_elsewhere_passes(t
 
 
 def _parsed(data: bytes, want: Want) -> list[Parsed]:
-    return list(parse_block(Block(data=data, size=len(data), offset=0, bytes_read=len(data)), want))
+    block = LineBlock(data=data, size=len(data), offset=0, bytes_read=len(data))
+    return list(parse_lines(iter([block]), want))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_objects_are_what_was_written_and_pieces_account_for_every_line(
     assert sum(some.lines for some in parsed) == data.count(b"\n")
     assert sum(some.bytes_read for some in parsed) == len(data)
     assert sum(some.normalized["blank_line"] for some in parsed if some.normalized) == len(written)
-    starts = index_lines(Block(data=data, size=len(data), offset=0, bytes_read=0)).starts.tolist()
+    starts = index_lines(LineBlock(data=data, size=len(data), offset=0, bytes_read=0)).starts.tolist()
     assert [at for some in parsed for at in some.positions.tolist()] == starts
     for some in parsed:
         cast("Any", some.rows).columns.validate(full=True)

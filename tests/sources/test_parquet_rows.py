@@ -26,7 +26,8 @@ from tokenlake.sources import parquet
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, LocalBytes
 from tokenlake.sources.opening import opened
-from tokenlake.sources.parquet import Steps, read_parquet, row_group_starts
+from tokenlake.sources.parquet import read_parquet, row_group_starts
+from tokenlake.sources.parquet_steps import PageSteps
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.splits import split_file
 from tokenlake.sources.where import ColumnRange
@@ -321,7 +322,7 @@ def test_steps_cover_all_rows_and_stay_within_their_bound(
 ) -> None:
     total = sum(values for values, _, _ in pages)
     first = Page(dictionary=True, size=entry, values=1, encoding=0)
-    chunk = Steps(
+    chunk = PageSteps(
         iter([first, *(Page(False, size, n, kind) for n, size, kind in pages)]), lambda size: size, 1 << 30
     )
     done = 0

@@ -80,9 +80,6 @@ class MemoryStore(Store):
         rests = [key.removeprefix(below) for key in self.objects if key.startswith(below)]
         return tuple(sorted({rest.partition("/")[0] for rest in rests if "/" in rest}))
 
-    def preflight(self) -> None:
-        return
-
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
         found = self._do("put_new", key, lambda: self._put(key, data))
         if found is None:

@@ -16,10 +16,10 @@ from moto.s3 import models
 from tests.servers.base import Fault, Request
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import KEY, SECRET, S3Server
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
+from tokenlake.store.address import open_read_store, open_store
+from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.local_files import HashingFile
-from tokenlake.store.remote import content, objectstore
+from tokenlake.store.remote import objects
 from tokenlake.store.remote.filesystems import close_filesystems
 
 CLOUDS = ("s3", "gs")
@@ -48,6 +48,10 @@ class Bucket:
         store.put_new("ready", b"")
         self.server.log.clear()
         return store
+
+    def reading(self, store: Store) -> ReadStore:
+        """Open the same store to be read."""
+        return open_read_store(store.url, storage_options=self.server.options())
 
     def inside(self, store: Store, prefix: str = "") -> dict[str, bytes]:
         """Return all objects of a store whose keys begin so, as the server has them."""
@@ -90,6 +94,43 @@ class Bucket:
         return {name: client.get_object(Bucket="lake", Key=name)["Body"].read() for name in names}
 
 
+@dataclass
+class Folder:
+    """Stores on this disk, seen from behind as :class:`Bucket` does."""
+
+    root: Path
+    scheme: str = "file"
+
+    def open(self) -> Store:
+        """Open a store at a root of its own."""
+        return open_store(self.root / secrets.token_hex(6))
+
+    def ready(self) -> Store:
+        store = self.open()
+        store.put_new("ready", b"")
+        return store
+
+    def reading(self, store: Store) -> ReadStore:
+        """Open the same store to be read."""
+        return open_read_store(store.url)
+
+    def inside(self, store: Store, prefix: str = "") -> dict[str, bytes]:
+        """Return all files of a store whose keys begin so, temporary ones too."""
+        files = (path for path in Path(store.url).rglob("*") if path.is_file())
+        found = {path.relative_to(store.url).as_posix(): path.read_bytes() for path in files}
+        return {key: data for key, data in found.items() if key.startswith(prefix)}
+
+    def put(self, store: Store, key: str, data: bytes) -> None:
+        """Put an object behind the back of everybody."""
+        path = Path(store.url) / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+
+    def uploads(self) -> int:
+        return 0
+
+
 @contextlib.contextmanager
 def bucket_on(scheme: str) -> Iterator[Bucket]:
     """Start a server with an empty bucket; credentials and scratch folder are in the environment."""
@@ -115,9 +156,8 @@ def environment(scratch: Path) -> Iterator[pytest.MonkeyPatch]:
 
 def small_parts(patch: pytest.MonkeyPatch) -> None:
     """Let large begin at 1 MB, with parts of 500 KiB, which the stand-in for S3 takes for once."""
-    for module in (content, objectstore):
-        patch.setattr(module, "LARGE", 1_000_000)
-    patch.setattr(content, "PIECE", 500 << 10)
+    patch.setattr(objects, "LARGE", 1_000_000)
+    patch.setattr(objects, "PIECE", 500 << 10)
     patch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

@@ -19,8 +19,7 @@ from tests.reading.support import lake_of, rows_of
 from tests.servers.base import Fault
 from tests.store.remote_store_support import Served, files_of, require_same_rows, rows_at, serving
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import ReadStore, Store
-from tokenlake.store.remote.target import Target
+from tokenlake.store.base import ByteTarget, ReadStore, Store
 from tokenlake.store.shard_cache import ShardCache
 
 MIB = 1 << 20
@@ -40,8 +39,8 @@ class Origin:
     def __init__(self) -> None:
         self.fetched: list[bytes] = []
 
-    def of(self, data: bytes, sent: bytes | None = None) -> Callable[[Target], None]:
-        def fetch(target: Target) -> None:
+    def of(self, data: bytes, sent: bytes | None = None) -> Callable[[ByteTarget], None]:
+        def fetch(target: ByteTarget) -> None:
             self.fetched.append(data)
             target.restart()
             target.write(data if sent is None else sent)
@@ -143,7 +142,7 @@ class TestKeeping:
     def test_a_disk_that_is_full_before_the_end(self, tmp_path: Path, origin: Origin) -> None:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-        def fetch(target: Target) -> None:
+        def fetch(target: ByteTarget) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
             try:
                 origin.of(shard(1))(target)
@@ -151,7 +150,7 @@ class TestKeeping:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
         cache = ShardCache(tmp_path)
-        with pytest.warns(RuntimeWarning, match="keeps no copy: File too large after 50 bytes"):
+        with pytest.warns(RuntimeWarning, match="keeps no copy: .* File too large after 50 bytes"):
             assert cache.open(sha(shard(1)), 100, fetch, "a") is None
         assert kept(tmp_path) == set()
         assert opened(cache, origin, shard(1)) == shard(1)
@@ -168,7 +167,7 @@ class TestDamage:
     def test_what_is_sent_wrong_once_is_asked_for_again(self, tmp_path: Path, origin: Origin) -> None:
         sent = [shard(9), shard(1)]
 
-        def fetch(target: Target) -> None:
+        def fetch(target: ByteTarget) -> None:
             origin.of(shard(1), sent.pop(0))(target)
 
         stream = ShardCache(tmp_path).open(sha(shard(1)), 100, fetch, "a")
@@ -186,7 +185,7 @@ class TestDamage:
         assert len(origin.fetched) == 2
 
     def test_a_failing_fetch_leaves_nothing(self, tmp_path: Path, origin: Origin) -> None:
-        def fetch(target: Target) -> None:
+        def fetch(target: ByteTarget) -> None:
             target.write(b"half")
             raise NotFoundError("gone")
 
@@ -225,7 +224,7 @@ class TestDamage:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(StoreError, match="cannot be made"):
             ShardCache(tmp_path / "file")
-        with pytest.raises(StoreError, match="no sha256"):
+        with pytest.raises(StoreError, match="not a sha256"):
             ShardCache(tmp_path).open("../../etc", 1, origin.of(b""), "a")
 
 
@@ -233,7 +232,7 @@ class TestThreads:
     def test_one_fetches_and_the_others_wait(self, tmp_path: Path, origin: Origin) -> None:
         cache, go = ShardCache(tmp_path), threading.Event()
 
-        def fetch(target: Target) -> None:
+        def fetch(target: ByteTarget) -> None:
             origin.of(shard(1))(target)
             go.wait(20)
 
@@ -254,7 +253,7 @@ class TestThreads:
     def test_who_waits_goes_on_after_a_failure(self, tmp_path: Path, origin: Origin) -> None:
         cache, go, failed = ShardCache(tmp_path), threading.Event(), threading.Event()
 
-        def fail(target: Target) -> None:
+        def fail(target: ByteTarget) -> None:
             failed.set()
             go.wait(20)
             raise NotFoundError("gone")
@@ -272,7 +271,7 @@ class TestThreads:
         cache, together = ShardCache(tmp_path, 400), threading.Barrier(4)
 
         def read(number: int) -> bytes:
-            def fetch(target: Target) -> None:
+            def fetch(target: ByteTarget) -> None:
                 together.wait(20)  # nobody gets past it alone
                 origin.of(shard(number))(target)
 
@@ -288,7 +287,7 @@ class TestThreads:
         cache = ShardCache(tmp_path, 150)
         inner: list[object] = []
 
-        def fetch(target: Target) -> None:
+        def fetch(target: ByteTarget) -> None:
             with pytest.warns(RuntimeWarning, match="150 bytes of cache_bytes are taken"):
                 inner.append(cache.open(sha(shard(2)), 100, origin.of(shard(2)), "b"))
             origin.of(shard(1))(target)
@@ -302,7 +301,7 @@ class TestThreads:
         part = os.open(tmp_path / f".part-{sha(shard(1))}", os.O_RDWR | os.O_CREAT)
         fcntl.flock(part, fcntl.LOCK_EX)
         cache = ShardCache(tmp_path, stall_seconds=0.1)
-        with pytest.warns(RuntimeWarning, match=r"has not gone on for 0\.1 s"):
+        with pytest.warns(RuntimeWarning, match=r"has made no progress for 0\.1 s"):
             assert cache.open(sha(shard(1)), 100, origin.of(shard(1)), "a") is None
         os.close(part)
         assert opened(cache, origin, shard(1)) == shard(1)

@@ -242,34 +242,6 @@ def test_listing_is_sorted_by_key_and_hides_temporary_files(store: Store) -> Non
 # Publishing
 
 
-def test_equal_bytes_are_success_and_unequal_ones_a_conflict_naming_both(store: Store) -> None:
-    assert store.put_new("d/v1/x", b"one") == "created"
-    assert store.put_new("d/v1/x", b"one") == "equal"
-    with pytest.raises(VersionConflictError) as caught:
-        store.put_new("d/v1/x", b"two")
-    assert sha256(b"one") in str(caught.value) and sha256(b"two") in str(caught.value)
-    assert caught.value.details == {"key": "d/v1/x", "expected": sha256(b"two"), "got": sha256(b"one")}
-    assert store.read("d/v1/x") == b"one"
-    assert everything(store) == ["d/v1/x"]
-
-
-def test_publishing_a_written_file(store: Store) -> None:
-    temp = written(store, b"data")
-    assert list(store.list("")) == []
-    assert store.publish(temp, "d/v1/data/x", sha256(b"data")) == "created"
-    assert everything(store) == ["d/v1/data/x"]
-    assert store.publish(written(store, b"data"), "d/v1/data/x", sha256(b"data")) == "equal"
-    with pytest.raises(VersionConflictError):
-        store.publish(written(store, b"other"), "d/v1/data/x", sha256(b"other"))
-    assert everything(store) == ["d/v1/data/x"]
-
-
-def test_what_is_read_back_must_be_what_was_written(store: Store) -> None:
-    with pytest.raises(StoreError, match=f"expected {sha256(b'data')}"):
-        store.publish(written(store, b"dat4"), "d/v1/x", sha256(b"data"))
-    assert everything(store) == []
-
-
 def test_an_orphan_is_replaced_by_a_new_inode(store: Store) -> None:
     store.put_new("d/v1/x", b"orphan")
     old = store.open("d/v1/x")
@@ -282,31 +254,6 @@ def test_an_orphan_is_replaced_by_a_new_inode(store: Store) -> None:
         store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=lambda: False)
     old.close()
     assert everything(store) == ["d/v1/x"]
-
-
-def test_only_temporary_files_of_the_store_are_published(store: Store, tmp_path: Path) -> None:
-    foreign = tmp_path / "mine"
-    foreign.write_bytes(b"x")
-    with pytest.raises(StoreError, match="not a temporary file"):
-        store.publish(foreign, "d/v1/x", sha256(b"x"))
-    assert foreign.exists()
-
-
-def test_linking_reuses_an_object_after_hashing_it(store: Store) -> None:
-    store.put_new("d/v1/x", b"shared")
-    digest = sha256(b"shared")
-    assert store.link("d/v1/x", "d/v2/data/x", digest) == "created"
-    assert store.link("d/v1/x", "d/v2/data/x", digest) == "equal"
-    assert store.local_path("d/v2/data/x").samefile(store.local_path("d/v1/x"))
-    with pytest.raises(IntegrityError, match="cannot reuse d/v1/x"):
-        store.link("d/v1/x", "d/v2/data/y", sha256(b"other"))
-    with pytest.raises(NotFoundError):
-        store.link("d/v1/none", "d/v2/data/y", digest)
-    store.put_new("d/v2/data/z", b"other")
-    with pytest.raises(VersionConflictError):
-        store.link("d/v1/x", "d/v2/data/z", digest)
-    assert store.link("d/v1/x", "d/v2/data/z", digest, replace_orphan=True) == "replaced"
-    assert everything(store) == ["d/v1/x", "d/v2/data/x", "d/v2/data/z"]
 
 
 @pytest.mark.parametrize("size", [6, 16 << 20])  # of which several are hashed at a time
@@ -467,10 +414,6 @@ def test_a_full_disk_is_a_store_error() -> None:
         pytest.skip("no /dev/full")
     with HashingFile("/dev/full") as sink, pytest.raises(StoreError, match="No space left"):
         sink.write(b"x")
-
-
-def test_the_store_is_local(tmp_path: Path) -> None:
-    assert isinstance(open_store(tmp_path), LocalStore)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to tell a zombie")

@@ -32,7 +32,7 @@ from tests.store.remote_store_support import (
     shard_keys,
 )
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
-from tokenlake.query.decode import VerifiedFiles
+from tokenlake.query.views import VerifiedFiles
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -246,7 +246,7 @@ def test_credentials_are_shown_nowhere(served: Served, monkeypatch: pytest.Monke
     monkeypatch.delenv("LAKE_KEY")
     with pytest.raises(ConfigError, match="LAKE_KEY"):
         served.open()
-    shown = str(caught.value) + repr(caught.value.details) + repr(plain) + repr(vars(plain)["_connection"])
+    shown = str(caught.value) + repr(caught.value.details) + repr(plain) + repr(vars(plain)["connection"])
     assert "AKIAOTHER" not in shown
     assert SECRET not in shown
 
@@ -262,7 +262,7 @@ class TestOpening:
         close_filesystems()
 
     def test_schemes_that_cannot_be_read(self) -> None:
-        with pytest.raises(ConfigError, match=r"store: sftpp:// is no scheme .* did you mean sftp"):
+        with pytest.raises(ConfigError, match=r"store: sftpp:// is not a known scheme; did you mean sftp"):
             open_read_store("sftpp://host/lake")
         with pytest.raises(MissingExtraError, match="pip install dropbox"):
             open_read_store("dropbox://lake")

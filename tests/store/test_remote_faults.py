@@ -117,7 +117,7 @@ def test_a_shard_of_another_length(served: Served, lake: Store, change: int) -> 
     with rows_at(served.open(), NAME, entry.split) as rows:
         for read in (lambda: rows.read(0), lambda: rows.packed(0, loss_mask=True)):
             with pytest.raises(
-                IntegrityError, match=f"it has {len(data) + change} bytes, planned were {len(data)}"
+                IntegrityError, match=f"it has {len(data) + change} bytes, expected {len(data)}"
             ):
                 read()
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenlake.errors import ConfigError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Digest
 from tokenlake.store.local import LocalStore
 from tokenlake.store.local_files import new_temp_name
 
@@ -46,11 +45,6 @@ def test_damage_is_replaced_and_readers_keep_what_they_opened(store: LocalStore)
     assert store.leftovers("") == []
 
 
-def test_a_missing_object_is_made_again(store: LocalStore) -> None:
-    assert store.replace(written(store, GOOD), KEY, sha256(GOOD), None) == "created"
-    assert store.read(KEY) == GOOD
-
-
 @pytest.mark.parametrize("found", [None, sha256(b"something else")])
 def test_what_the_caller_did_not_see_is_not_replaced(store: LocalStore, found: str | None) -> None:
     store.put_new(KEY, BAD)
@@ -60,38 +54,12 @@ def test_what_the_caller_did_not_see_is_not_replaced(store: LocalStore, found: s
     assert store.leftovers("") == []
 
 
-def test_what_vanished_is_not_replaced(store: LocalStore) -> None:
-    with pytest.raises(VersionConflictError, match="None"):
-        store.replace(written(store, GOOD), KEY, sha256(GOOD), sha256(BAD))
-    assert not store.exists(KEY)
-
-
-def test_what_is_put_there_is_read_back_first(store: LocalStore) -> None:
-    store.put_new(KEY, BAD)
-    with pytest.raises(StoreError, match="read back"):
-        store.replace(written(store, BAD), KEY, sha256(GOOD), sha256(BAD))
-    assert store.read(KEY) == BAD
-
-
 def test_of_several_repairs_one_replaces(store: LocalStore) -> None:
     store.put_new(KEY, BAD)
     temps = [written(store, GOOD) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(lambda temp: store.replace(temp, KEY, sha256(GOOD), sha256(BAD)), temps))
     assert sorted(outcomes) == ["equal"] * 7 + ["replaced"]
-
-
-def test_objects_are_read_whole(store: LocalStore, tmp_path: Path) -> None:
-    data = os.urandom(2_500_000)
-    store.put_new(KEY, data)
-    assert store.digest(KEY) == Digest(len(data), sha256(data))
-    assert store.download(KEY, tmp_path / "copy") == Digest(len(data), sha256(data))
-    assert (tmp_path / "copy").read_bytes() == data
-    with pytest.raises(StoreError, match="copy"):
-        store.download(KEY, tmp_path / "copy")
-    for read in (store.digest, lambda key: store.download(key, tmp_path / "other")):
-        with pytest.raises(NotFoundError):
-            read("d/v1/none")
 
 
 def test_leftovers_are_found_wherever_they_lie_and_removed_by_name(store: LocalStore) -> None:
@@ -113,30 +81,6 @@ def test_leftovers_are_found_wherever_they_lie_and_removed_by_name(store: LocalS
     assert store.remove_leftover(found[f"d/{dead.name}"])
     assert not store.remove_leftover(found[f"d/{dead.name}"])
     assert alive.exists() and store.read(KEY) == GOOD
-
-
-def test_an_object_is_never_removed_as_a_leftover(store: LocalStore) -> None:
-    store.put_new(KEY, GOOD)
-    leftover = store.leftovers("")
-    alive = store.temp("")
-    (listed,) = store.leftovers("")
-    assert leftover == [] and listed.name == alive.name
-    with pytest.raises(StoreError, match="no temporary file"):
-        store.remove_leftover(type(listed)(KEY, 1, 0.0, True))
-    assert store.exists(KEY)
-
-
-def test_a_file_system_with_links_passes_and_nothing_stays(store: LocalStore) -> None:
-    store.preflight()
-    assert store.leftovers("") == [] and list(store.list("")) == []
-
-
-def test_a_file_system_that_makes_a_name_twice_is_refused(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "link", lambda _, target: Path(target).write_bytes(b""))
-    with pytest.raises(StoreError, match="twice"):
-        store.preflight()
 
 
 def test_an_address_travels_as_json_and_shows_no_options() -> None:

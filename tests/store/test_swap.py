@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.store.test_races import race
-from tokenlake.errors import NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import StoreError, VersionConflictError
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 
@@ -114,34 +112,6 @@ def test_processes_that_count_lose_no_count(tmp_path: Path) -> None:
     assert everything(open_store(tmp_path)) == [str(tmp_path / "d/tags/n")]
 
 
-def test_of_creating_threads_one_creates(store: Store) -> None:
-    def create(index: int) -> str:
-        try:
-            put = store.put_new if index % 2 else lambda key, data: store.swap(key, data, None)
-            return put(KEY, f"by {index}".encode())
-        except VersionConflictError:
-            return "conflict"
-
-    with ThreadPoolExecutor(6) as pool:
-        assert Counter(pool.map(create, range(6))) == {"created": 1, "conflict": 5}
-
-
-def test_a_deleted_object_does_not_come_back(store: Store) -> None:
-    store.swap(KEY, b"one", None)
-    store.delete(KEY)
-    with pytest.raises(VersionConflictError, match="holds nothing"):
-        store.swap(KEY, b"two", b"one")
-    with pytest.raises(NotFoundError, match="delete d/gone/x"):
-        store.delete("d/gone/x")
-
-
-@pytest.mark.parametrize("key", ["../x", "/x", "", "a/../b", "a/.tmp-x"])
-def test_keys_stay_below_the_root(store: Store, key: str) -> None:
-    with pytest.raises(StoreError):
-        store.swap(key, b"x", None)
-    assert everything(store) == []
-
-
 def test_links_and_folders_are_refused(store: Store, tmp_path: Path) -> None:
     (tmp_path / "outside").write_bytes(b"one")
     store.local_path("d/tags").mkdir(parents=True)
@@ -155,7 +125,7 @@ def test_links_and_folders_are_refused(store: Store, tmp_path: Path) -> None:
 
 def test_what_is_read_back_must_be_what_was_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.swap(KEY, b"one", None)
-    monkeypatch.setattr("tokenlake.store.local_files.hash_regular", lambda _: "0" * 64)
+    monkeypatch.setattr("tokenlake.store.local.hash_regular", lambda _: "0" * 64)
     with pytest.raises(StoreError, match="read back is not what was written"):
         store.swap(KEY, b"two", b"one")
     assert store.read(KEY) == b"one"

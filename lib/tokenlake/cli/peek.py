@@ -12,13 +12,13 @@ from rich.text import Text
 
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import print_json, printable, stdout
-from tokenlake.query.decode import Decoder
 from tokenlake.query.sequences import Place, Segment, Sequence, mixed_as, read_sequences
 from tokenlake.report.numbers import count, plural
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizers.decode import Decoder
 
 _HEAD, _TAIL = 360, 120
 

@@ -31,7 +31,7 @@ from tokenlake.etl.produced_by import produced_by
 from tokenlake.report.card import render_card
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.account import Account
-from tokenlake.store.base import Digest, Store
+from tokenlake.store.base import Digest, Store, require_digest
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
 from tokenlake.store.entries import FileEntry
@@ -40,7 +40,6 @@ from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixtureOrder, MixtureRecord, drawn_ids, share
-from tokenlake.store.verified_read import require_digest
 
 
 def draft_manifest(

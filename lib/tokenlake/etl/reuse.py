@@ -8,7 +8,7 @@ from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.etl.plan.plan import PlannedUnit
-from tokenlake.store.base import Digest, Link, ObjectInfo, Store, caught
+from tokenlake.store.base import Digest, Link, ObjectInfo, Store, caught, require_digest
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.entries import QuarantineEntry, ShardEntry
 from tokenlake.store.layout import (
@@ -22,7 +22,6 @@ from tokenlake.store.layout import (
     shard_path,
 )
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.verified_read import require_digest
 from tokenlake.threads import in_order
 
 #: Versions looked through for reusable units, newest first.

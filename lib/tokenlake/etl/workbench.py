@@ -15,9 +15,8 @@ from tokenlake.etl.unit.recipe import Recipe, open_recipe, special_mode
 from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, TextBuild
 from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Store
+from tokenlake.store.base import Store, read_files
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.verified_read import read_files
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_encoder

@@ -8,13 +8,13 @@ at, not everybody), ``runs/`` (hosts and clocks), ``claim.json``, and whatever l
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
 from tokenlake.errors import IntegrityError
 from tokenlake.reading.version import verified_bytes
-from tokenlake.sources.hub.repo import HubFile
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
@@ -47,7 +47,7 @@ def is_ours(path: str) -> bool:
 
 @final
 @dataclass(frozen=True)
-class Content:
+class PublishedFile:
     """A file to publish.
 
     Attributes:
@@ -67,12 +67,11 @@ class Content:
             return None
         return hashlib.sha1(b"blob %d\0" % len(self.data) + self.data, usedforsecurity=False).hexdigest()
 
-    def is_same(self, found: HubFile) -> bool:
-        """Return whether a file of a repository is this one, by size and by whichever hash the Hub tells."""
-        if found.path != self.path or found.size != self.bytes:
+    def is_same(self, found: Any) -> bool:
+        """Return whether a file of a repository (``RepoFile``) is this one, by size and by hash."""
+        if found.size != self.bytes:
             return False
-        kind, _, value = found.token.partition(":")
-        return value == self.sha256 if kind == "sha256" else value == self.blob
+        return found.lfs.sha256 == self.sha256 if found.lfs else found.blob_id == self.blob
 
 
 @final
@@ -86,7 +85,7 @@ class Published:
 
     layout: Layout
     manifest: Manifest
-    files: tuple[Content, ...]
+    files: tuple[PublishedFile, ...]
     left_out: tuple[str, ...]
 
     @property
@@ -99,15 +98,15 @@ class Published:
         return sum(file.bytes for file in self.files)
 
     @property
-    def texts(self) -> list[Content]:
+    def texts(self) -> list[PublishedFile]:
         """The files whose bytes are held: all but the shards."""
         return [file for file in self.files if file.data is not None]
 
     @property
-    def shards(self) -> list[Content]:
+    def shards(self) -> list[PublishedFile]:
         return [file for file in self.files if file.data is None]
 
-    def differing(self, found: dict[str, HubFile]) -> list[str]:
+    def differing(self, found: Mapping[str, Any]) -> list[str]:
         """Return what of a repository is not as in this version: paths missing, others, or of other bytes."""
         wanted = {file.path: file for file in self.files}
         wrong = {path for path, file in wanted.items() if path not in found or not file.is_same(found[path])}
@@ -128,15 +127,15 @@ class Published:
             raise IntegrityError(f"{layout.manifest}: it changed while it was read; nothing may change it")
         listed = {path: entry for path, entry in manifest.other_files.items() if is_published(path)}
         texts = [
-            Content(path, entry.bytes, entry.sha256, verified_bytes(store, layout, path, entry.sha256))
+            PublishedFile(path, entry.bytes, entry.sha256, verified_bytes(store, layout, path, entry.sha256))
             for path, entry in listed.items()
         ]
-        head = Content(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)
+        head = PublishedFile(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)
         shards = [_shard(entry) for entry in manifest.files]
         left_out = tuple(path for path in manifest.other_files if path not in listed)
         ordered = sorted((head, *texts, *shards), key=lambda file: file.path)
         return cls(layout, manifest, tuple(ordered), left_out)
 
 
-def _shard(entry: ShardEntry) -> Content:
-    return Content(entry.path, entry.bytes, entry.sha256)
+def _shard(entry: ShardEntry) -> PublishedFile:
+    return PublishedFile(entry.path, entry.bytes, entry.sha256)

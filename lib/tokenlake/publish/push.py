@@ -8,16 +8,9 @@
     commit          ->  all files at once, on top of what was looked at; then listed and compared
     tag             ->  v3, the name under which `revision="v3"` finds it
 
-Interrupted at any point nothing is visible, and the same command sends what is missing.
-
-What there is to do, from what is there: nothing is sent to a repository that should not get it.
-
-Shards on their way out: copied to this machine a few at a time, and compared with the manifest before they leave.
-
-What is sent is the copy that was compared, so that a store that changes underneath cannot change what is published.
-Each group is gone before the next one comes: the disk holds at most a group.
-
-``tl.push_to_hub``: from the address of a dataset to its repository on the Hub.
+Interrupted at any point nothing is visible, and the same command sends what is missing. Shards are copied to this
+machine a group at a time, so that the disk holds no more; what is sent is the copy that was compared, so that a store
+that changes underneath cannot change what is published.
 """
 
 from __future__ import annotations
@@ -26,17 +19,24 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, VersionConflictError
 from tokenlake.loader.dataset import parted
-from tokenlake.publish.files import Content, Published, is_ours
+from tokenlake.publish.files import Published, PublishedFile, is_ours
 from tokenlake.publish.repository import HubRepository, HubState, HubTarget
-from tokenlake.publish.secrets import Detector, Finding, require_none, scan_footers, scan_rows, scan_texts
+from tokenlake.publish.secrets import (
+    Detector,
+    SecretFinding,
+    require_none,
+    scan_footers,
+    scan_rows,
+    scan_texts,
+)
 from tokenlake.reading.version import require_same
-from tokenlake.sources.hub.repo import HubFile
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
@@ -63,10 +63,6 @@ class Decision:
     tag: str
     commit: str | None = None
     deleted: tuple[str, ...] = ()
-
-    def at(self, commit: str) -> Self:
-        """Return the same, with the commit that was made."""
-        return replace(self, commit=commit)
 
 
 def decide(version: Published, hub: HubRepository, state: HubState | None, *, public: bool) -> Decision:
@@ -109,7 +105,7 @@ def _tagged(version: Published, hub: HubRepository, tag: str, commit: str) -> De
 
 
 def _replaced(
-    version: Published, hub: HubRepository, state: HubState, files: dict[str, HubFile]
+    version: Published, hub: HubRepository, state: HubState, files: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the paths of the version on the branch that this one has not."""
     commit = state.head or state.main or ""
@@ -124,35 +120,22 @@ def _replaced(
             files=strangers[:100],
         )
     begun = hub.target.branch != "main" and commit == state.main  # a branch that holds nothing of its own yet
-    if older is not None:
-        _require_one_dataset(version, hub, older)
-        if not begun:
-            _require_newer(version, hub, older)
+    place = f"{hub.target.repo} ({hub.target.branch})"
+    if older is not None and older.dataset != version.layout.dataset:
+        raise ConfigError(
+            f"{place} holds {older.dataset} v{older.version}, not a version of {version.layout.dataset}; a "
+            "repository is for one dataset: push to another one"
+        )
+    if older is not None and not begun and older.version > version.layout.version:
+        raise ConfigError(
+            f"{place} holds v{older.version}, which is newer than {version.name}; to publish the older one "
+            f"beside it give it a branch of its own: --revision only-v{version.layout.version}"
+        )
     wanted = {file.path for file in version.files}
     return tuple(sorted(path for path in files if is_ours(path) and path not in wanted))
 
 
-def _require_one_dataset(version: Published, hub: HubRepository, older: Manifest) -> None:
-    if older.dataset != version.layout.dataset:
-        raise ConfigError(
-            f"{_place(hub)} holds {older.dataset} v{older.version}, not a version of {version.layout.dataset}; a "
-            "repository is for one dataset: push to another one"
-        )
-
-
-def _require_newer(version: Published, hub: HubRepository, older: Manifest) -> None:
-    if older.version > version.layout.version:
-        raise ConfigError(
-            f"{_place(hub)} holds v{older.version}, which is newer than {version.name}; to publish the older one "
-            f"beside it give it a branch of its own: --revision only-v{version.layout.version}"
-        )
-
-
-def _place(hub: HubRepository) -> str:
-    return f"{hub.target.repo} ({hub.target.branch})"
-
-
-def _manifest(hub: HubRepository, commit: str, files: dict[str, HubFile]) -> Manifest | None:
+def _manifest(hub: HubRepository, commit: str, files: Mapping[str, Any]) -> Manifest | None:
     """Return the manifest of the version that a commit holds, None where it holds none."""
     if MANIFEST not in files or files[MANIFEST].size > _MANIFEST_LIMIT:
         return None
@@ -171,9 +154,9 @@ GROUP_BYTES: Final = 1 << 30
 GROUP_FILES: Final = 16
 
 
-def groups_of(shards: Sequence[Content]) -> Iterator[list[Content]]:
+def groups_of(shards: Sequence[PublishedFile]) -> Iterator[list[PublishedFile]]:
     """Yield the shards in order, in groups of at most 16 files and, unless it is one file, 1 GiB."""
-    group: list[Content] = []
+    group: list[PublishedFile] = []
     for shard in shards:
         full = len(group) == GROUP_FILES or sum(s.bytes for s in group) + shard.bytes > GROUP_BYTES
         if group and full:
@@ -186,8 +169,8 @@ def groups_of(shards: Sequence[Content]) -> Iterator[list[Content]]:
 
 @contextmanager
 def staged(
-    store: ReadStore, layout: Layout, group: Sequence[Content]
-) -> Generator[list[tuple[Content, Path]]]:
+    store: ReadStore, layout: Layout, group: Sequence[PublishedFile]
+) -> Generator[list[tuple[PublishedFile, Path]]]:
     """Copy a group of shards to temporary files, compared with the manifest, for the ``with`` block.
 
     Raises:
@@ -202,7 +185,7 @@ def staged(
         ]
 
 
-def _copied(store: ReadStore, layout: Layout, shard: Content, path: Path) -> Path:
+def _copied(store: ReadStore, layout: Layout, shard: PublishedFile, path: Path) -> Path:
     key = layout.key(shard.path)
     try:
         got = store.download(key, path)
@@ -263,7 +246,7 @@ class PushReport:
     deleted: tuple[str, ...]
     left_out: tuple[str, ...]
     scanned_rows: int
-    findings: tuple[Finding, ...]
+    findings: tuple[SecretFinding, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form."""
@@ -303,149 +286,111 @@ def push(
             meanwhile.
         StoreError, SourceError: the Hub could not be reached; the same command goes on where this one ended.
     """
-    work = _Push(
-        store,
-        Published.read(store, dataset, version),
-        HubRepository(target, look=dry_run),
-        public,
-        message,
-        on_progress or (lambda progress: None),
-    )
-    state = before = work.hub.state()
-    decision = decide(work.version, work.hub, state, public=public)
+    found = Published.read(store, dataset, version)
+    hub = HubRepository(target, look=dry_run)
+    before = hub.state()
+    decision = decide(found, hub, before, public=public)
     rows, findings = 0, []
     if decision.todo == "commit":
-        rows, findings = work.scan(Detector(environment), scanned_rows, strict=strict)
-    if dry_run:
-        private = not public if before is None else before.private
-        # A private repository is not seen without a token.
-        created = before is None if work.hub.with_token or before else None
-        return work.report(decision, _WOULD[decision.todo], created, private, rows, findings)
-    if state is None:
-        state = work.create()
-        # Somebody may have been faster, or new repositories of the organization are public.
-        decision = decide(work.version, work.hub, state, public=public)
-    if decision.todo == "commit":
-        decision = work.make_visible(state, decision)
-    if decision.todo != "nothing":
-        assert decision.commit is not None
-        work.hub.tag(decision.tag, decision.commit, f"manifest sha256:{work.version.manifest.sha256}")
-    return work.report(decision, _DONE[decision.todo], before is None, state.private, rows, findings)
+        rows, findings = _scan(store, found, Detector(environment), scanned_rows, strict=strict)
+    # A private repository is not seen without a token.
+    created = before is None if hub.with_token or before else None
+    private, commit = not public if before is None else before.private, decision.commit
+    if not dry_run:
+        state = before
+        if state is None:
+            hub.create(private=not public)
+            # Somebody may have been faster, or new repositories of the organization are public.
+            state = hub.present()
+            decision = decide(found, hub, state, public=public)
+        commit, private = decision.commit, state.private
+        if decision.todo == "commit":
+            send = partial(_send, store, found, hub, on_progress or (lambda _: None))
+            commit = _commit(found, hub, state, decision.deleted, message or found.name, send)
+        if decision.todo != "nothing" and commit is not None:
+            hub.tag(decision.tag, commit, f"manifest sha256:{found.manifest.sha256}")
+    return PushReport(
+        outcome=_OUTCOMES[decision.todo][dry_run],
+        dataset=dataset,
+        version=version,
+        repo=target.repo,
+        url=hub.url,
+        branch=target.branch,
+        tag=decision.tag,
+        commit=commit,
+        created=created,
+        private=private,
+        files=len(found.files),
+        bytes=found.bytes,
+        deleted=decision.deleted,
+        left_out=found.left_out,
+        scanned_rows=rows,
+        findings=tuple(findings),
+    )
 
 
-_WOULD: Final[Mapping[str, Outcome]] = {"nothing": "unchanged", "tag": "would tag", "commit": "would push"}
-_DONE: Final[Mapping[str, Outcome]] = {"nothing": "unchanged", "tag": "tagged", "commit": "pushed"}
+_OUTCOMES: Final[Mapping[str, tuple[Outcome, Outcome]]] = {
+    "nothing": ("unchanged", "unchanged"),
+    "tag": ("tagged", "would tag"),
+    "commit": ("pushed", "would push"),
+}
 
 
-@final
-@dataclass(frozen=True)
-class _Push:
-    store: ReadStore
-    version: Published
-    hub: HubRepository
-    public: bool
-    message: str | None
-    tell: Callable[[PushProgress], None]
+def _scan(
+    store: ReadStore, version: Published, detector: Detector, number: int, *, strict: bool
+) -> tuple[int, list[SecretFinding]]:
+    """Return how many rows were searched, and what was found in them."""
+    require_none(scan_texts(version.texts, detector), "the version's files hold")
+    require_none(scan_footers(store, version, detector), "its Parquet metadata holds")
+    rows, findings = scan_rows(store, version.manifest, number, detector)
+    if strict:
+        require_none(findings, "its rows hold")
+    return rows, findings
 
-    def scan(self, detector: Detector, number: int, *, strict: bool) -> tuple[int, list[Finding]]:
-        """Return how many rows were searched, and what was found in them."""
-        require_none(scan_texts(self.version.texts, detector), "the version's files hold")
-        require_none(scan_footers(self.store, self.version, detector), "its Parquet metadata holds")
-        rows: list[int] = []
-        findings = scan_rows(self.store, self.version.manifest, number, detector, rows.append)
-        if strict:
-            require_none(findings, "its rows hold")
-        return sum(rows), findings
 
-    def create(self) -> HubState:
-        """Create the repository, and return what is there then."""
-        self.hub.create(private=not self.public)
-        return self._state()
+def _send(
+    store: ReadStore, version: Published, hub: HubRepository, tell: Callable[[PushProgress], None]
+) -> list[Any]:
+    """Upload all contents, which nobody sees yet, and return what a commit takes."""
+    done, total = 0, version.bytes
+    additions: list[Any] = []
+    for group in groups_of(version.shards):
+        with staged(store, version.layout, group) as files:
+            additions += hub.upload(files)
+        done += sum(shard.bytes for shard in group)
+        tell(PushProgress(done, total))
+    additions += hub.upload([(text, None) for text in version.texts])
+    tell(PushProgress(total, total))
+    return additions
 
-    def make_visible(self, state: HubState, decision: Decision) -> Decision:
-        """Send everything and commit it."""
-        if state.head is None:
-            self.hub.create_branch(state.main)
-            state = self._state()
-        parent = self._head_of(state)
-        additions = self._send()
-        about = f"Manifest sha256:{self.version.manifest.sha256}, pushed by tokenlake."
-        try:
-            self.hub.commit(additions, decision.deleted, self.message or self.version.name, about, parent)
-        except (StoreError, VersionConflictError):
-            # Perhaps only the answer was lost.
-            if not self._is_there():
-                raise
-        head = self._head()
-        if wrong := self.version.differing(self.hub.files(head)):
-            raise IntegrityError(
-                f"{self.hub.target.repo} at {head}: {', '.join(wrong[:5])} on the Hub is not what was sent; it was not "
-                "tagged. Somebody pushed at the same moment, or the Hub is at fault: look at it, and push again"
-            )
-        return decision.at(head)
 
-    def _send(self) -> list[Any]:
-        done, total = 0, self.version.bytes
-        additions: list[Any] = []
-        for group in groups_of(self.version.shards):
-            with staged(self.store, self.version.layout, group) as files:
-                additions += self.hub.upload(files)
-            done += sum(shard.bytes for shard in group)
-            self.tell(PushProgress(done, total))
-        additions += self.hub.upload([(text, None) for text in self.version.texts])
-        self.tell(PushProgress(total, total))
-        return additions
-
-    def _is_there(self) -> bool:
-        head = self._state().head
-        return head is not None and not self.version.differing(self.hub.files(head))
-
-    def _state(self) -> HubState:
-        found = self.hub.state()
-        if found is None:
-            raise StoreError(
-                f"{self.hub.target.repo} was there a moment ago, and now it is not; look at it on the Hub"
-            )
-        return found
-
-    def _head(self) -> str:
-        return self._head_of(self._state())
-
-    def _head_of(self, state: HubState) -> str:
-        if state.head is None:
-            raise StoreError(
-                f"{self.hub.target.repo}: the Hub tells no commit of the branch {self.hub.target.branch}; push again"
-            )
-        return state.head
-
-    def report(
-        self,
-        decision: Decision,
-        outcome: Outcome,
-        created: bool | None,
-        private: bool,
-        rows: int,
-        findings: list[Finding],
-    ) -> PushReport:
-        target = self.hub.target
-        return PushReport(
-            outcome=outcome,
-            dataset=self.version.layout.dataset,
-            version=self.version.layout.version,
-            repo=target.repo,
-            url=self.hub.url,
-            branch=target.branch,
-            tag=decision.tag,
-            commit=decision.commit,
-            created=created,
-            private=private,
-            files=len(self.version.files),
-            bytes=self.version.bytes,
-            deleted=decision.deleted,
-            left_out=self.version.left_out,
-            scanned_rows=rows,
-            findings=tuple(findings),
+def _commit(
+    version: Published,
+    hub: HubRepository,
+    state: HubState,
+    deleted: Sequence[str],
+    message: str,
+    send: Callable[[], list[Any]],
+) -> str:
+    """Send everything and commit it, on top of what was looked at; return the commit."""
+    if state.head is None:
+        hub.create_branch(state.main)
+    parent = state.head or hub.head()
+    additions = send()
+    about = f"Manifest sha256:{version.manifest.sha256}, pushed by tokenlake."
+    try:
+        hub.commit(additions, deleted, message, about, parent)
+    except (StoreError, VersionConflictError):
+        # Perhaps only the answer was lost.
+        if version.differing(hub.files(hub.head())):
+            raise
+    head = hub.head()
+    if wrong := version.differing(hub.files(head)):
+        raise IntegrityError(
+            f"{hub.target.repo} at {head}: {', '.join(wrong[:5])} on the Hub is not what was sent; it was not "
+            "tagged. Somebody pushed at the same moment, or the Hub is at fault: look at it, and push again"
         )
+    return head
 
 
 def push_to_hub(

@@ -1,47 +1,30 @@
-"""A dataset's repository on the Hub: what is there now, and the few changes that publishing makes.
-
-Reading goes through our own client with its retries; writing through `huggingface_hub`, which knows LFS and Xet.
-
-What it means when the Hub does not take something, in one sentence with what to do.
-"""
+"""A dataset's repository on the Hub: what is there now, and the few changes that publishing makes, through HfApi."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast, final
-from urllib.parse import quote
 
 from tokenlake.config.references import remember, scrub
-from tokenlake.errors import (
-    ConfigError,
-    MissingExtraError,
-    SourceError,
-    StoreError,
-    TokenlakeError,
-    VersionConflictError,
-)
-from tokenlake.publish.files import Content
-from tokenlake.sources.hub.repo import (
-    HubClient,
-    HubFile,
-    HubId,
-    HubRepo,
-    Refused,
-    offline,
-    refusal,
-    resolve_path,
-)
+from tokenlake.errors import ConfigError, MissingExtraError, StoreError, TokenlakeError, VersionConflictError
+from tokenlake.publish.files import PublishedFile
+from tokenlake.sources.hub.repo import offline
 
-PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses after which the same request may succeed."""
-
+_T = TypeVar("_T")
+_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed after it
+_TRIES: Final = 4
+_FIRST_WAIT: Final = 1.0  # seconds; doubles
+_REPO: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+_BRANCH: Final = re.compile(r"(?!v[0-9]+\Z|[0-9a-f]{40}\Z|refs/)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+_NO_IGNORE: Final = "# what the manifest lists is uploaded, whatever a .gitignore of the repository says\n"
+_THREADS: Final = 4
 _AGAIN: Final = "run the same command again: what was uploaded is not sent again, and nothing is visible yet"
 
 
@@ -118,7 +101,7 @@ def passing(error: Exception) -> bool:
     """Return whether trying again is worth it."""
     status = status_of(error)
     if status is not None:
-        return status in PASSING
+        return status in _PASSING
     # Without an answer: the connection, and not something that we did wrong.
     return not isinstance(error, ValueError | TypeError) and "offline" not in type(error).__name__.lower()
 
@@ -132,15 +115,6 @@ def _said(error: BaseException) -> str:
     text = str(found or error).strip() or type(error).__name__
     first = scrub(" ".join(text.split()))
     return first if len(first) <= 300 else f"{first[:300]}..."
-
-
-_T = TypeVar("_T")
-_TRIES: Final = 4
-_FIRST_WAIT: Final = 1.0  # seconds; doubles
-_REPO: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-_BRANCH: Final = re.compile(r"(?!v[0-9]+\Z|[0-9a-f]{40}\Z|refs/)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
-_NO_IGNORE: Final = "# what the manifest lists is uploaded, whatever a .gitignore of the repository says\n"
-_THREADS: Final = 4
 
 
 @final
@@ -202,7 +176,7 @@ class HubRepository:
     """
 
     def __init__(self, target: HubTarget, *, look: bool = False) -> None:
-        """Prepare the clients.
+        """Prepare the client.
 
         Args:
             look: change nothing, which needs no token.
@@ -212,7 +186,8 @@ class HubRepository:
             ConfigError: there is no token, and one is needed.
         """
         try:
-            from huggingface_hub import HfApi, get_token
+            from huggingface_hub import HfApi, constants, get_token
+            from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
         except ImportError as error:
             raise MissingExtraError(
                 "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
@@ -226,43 +201,70 @@ class HubRepository:
             )
         remember([token or ""])
         self.target = target
-        self._client = HubClient({"token": token or False})
-        self._api: Any = HfApi(endpoint=self._client.endpoint, token=token or False, library_name="tokenlake")
-
-    @property
-    def url(self) -> str:
-        """Its page."""
-        return f"{self._client.endpoint}/datasets/{self.target.repo}"
+        # Read now, not when huggingface_hub was imported.
+        endpoint = (os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)).rstrip("/")
+        self._api: Any = HfApi(endpoint=endpoint, token=token or False, library_name="tokenlake")
+        self._missing = cast("type[Exception]", RepositoryNotFoundError)
+        # The root of what the HTTP library of `huggingface_hub` raises; releases differ in the library.
+        self._fault = cast("type[Exception]", HfHubHTTPError.__bases__[0])
+        self.url = f"{endpoint}/datasets/{target.repo}"
 
     def state(self) -> HubState | None:
         """Ask what is there; None: there is no such repository, as far as the token can see.
 
         Raises:
             ConfigError: the Hub does not accept the token.
-            SourceError: it cannot be reached.
+            StoreError: it cannot be reached.
         """
-        info = self._get("")
-        if info is None:
+        where = {"repo_id": self.target.repo}
+        doing = "asking what is there"
+        try:
+            info = self._call(doing, lambda: self._api.dataset_info(**where), passed=self._missing)
+        except self._missing as error:
+            if status_of(error) == 401 and self.with_token:
+                raise explained(error, self.target.repo, doing) from None
             return None
-        refs = self._get("/refs") or {}
-        branches = {entry["name"]: entry["targetCommit"] for entry in refs.get("branches") or []}
-        tags = {entry["name"]: entry["targetCommit"] for entry in refs.get("tags") or []}
+        refs = self._call(doing, lambda: self._api.list_repo_refs(**where, repo_type="dataset"))
+        branches = {entry.name: entry.target_commit for entry in refs.branches}
+        tags = {entry.name: entry.target_commit for entry in refs.tags}
         # A repository whose visibility is not told is none that may be written to.
-        private = info.get("private") is True
-        return HubState(private, branches.get(self.target.branch), branches.get("main"), tags)
+        return HubState(info.private is True, branches.get(self.target.branch), branches.get("main"), tags)
 
-    def files(self, commit: str) -> dict[str, HubFile]:
-        """List the files of a commit, by path."""
-        found = HubRepo(self._client, HubId(self.target.repo, commit)).files()
-        return {file.path: file for file in found}
+    def present(self) -> HubState:
+        """Ask what is there, in a repository that was there."""
+        found = self.state()
+        if found is None:
+            raise StoreError(
+                f"{self.target.repo} was there a moment ago, and now it is not; look at it on the Hub"
+            )
+        return found
+
+    def head(self) -> str:
+        """Return the commit of the branch."""
+        head = self.present().head
+        if head is None:
+            raise StoreError(
+                f"{self.target.repo}: the Hub names no commit for the branch {self.target.branch}; push again"
+            )
+        return head
+
+    def files(self, commit: str) -> dict[str, Any]:
+        """List the files of a commit, by path, as `huggingface_hub` describes them (``RepoFile``)."""
+
+        def listed() -> list[Any]:
+            where = {"repo_type": "dataset", "revision": commit, "recursive": True}
+            return list(self._api.list_repo_tree(self.target.repo, **where)) if commit else []
+
+        return {
+            entry.path: entry for entry in self._call("listing files", listed) if hasattr(entry, "blob_id")
+        }
 
     def read(self, commit: str, path: str) -> bytes:
         """Return a file of a commit."""
-        try:
-            where = resolve_path(self.target.repo, commit, path)
-            return self._client.get(where, what=f"{self.target.repo}: {path}").body
-        except Refused as error:
-            raise refusal(error, HubId(self.target.repo, commit), with_token=True) from None
+        with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder, _no_bars():
+            where = {"repo_type": "dataset", "revision": commit, "local_dir": folder}
+            download = lambda: self._api.hf_hub_download(self.target.repo, path, **where)  # noqa: E731
+            return Path(self._call(f"reading {path}", download)).read_bytes()
 
     def create(self, *, private: bool) -> None:
         """Create the repository; one that is there by now is left as it is."""
@@ -286,7 +288,7 @@ class HubRepository:
             ),
         )
 
-    def upload(self, files: Sequence[tuple[Content, Path | None]]) -> list[Any]:
+    def upload(self, files: Sequence[tuple[PublishedFile, Path | None]]) -> list[Any]:
         """Send the contents of files, without making them visible; return what :meth:`commit` takes.
 
         Contents that the Hub has already are not sent again. A path is not needed any more after this.
@@ -365,38 +367,26 @@ class HubRepository:
             if state is None or state.tags.get(name) != commit:
                 raise
 
-    def _get(self, path: str) -> dict[str, Any] | None:
-        what = f"{self.target.repo} on the Hub"
-        try:
-            answer = self._client.get(f"/api/datasets/{quote(self.target.repo)}{path}", what=what)
-        except Refused as error:
-            if error.code == "RepoNotFound" or error.status == 404:
-                return None
-            raise meaning(error.status, error.said, self.target.repo, "asking what is there") from None
-        try:
-            return cast("dict[str, Any]", json.loads(answer.body))
-        except ValueError as error:
-            raise SourceError(
-                f"{what}: {self._client.endpoint} does not answer as the Hub does; check HF_ENDPOINT"
-            ) from error
-
-    def _call(self, doing: str, action: Callable[[], _T], *, tries: int = _TRIES) -> _T:
+    def _call(
+        self,
+        doing: str,
+        action: Callable[[], _T],
+        *,
+        tries: int = _TRIES,
+        passed: type[Exception] | tuple[()] = (),
+    ) -> _T:
+        """Do something, again where that may help; `passed` errors are the caller's."""
         attempt = 0
         while True:
             try:
                 return action()
+            except passed:
+                raise
             except (OSError, ValueError, RuntimeError, self._fault) as error:
                 attempt += 1
                 if attempt == tries or not passing(error):
                     raise explained(error, self.target.repo, doing) from None
                 time.sleep(_FIRST_WAIT * 2 ** (attempt - 1))
-
-    @cached_property
-    def _fault(self) -> type[Exception]:
-        """The root of what the HTTP library of `huggingface_hub` raises; releases differ in the library."""
-        from huggingface_hub.errors import HfHubHTTPError
-
-        return cast("type[Exception]", HfHubHTTPError.__bases__[0])
 
 
 @contextmanager

@@ -1,6 +1,4 @@
-"""A few rows of a version with their segments, read with page checksums.
-
-What the documents of a mixture are called in it.
+"""A few rows of a version with their segments, read with page checksums, and what a mixture calls their sources.
 
 Rows name the file that a text came from, with the source's name of that time. A mixture may call the same tokens
 otherwise, and which of its sources a document is of follows from the inputs of the parents.

@@ -1,7 +1,4 @@
-"""One query, one DuckDB: verify, make views, lock, run, close.
-
-How much memory a query may take.
-"""
+"""One query, one DuckDB: verify, make views, lock, run, close; and how much memory a query may take."""
 
 from __future__ import annotations
 
@@ -9,24 +6,24 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import duckdb
 import pyarrow as pa
 
 from tokenlake.config.sizes import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.query.decode import Decoders, OnVerified, VerifiedFiles
 from tokenlake.query.tables import Relation, mentioned, relations
-from tokenlake.query.views import FilesNeededError, create
+from tokenlake.query.views import FilesNeededError, OnVerified, VerifiedFiles, create
 from tokenlake.sources.sql import draw_nothing
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
+from tokenlake.tokenizers.decode import Decoder
 
 MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
 """Environment variable: how much memory a query may take, as ``8GB``; without it, a third of the machine's."""
@@ -105,7 +102,7 @@ def query(
             connection = duckdb.connect(":memory:", config=settings)
             try:
                 readable = create(connection, catalog, manifests, wanted, known, files)
-                _add_decode(connection, Decoders(catalog))
+                _add_decode(connection, _Decoders(catalog))
                 _lock(connection, readable)
                 return _plain_integers(_result(connection, sql, memory))
             finally:
@@ -121,6 +118,22 @@ def query(
             return answer(wanted, VerifiedFiles(catalog.store, Path(spill) / "copies", on_verified))
         except duckdb.Error as error:
             raise _explained(error, sql, known) from error
+
+
+@final
+class _Decoders:
+    """A decoder for each dataset of a store, loaded when first asked for."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._loaded: dict[str, Decoder] = {}
+
+    def text(self, ids: Iterable[int], dataset: str) -> str:
+        """Decode ids of ``dataset`` (``name`` or ``name@v3``)."""
+        if dataset not in self._loaded:
+            manifest = self._catalog.manifest(*self._catalog.resolve(dataset))
+            self._loaded[dataset] = Decoder.of(self._catalog.store, manifest)
+        return self._loaded[dataset].text(ids)
 
 
 def _may_do_without_files(words: Sequence[str], wanted: Sequence[Relation]) -> bool:
@@ -199,7 +212,7 @@ def _lock(connection: Any, readable: Sequence[str]) -> None:
     connection.execute("set lock_configuration = true")
 
 
-def _add_decode(connection: Any, decoders: Decoders) -> None:
+def _add_decode(connection: Any, decoders: _Decoders) -> None:
     def decode(ids: Any, datasets: Any) -> Any:
         pairs = zip(ids.to_pylist(), datasets.to_pylist(), strict=True)
         return pa.array([decoders.text(each, dataset) for each, dataset in pairs], pa.string())

@@ -1,6 +1,4 @@
-"""The tables about a store: plain facts from manifests and ledgers, as Arrow.
-
-What a query can name, and which of it a query does name.
+"""What a query can name: the versions of a store, and tables about it: plain facts from manifests, as Arrow.
 
 Only what a query mentions is verified and made: a store may hold terabytes, a question is about little.
 """
@@ -21,51 +19,37 @@ from tokenlake.store.mixture import MixedSource
 
 Rows = Iterator[dict[str, Any]]
 
-_TEXT: Final = pa.string()
-_INT: Final = pa.int64()
-_SHARE: Final = pa.float64()
-_REASONS: Final = pa.map_(pa.string(), pa.int64())
-_ID: Final = [("dataset", _TEXT), ("version", _INT)]
-_TOTALS: Final = [("rows", _INT), ("tokens", _INT), ("documents", _INT), ("files", _INT), ("bytes", _INT)]
-_COUNTS: Final = tuple(Account().to_json())
-_BY_REASON: Final = frozenset(name for name, value in Account().to_json().items() if isinstance(value, dict))
+_COUNTS: Final = Account().to_json()
+_BY_REASON: Final = frozenset(name for name, value in _COUNTS.items() if isinstance(value, dict))
+_TYPES: Final = {
+    "": pa.int64(),
+    "text": pa.string(),
+    "yes": pa.bool_(),
+    "share": pa.float64(),
+    "reasons": pa.map_(pa.string(), pa.int64()),
+}
 
+
+def _schema(columns: str) -> pa.Schema:
+    """Return the schema of ``name:type`` words, behind the dataset and the version; plain names are of integers."""
+    pairs = (word.partition(":") for word in ("dataset:text version " + columns).split())
+    return pa.schema([(name, _TYPES[kind]) for name, _, kind in pairs])
+
+
+_TOTALS: Final = "rows tokens documents files bytes"
 SCHEMAS: Final = {
-    "datasets": pa.schema(
-        [
-            *_ID,
-            ("committed", pa.bool_()),
-            ("kind", _TEXT),
-            ("seq_length", _INT),
-            *_TOTALS,
-            ("fingerprint", _TEXT),
-        ]
+    "datasets": _schema(f"committed:yes kind:text seq_length {_TOTALS} fingerprint:text"),
+    "splits": _schema(f"split:text {_TOTALS}"),
+    "shards": _schema("split:text path:text unit part rows tokens documents bytes row_groups sha256:text"),
+    "inputs": _schema("source:text path:text size token:text file"),
+    "accounts": _schema(
+        "source:text unit engine:text "
+        + " ".join(f"{name}:reasons" if name in _BY_REASON else name for name in _COUNTS)
     ),
-    "splits": pa.schema([*_ID, ("split", _TEXT), *_TOTALS]),
-    "shards": pa.schema(
-        [
-            *(*_ID, ("split", _TEXT), ("path", _TEXT), ("unit", _INT), ("part", _INT)),
-            *(("rows", _INT), ("tokens", _INT), ("documents", _INT), ("bytes", _INT), ("row_groups", _INT)),
-            ("sha256", _TEXT),
-        ]
-    ),
-    "inputs": pa.schema(
-        [*_ID, ("source", _TEXT), ("path", _TEXT), ("size", _INT), ("token", _TEXT), ("file", _INT)]
-    ),
-    "accounts": pa.schema(
-        [
-            *(*_ID, ("source", _TEXT), ("unit", _INT), ("engine", _TEXT)),
-            *((name, _REASONS if name in _BY_REASON else _INT) for name in _COUNTS),
-        ]
-    ),
-    "mixture": pa.schema(
-        [
-            *(*_ID, ("source", _TEXT), ("parent", _TEXT), ("parent_version", _INT), ("split", _TEXT)),
-            *((name, _INT) for name in ("rows", "tokens", "drawn_rows", "drawn_tokens")),
-            *((name, _INT) for name in ("full_epochs", "partial_rows", "partial_tokens", "unread_rows")),
-            *((name, _SHARE) for name in ("asked", "asked_tokens", "achieved_rows", "achieved_tokens")),
-            ("level", _TEXT),
-        ]
+    "mixture": _schema(
+        "source:text parent:text parent_version split:text rows tokens drawn_rows drawn_tokens full_epochs "
+        "partial_rows partial_tokens unread_rows asked:share asked_tokens:share achieved_rows:share "
+        "achieved_tokens:share level:text"
     ),
 }
 """Columns of each table."""
@@ -170,8 +154,8 @@ TABLES: Final = {
     "splits": "rows, tokens and documents by split",
     "shards": "the Parquet files with their hashes",
     "inputs": "the input files with their version tokens",
-    "accounts": "the account of each unit, by source; source * is what belongs to rows of several",
-    "mixture": "what mixtures were asked for and came to, a row for each source",
+    "accounts": "the account of each unit, by source; rows that several sources share are under source *",
+    "mixture": "shares of a mixture, as asked for and as achieved, one row for each source",
     "documents": "provenance of every piece of a document, all datasets",
 }
 

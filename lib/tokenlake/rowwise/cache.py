@@ -1,12 +1,9 @@
-"""Which rows of tokens are kept on disk, and under which name: everything that decides them is in it.
-
-Rows of tokens that are kept on disk while they are drawn for the first time.
-"""
+"""Rows of tokens that are kept on disk while they are drawn for the first time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
@@ -21,17 +18,8 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.rowwise.directory import FlatManifest
-from tokenlake.rowwise.save import create_writer
-from tokenlake.rowwise.source import (
-    Numbered,
-    Row,
-    ShardedDataSource,
-    ShardInfo,
-    check_row,
-    index_of,
-    without_numbers,
-)
-from tokenlake.rowwise.writer import DatasetWriter
+from tokenlake.rowwise.save import DatasetWriter, create_writer
+from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource, check_row, index_of
 from tokenlake.text.steps import sealed
 from tokenlake.tokenizers.manager import compute_tokenizer_hash
 
@@ -39,12 +27,15 @@ if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.rowwise.stage import PipelineContext
 
+_FORMAT: Final = 1
+"""Of the kept rows; a new one makes all of them anew."""
+
 _TOKENS: Final = {"input_ids": np.int32, "attention_mask": np.int32, "loss_mask": np.bool_}
 _NUMBER, _REST = "number", "rest"
 
 
 @final
-class CachedShardedSource(ShardedDataSource):
+class CachedShardedSource(DerivedSource):
     """Another source's shards, each kept in a folder once it was read from its first row to its last.
 
     The first reading passes rows on as they come and writes them beside that; it is kept when it came to its end, and
@@ -58,31 +49,13 @@ class CachedShardedSource(ShardedDataSource):
         """Keep the rows of `source`.
 
         Args:
-            folder: asked whenever a shard is opened. It is for these rows alone: its name says all that decides them.
+            folder: asked whenever a shard is opened. Its name identifies everything that decides these rows.
         """
         self._source, self._folder = source, folder
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._source.shard_names
-
-    @property
-    def every_row(self) -> bool:
-        return self._source.every_row
-
-    @property
-    def versions(self) -> Sequence[tuple[str, int, str]]:
-        return self._source.versions
-
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return without_numbers(self.open_shard_numbered(shard_name))
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         check_row(row)
         return self._rows(shard_name, self._folder() / f"{index_of(shard_name, self.shard_names):05}", row)
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        return self._source.get_shard_info(shard_name)
 
     def _rows(self, name: str, folder: Path, row: int) -> Numbered:
         if (files := _kept(folder)) is not None:
@@ -98,6 +71,85 @@ class CachedShardedSource(ShardedDataSource):
 
     def __repr__(self) -> str:
         return f"CachedShardedSource({self._source!r})"
+
+
+def cached(
+    tokens: ShardedDataSource,
+    rows: ShardedDataSource,
+    name: str,
+    context: PipelineContext,
+    wanted: dict[str, Any],
+) -> ShardedDataSource:
+    """Return rows of tokens, which are kept where ``tokenize.cache_tokenized`` says so.
+
+    Where it says nothing, they are kept if the dataset has a `cache_path`, and everything that makes them can be
+    recognized by its name (a lambda cannot): a pipeline fills no disk unasked.
+
+    Args:
+        tokens: what is kept.
+        rows: what it is made of.
+        wanted: what decides the tokens beside the configuration.
+
+    Raises:
+        ConfigError: they are to be kept, and something makes them that has no name, such as a lambda.
+    """
+    dataset = context.dataset(name)
+    asked = context.config.tokenize.cache_tokenized
+    if asked is False or dataset is None or not dataset.cache_enabled or not (asked or dataset.cache_path):
+        return tokens
+    try:
+        if rows is not context.opened.get(name):
+            raise ConfigError("a stage of your own makes them")
+        sealed(resolve_source(context.config, dataset).texts)
+    except ConfigError as error:
+        if not asked:
+            return tokens
+        raise ConfigError(
+            f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept, because what makes them "
+            f"has no name to recognize it by: {error}. Leave cache_tokenized out, or save() the rows"
+        ) from error
+    folders: dict[bool, Path] = {}
+
+    def folder() -> Path:
+        packing = context.packing  # asked when rows are drawn, because packing may be asked for later
+        if packing not in folders:
+            own = Path(dataset.cache_path) if dataset.cache_path else _default_folder()
+            folders[packing] = own / _key(dataset, rows.versions, context, packing, wanted)
+        return folders[packing]
+
+    return CachedShardedSource(tokens, folder)
+
+
+def _key(
+    dataset: DatasetConfig,
+    inputs: Sequence[tuple[str, int, str]],
+    context: PipelineContext,
+    packing: bool,
+    wanted: dict[str, Any],
+) -> str:
+    """Return a name for everything that decides the tokens of a dataset."""
+    source = resolve_source(context.config_with_packing(packing), dataset)
+    chosen = context.tokenizers[source.name]
+    return fingerprint(
+        {
+            "format": _FORMAT,
+            "version": __version__,
+            "source": source_identity(replace(source, texts=sealed(source.texts))),
+            "num_rows": source.num_rows,
+            "inputs": [list(version) for version in inputs],
+            "tokenizer": compute_tokenizer_hash(chosen.loaded),
+            "options": chosen.options.model_dump(mode="json", exclude={"name_or_path"}),
+            "packing": packing,
+            "eos": context.config.pack.eos_token_id if packing else None,
+            **wanted,
+        }
+    )[:32]
+
+
+def _default_folder() -> Path:
+    own = os.environ.get("TOKENLAKE_CACHE")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(own) if own else Path(home) / "tokenlake") / "tokens"
 
 
 def _kept(folder: Path) -> list[Path] | None:
@@ -162,13 +214,12 @@ def _added(writer: DatasetWriter, number: int, row: Row) -> bool:
 
 def _json(rest: Row) -> str:
     try:
-        text = orjson.dumps(rest)
+        return orjson.dumps(rest).decode()
     except TypeError as error:
         raise ConfigError(
             f"tokenize.cache_tokenized: a kept field holds what JSON does not have ({error}), so it would come back as "
             "something else; do not keep it, or leave cache_tokenized out"
         ) from error
-    return text.decode()
 
 
 def _finished(writer: DatasetWriter) -> None:
@@ -176,98 +227,3 @@ def _finished(writer: DatasetWriter) -> None:
         writer.__exit__(None, None, None)
     except (OSError, StoreError):
         return  # rows were passed on; the next reading makes them again
-
-
-_FORMAT: Final = 1
-"""Of the kept rows; a new one makes all of them anew."""
-
-
-def cached(
-    tokens: ShardedDataSource,
-    rows: ShardedDataSource,
-    name: str,
-    context: PipelineContext,
-    wanted: dict[str, Any],
-) -> ShardedDataSource:
-    """Return rows of tokens, which are kept where ``tokenize.cache_tokenized`` says so.
-
-    Where it says nothing, they are kept if the dataset has a `cache_path`, and nothing decides them that cannot be told
-    by its name (a lambda, say): a pipeline fills no disk unasked.
-
-    Args:
-        tokens: what is kept.
-        rows: what it is made of.
-        wanted: what decides the tokens beside the configuration.
-
-    Raises:
-        ConfigError: they are to be kept, and something decides them that cannot be told by its name.
-    """
-    dataset = context.dataset(name)
-    asked = context.config.tokenize.cache_tokenized
-    if asked is False or dataset is None or not dataset.cache_enabled or not (asked or dataset.cache_path):
-        return tokens
-    folder = _Folder(dataset, rows, context, wanted)
-    try:
-        folder.check()
-    except ConfigError as error:
-        if not asked:
-            return tokens
-        raise ConfigError(
-            f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept, because nobody could tell when they "
-            f"change: {error}. Leave cache_tokenized out, or save() the rows"
-        ) from error
-    return CachedShardedSource(tokens, folder)
-
-
-@final
-class _Folder:
-    """The folder of a source's tokens; asked when rows are drawn, because packing may be asked for later."""
-
-    def __init__(
-        self,
-        dataset: DatasetConfig,
-        rows: ShardedDataSource,
-        context: PipelineContext,
-        wanted: dict[str, Any],
-    ) -> None:
-        self._dataset, self._rows, self._context, self._wanted = dataset, rows, context, wanted
-        self._found: dict[bool, Path] = {}
-
-    def __call__(self) -> Path:
-        packing = self._context.packing
-        if packing not in self._found:
-            own = self._dataset.cache_path
-            self._found[packing] = (Path(own) if own else _default_folder()) / self._key(packing)
-        return self._found[packing]
-
-    def check(self) -> None:
-        """Raise ConfigError if something decides the rows that has no name."""
-        if self._rows is not self._context.opened.get(self._dataset.name or ""):
-            raise ConfigError("a stage of your own makes them")
-        sealed(resolve_source(self._context.config, self._dataset).texts)
-
-    def _key(self, packing: bool) -> str:
-        config = self._context.config
-        pack = config.pack.model_copy(update={"enabled": packing})
-        source = resolve_source(config.model_copy(update={"pack": pack}), self._dataset)
-        chosen = self._context.tokenizers[source.name]
-        return fingerprint(
-            {
-                "format": _FORMAT,
-                "version": __version__,
-                "source": source_identity(replace(source, texts=sealed(source.texts))),
-                "num_rows": source.num_rows,
-                "inputs": [list(version) for version in self._rows.versions],
-                "tokenizer": compute_tokenizer_hash(chosen.loaded),
-                "options": chosen.options.model_dump(mode="json", exclude={"name_or_path"}),
-                "packing": packing,
-                "eos": config.pack.eos_token_id if packing else None,
-                **self._wanted,
-            }
-        )[:32]
-
-
-def _default_folder() -> Path:
-    own = os.environ.get("TOKENLAKE_CACHE")
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(own) if own else Path(home) / "tokenlake") / "tokens"

@@ -1,11 +1,4 @@
-"""Several sources as one, one after the other.
-
-The first rows of a source.
-
-Rows by the batch: some at a time, as columns.
-
-Rows until there are enough tokens.
-"""
+"""Sources made of others: joined one after the other, cut short, or grouped into batches of rows."""
 
 from __future__ import annotations
 
@@ -16,19 +9,22 @@ from typing import final
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.rowwise.source import (
+    DerivedSource,
     Numbered,
+    NumberedSource,
     Row,
     ShardedDataSource,
     ShardInfo,
     beyond,
     check_row,
     index_of,
-    without_numbers,
+    rows_from,
+    whole_number,
 )
 
 
 @final
-class CompositeShardedSource(ShardedDataSource):
+class CompositeShardedSource(NumberedSource):
     """The shards of all sources, in their order.
 
     Shards keep their names where no two have the same one; else every name begins with the place of its
@@ -42,16 +38,13 @@ class CompositeShardedSource(ShardedDataSource):
             ConfigError: there is none, or one of them is no source.
         """
         self._sources = _listed(sources)
-        if not self._sources:
-            raise ConfigError("CompositeShardedSource: got no sources, needs at least one")
-        for source in self._sources:
-            if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(
-                    f"CompositeShardedSource: got a {type(source).__name__}, must be a list of sources"
-                )
-        self._homes = [(source, name) for source in self._sources for name in source.shard_names]
-        self._names = _distinct_names(self._sources)
-        self._places = {name: place for place, name in enumerate(self._names)}
+        homes = [(source, name) for source in self._sources for name in source.shard_names]
+        names = [name for _, name in homes]
+        if len(set(names)) < len(names):
+            places = [place for place, source in enumerate(self._sources) for _ in source.shard_names]
+            names = [f"{place}/{name}" for place, name in zip(places, names, strict=True)]
+        self._names, self._homes = tuple(names), homes
+        self._places = {name: place for place, name in enumerate(names)}
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -65,40 +58,34 @@ class CompositeShardedSource(ShardedDataSource):
     def endless(self) -> bool:
         return any(source.endless for source in self._sources)
 
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        source, name = self._home(shard_name)
-        return source.open_shard(name)
-
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        source, name = self._home(shard_name)
+        source, name = self._homes[self._place(shard_name)]
         return source.open_shard_numbered(name, row)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        source, name = self._home(shard_name)
-        return replace(source.get_shard_info(name), name=shard_name, index=self._places[shard_name])
+        place = self._place(shard_name)
+        source, name = self._homes[place]
+        return replace(source.get_shard_info(name), name=shard_name, index=place)
 
-    def _home(self, shard_name: str) -> tuple[ShardedDataSource, str]:
+    def _place(self, shard_name: str) -> int:
         place = self._places.get(shard_name)
-        return self._homes[index_of(shard_name, self._names) if place is None else place]
+        return index_of(shard_name, self._names) if place is None else place
 
 
 def _listed(sources: Iterable[ShardedDataSource]) -> tuple[ShardedDataSource, ...]:
-    if isinstance(sources, ShardedDataSource) or not isinstance(sources, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(
-            f"CompositeShardedSource: got a {type(sources).__name__}, must be a list of sources"
-        )
-    return tuple(sources)
-
-
-def _distinct_names(sources: Sequence[ShardedDataSource]) -> tuple[str, ...]:
-    names = [name for source in sources for name in source.shard_names]
-    if len(set(names)) == len(names):
-        return tuple(names)
-    return tuple(f"{place}/{name}" for place, source in enumerate(sources) for name in source.shard_names)
+    listed = isinstance(sources, Iterable) and not isinstance(sources, ShardedDataSource)  # pyright: ignore[reportUnnecessaryIsInstance]
+    found = tuple(sources) if listed else ()
+    odd = next((one for one in found if not isinstance(one, ShardedDataSource)), None)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not listed or odd is not None:
+        got = type(sources if odd is None else odd).__name__
+        raise ConfigError(f"CompositeShardedSource: got a {got}, must be a list of sources")
+    if not found:
+        raise ConfigError("CompositeShardedSource: got no sources, needs at least one")
+    return found
 
 
 @final
-class LimitedShardedSource(ShardedDataSource):
+class LimitedShardedSource(DerivedSource):
     """At most `max_rows` of the rows that come out of a source, in the order of its shards.
 
     All shards stay, the last ones perhaps without rows, and rows keep their numbers. To open a shard in the
@@ -108,21 +95,12 @@ class LimitedShardedSource(ShardedDataSource):
 
     def __init__(self, source: ShardedDataSource, max_rows: int) -> None:
         """Limit `source`; ConfigError unless `max_rows` is a whole number from 0 on."""
-        if isinstance(max_rows, bool) or not hasattr(max_rows, "__index__") or max_rows < 0:
-            raise ConfigError(f"max_rows: got {max_rows!r}, must be a whole number from 0 on")
-        self._source, self._max_rows = source, max_rows
+        self._source, self._max_rows = source, whole_number("max_rows", max_rows, 0)
         self._lefts = [max_rows]  # rows that may come out before each shard; grows with what is counted
 
     @property
-    def shard_names(self) -> Sequence[str]:
-        return self._source.shard_names
-
-    @property
-    def every_row(self) -> bool:
-        return self._source.every_row
-
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return without_numbers(self.open_shard_numbered(shard_name))
+    def endless(self) -> bool:
+        return False
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         check_row(row)
@@ -133,13 +111,10 @@ class LimitedShardedSource(ShardedDataSource):
         return replace(info, rows=self._known(info.index, info.rows) if self.every_row else None)
 
     def _known(self, index: int, rows: int | None) -> int | None:
-        left = self._max_rows
-        for name in self.shard_names[:index] if rows is not None else ():
-            before = self._source.get_shard_info(name).rows
-            if before is None:
-                return None
-            left -= min(before, left)
-        return None if rows is None else min(rows, left)
+        before = [self._source.get_shard_info(name).rows for name in self.shard_names[:index]]
+        if rows is None or None in before:
+            return None
+        return min(rows, max(0, self._max_rows - sum(count or 0 for count in before)))
 
     def _rows(self, name: str, index: int, row: int) -> Numbered:
         left = self._left(index)
@@ -165,80 +140,22 @@ class LimitedShardedSource(ShardedDataSource):
 
 
 @final
-class BatchedShardedSource(ShardedDataSource):
-    """Another source's shards, a row for every `batch_size` of its rows: {field: list of values}.
-
-    The last batch of a shard may be smaller. A row that lacks a field of its batch has None there. Batches are
-    numbered from 0 on in their shard; opening at one opens the source at its first row.
-    """
-
-    def __init__(self, source: ShardedDataSource, batch_size: int) -> None:
-        """Batch `source`; ConfigError unless `batch_size` is a whole number from 1 on."""
-        if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") or batch_size < 1:
-            raise ConfigError(f"batch_size: got {batch_size!r}, must be a whole number from 1 on")
-        self._source, self._size = source, batch_size
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._source.shard_names
-
-    @property
-    def endless(self) -> bool:
-        return self._source.endless
-
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return without_numbers(self.open_shard_numbered(shard_name))
-
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        return self._batches(shard_name, row)
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        info = self._source.get_shard_info(shard_name)
-        rows = info.rows if self._source.every_row else None
-        return replace(info, rows=None if rows is None else -(-rows // self._size))
-
-    def _batches(self, shard: str, number: int) -> Numbered:
-        rows = self._rows_from(shard, number)
-        while some := list(islice(rows, self._size)):
-            yield number, _columns(some)
-            number += 1
-
-    def _rows_from(self, shard: str, number: int) -> Iterator[Row]:
-        """Return the rows from the first one of a batch on."""
-        known = self.get_shard_info(shard).rows
-        if known is not None and number >= known:
-            if number > known:
-                raise beyond(shard, number, known)
-            return iter(())
-        if known is not None:
-            return self._source.open_shard_at_row(shard, number * self._size)
-        rows = self._source.open_shard(shard)
-        passed = sum(1 for _ in islice(rows, number * self._size))
-        whole = -(-passed // self._size)
-        if whole < number:
-            raise beyond(shard, number, whole)
-        return rows
-
-
-def _columns(rows: list[Row]) -> Row:
-    fields = dict.fromkeys(field for row in rows for field in row)
-    return {field: [row.get(field) for row in rows] for field in fields}
-
-
-@final
-class TokenLimitedSource(ShardedDataSource):
-    """The rows of a source of one shard, up to the one with which there are at least so many tokens."""
+class TokenLimitedSource(DerivedSource):
+    """The rows of a source of one shard, up to and including the one that reaches a number of tokens."""
 
     def __init__(self, source: ShardedDataSource, max_tokens: int) -> None:
-        """Limit `source` to `max_tokens` ids of ``input_ids``, and what the last row has above that."""
+        """Limit `source` to `max_tokens` ids of ``input_ids``; the last row comes out whole."""
         self._source, self._max_tokens = source, max_tokens
 
     @property
-    def shard_names(self) -> Sequence[str]:
-        return self._source.shard_names
+    def endless(self) -> bool:
+        return False
 
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        check_row(row)
+        return rows_from(row, self._rows(shard_name), shard_name)
+
+    def _rows(self, shard_name: str) -> Iterator[Row]:
         left = self._max_tokens
         for number, row in enumerate(self._source.open_shard(shard_name)):
             if "input_ids" not in row:
@@ -253,4 +170,49 @@ class TokenLimitedSource(ShardedDataSource):
                 return
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        return ShardInfo(name=shard_name, index=index_of(shard_name, self.shard_names))
+        return replace(self._source.get_shard_info(shard_name), rows=None)
+
+
+@final
+class BatchedShardedSource(DerivedSource):
+    """Another source's shards, a row for every `batch_size` of its rows: {field: list of values}.
+
+    The last batch of a shard may be smaller. A row that lacks a field of its batch has None there. Batches are
+    numbered from 0 on in their shard; opening at one opens the source at its first row.
+    """
+
+    def __init__(self, source: ShardedDataSource, batch_size: int) -> None:
+        """Batch `source`; ConfigError unless `batch_size` is a whole number from 1 on."""
+        self._source, self._size = source, whole_number("batch_size", batch_size, 1)
+
+    @property
+    def every_row(self) -> bool:
+        return True
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        check_row(row)
+        return self._batches(shard_name, row)
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        info = self._source.get_shard_info(shard_name)
+        rows = info.rows if self._source.every_row else None
+        return replace(info, rows=None if rows is None else -(-rows // self._size))
+
+    def _batches(self, shard: str, number: int) -> Numbered:
+        rows = self._rows_from(shard, number)
+        while some := list(islice(rows, self._size)):
+            fields = dict.fromkeys(field for row in some for field in row)
+            yield number, {field: [row.get(field) for row in some] for field in fields}
+            number += 1
+
+    def _rows_from(self, shard: str, number: int) -> Iterator[Row]:
+        """Return the rows from the first one of a batch on."""
+        if (known := self.get_shard_info(shard).rows) is None:
+            rows = self._source.open_shard(shard)
+            known = -(-sum(1 for _ in islice(rows, number * self._size)) // self._size)
+        else:
+            first = min(number, known) * self._size
+            rows = self._source.open_shard_at_row(shard, first) if number < known else iter(())
+        if number > known:
+            raise beyond(shard, number, known)
+        return rows

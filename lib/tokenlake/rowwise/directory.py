@@ -1,4 +1,4 @@
-"""Putting a directory in its place, whole or not at all.
+"""A flat directory: its manifest, and putting it in its place whole or not at all.
 
 Everything is written beside the target, in ``.<name>.tokenlake/``, and moved there in the end:
 
@@ -10,10 +10,6 @@ Everything is written beside the target, in ``.<name>.tokenlake/``, and moved th
 
 A target is never a mix of old and new. It is missing only if the process dies between those two renames, which is a
 moment; ``old/`` and ``new/`` are both whole then, and the next call for the same target puts ``old/`` back first.
-
-``_tokenlake/manifest.json`` of a flat directory: which files it has, and what they were made of.
-
-What was written.
 """
 
 from __future__ import annotations
@@ -24,12 +20,11 @@ import re
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, final
 
 from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
-from tokenlake.rowwise.formats import file_mode
 from tokenlake.store.local_files import fsync_directory, hash_regular, lock
 from tokenlake.store.sealed import FORMAT_VERSION, SHA256, Fields, seal, unseal
 
@@ -51,15 +46,6 @@ class FlatFile:
     bytes: int
     sha256: str
     rows: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "split": self.split,
-            "bytes": self.bytes,
-            "sha256": self.sha256,
-            "rows": self.rows,
-        }
 
     @classmethod
     def read(cls, fields: Fields) -> Self:
@@ -84,9 +70,6 @@ class Origin:
 
     kind: str = "rows"
     made_of: dict[str, Any] = field(default_factory=_nothing)
-
-
-NO_ORIGIN: Final = Origin()
 
 
 @final
@@ -119,17 +102,7 @@ class FlatManifest:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
-        fields: dict[str, Any] = {
-            "format_version": FORMAT_VERSION,
-            "kind": self.kind,
-            "format": self.format,
-            "compression": self.compression,
-            "columns": self.columns,
-            "files": [file.to_json() for file in self.files],
-            "made_of": self.made_of,
-            "produced_by": self.produced_by,
-        }
-        return seal(fields)
+        return seal({"format_version": FORMAT_VERSION, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = MANIFEST) -> Self:
@@ -403,3 +376,8 @@ class WriteStats:
             output_paths=[str(target / file.path) for file in manifest.files],
             num_tokens=num_tokens,
         )
+
+
+def file_mode(folder: Path) -> int:
+    """Return the permissions that a file of `folder` gets: the folder's own, without execution."""
+    return folder.stat().st_mode & 0o666

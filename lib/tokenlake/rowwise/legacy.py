@@ -1,45 +1,45 @@
-"""One name for two things: a dataset version made in a store, and the rows of a mixture.
-
-One dataset of a mixture, as the older interface describes it.
-
-Several datasets as one stream, described by one object.
-"""
+"""EasyDeL's older interface: a mixture of text datasets, described by one object and opened by one call."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, final, overload
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.resolve import resolve_dataset
-from tokenlake.config.suggestion import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
-from tokenlake.rowwise.files import FileShards, FilesShardedSource, HuggingFaceShardedSource
-from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.source import Row, ShardedDataSource
-from tokenlake.sources.listing import list_inputs
+from tokenlake.rowwise.files import listed_files
+from tokenlake.rowwise.mixed import MixedShardedSource, check_weight_names
+from tokenlake.rowwise.source import Row, ShardedDataSource, section
 
-_SHOWN = 12  # fields of a row that a message names
+_SHOWN: Final = 12  # fields of a row that a message names
+
+_ELSEWHERE: Final = {
+    "shuffle_buffer_size": "blocks are shuffled by themselves, and a data loader shuffles what it loads",
+    "pack_tokens": "pack with the `pack` stage of a Pipeline",
+    "pack_on_the_fly": "tokenize and pack with the stages of a Pipeline",
+    "tokenize_callback": "tokenize with the `tokenize` stage of a Pipeline, or with TokenizedShardedSource",
+}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TextDatasetInform:
-    """Where the texts of one dataset are, and what becomes of its rows.
+    """One text dataset of a mixture: where its files are and how its rows are read.
 
     Attributes:
         type: json, jsonl, parquet, arrow, csv, tsv, txt, huggingface or hf; None: by the extension of each file.
             ``json`` files may be an array of objects or have an object on every line: their first character tells.
             ``txt`` files have a text on every line, which gets the name `content_field`.
         data_files: file, glob, directory, URL or Hub id, or a list of them.
-        num_rows: read at most so many rows.
+        num_rows: read at most this many rows.
         dataset_split_name: split of a Hub dataset, where it is not `split`.
         split: of a Hub dataset.
         format_callback: function of a row, applied after `format_fields`; None as its result leaves the row out.
@@ -66,89 +66,43 @@ class TextDatasetInform:
     subset: str | None = None
     storage_options: Mapping[str, Any] | None = None
 
+    def open(self, target: str) -> ShardedDataSource:
+        """Return the rows of the dataset, with their text in the field `target`.
 
-def open_inform(inform: TextDatasetInform, target: str) -> ShardedDataSource:
-    """Return the rows of a dataset, with their text in the field `target`.
+        Raises:
+            ConfigError: an option is not what is allowed.
+            SourceNotFoundError: an entry of `data_files` matches nothing.
+        """
+        source: ShardedDataSource = listed_files(resolve_dataset(self._config()))
+        if self.format_fields:
+            source = source.rename_fields(self.format_fields)
+        if self.format_callback is not None:
+            source = source.transform(self.format_callback)
+        content = self.content_field
+        return source if content is None else source.map(_with_text_in(target, content, self._kept(target)))
 
-    Raises:
-        ConfigError: an option is not what is allowed.
-        SourceNotFoundError: an entry of `data_files` matches nothing.
-    """
-    resolved = resolve_dataset(_config(inform))
-    kind = HuggingFaceShardedSource if resolved.type == "hub" else FilesShardedSource
-    source: ShardedDataSource = kind.over(FileShards(resolved, list_inputs(resolved, hashed=False)))
-    if inform.format_fields:
-        source = source.rename_fields(inform.format_fields)
-    if inform.format_callback is not None:
-        source = source.transform(inform.format_callback)
-    content = inform.content_field
-    return source if content is None else source.map(_with_text_in(target, content, _kept(inform, target)))
-
-
-def _config(inform: TextDatasetInform) -> DatasetConfig:
-    if inform.data_files is None:
-        raise ConfigError(
-            "TextDatasetInform: data_files is missing; give a file, glob, directory, URL or Hub id"
-        )
-    given: dict[str, Any] = {
-        "type": "csv" if inform.type == "tsv" else inform.type,
-        "data_files": inform.data_files,
-        "num_rows": inform.num_rows,
-        "dataset_split_name": inform.dataset_split_name,
-        "split": inform.split,
-        "subset": inform.subset,
-        "storage_options": inform.storage_options,
-        "name": inform.name,
-        "delimiter": "\t" if inform.type == "tsv" else None,
-    }
-    if inform.type in ("txt", "text"):
-        given |= {"text_mode": "lines", "content_field": inform.content_field or "text"}
-    try:
-        return DatasetConfig.model_validate(given)
-    except ValueError as error:  # pydantic's, whose messages are in our words
-        raise ConfigError(f"TextDatasetInform: {_told(error)}") from None
-
-
-def _told(error: Any) -> str:
-    lines: list[dict[str, Any]] = error.errors(include_url=False)
-    return "; ".join(f"{'.'.join(map(str, line['loc']))}: {line['msg']}" for line in lines)
-
-
-def _kept(inform: TextDatasetInform, target: str) -> tuple[str, ...]:
-    fields = inform.additional_fields or ()
-    if isinstance(fields, str) or not all(isinstance(field, str) for field in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"additional_fields: got {fields!r}, must be a list of names, such as ['id']")
-    if target in fields and target != inform.content_field:
-        raise ConfigError(
-            f"additional_fields: got {target!r}, but that is the field that gets the text of {inform.content_field!r}; "
-            "rename one of them with format_fields, or choose another text_target_field"
-        )
-    return tuple(fields)
-
-
-def _with_text_in(target: str, content: str, kept: tuple[str, ...]) -> Callable[[Row], Row]:
-    def to_target(row: Row) -> Row:
-        if content not in row and "chosen" in row and "rejected" in row:
-            return row
-        missing = [field for field in (content, *kept) if field not in row]
-        if missing:
-            shown = ", ".join(map(repr, list(row)[:_SHOWN])) or "none"
-            raise BadRecordError(
-                f"the row lacks {', '.join(map(repr, missing))}; it has {shown}. content_field and "
-                "additional_fields name fields that every row has",
-                reason="missing_field",
+    def _config(self) -> DatasetConfig:
+        if self.data_files is None:
+            raise ConfigError(
+                "TextDatasetInform: data_files is missing; give a file, glob, directory, URL or Hub id"
             )
-        return {target: row[content], **{field: row[field] for field in kept}}
+        same = ("data_files", "num_rows", "dataset_split_name", "split", "subset", "storage_options", "name")
+        given: dict[str, Any] = {field: getattr(self, field) for field in same}
+        given["type"], given["delimiter"] = ("csv", "\t") if self.type == "tsv" else (self.type, None)
+        if self.type in ("txt", "text"):
+            given |= {"text_mode": "lines", "content_field": self.content_field or "text"}
+        return section(DatasetConfig, given, "TextDatasetInform")
 
-    return to_target
-
-
-_ELSEWHERE: Final = {
-    "shuffle_buffer_size": "blocks are shuffled by themselves, and a data loader shuffles what it loads",
-    "pack_tokens": "pack with the `pack` stage of a Pipeline",
-    "pack_on_the_fly": "tokenize and pack with the stages of a Pipeline",
-    "tokenize_callback": "tokenize with the `tokenize` stage of a Pipeline, or with TokenizedShardedSource",
-}
+    def _kept(self, target: str) -> tuple[str, ...]:
+        fields = self.additional_fields or ()
+        if isinstance(fields, str) or not all(isinstance(field, str) for field in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"additional_fields: got {fields!r}, must be a list of names, such as ['id']")
+        if target in fields and target != self.content_field:
+            raise ConfigError(
+                f"additional_fields: got {target!r}, but that is the field that gets the text of "
+                f"{self.content_field!r}; rename one of them with format_fields, or choose another text_target_field"
+            )
+        return tuple(fields)
 
 
 @final
@@ -194,103 +148,65 @@ class DatasetMixture:
             ConfigError: an option is not what is allowed, or does not go with another.
             NotAvailableError: an option that other parts of the library stand for.
         """
-        _check_informs(self.informs)
-        for field in fields(self):
-            if field.name in _ELSEWHERE and getattr(self, field.name):
+        given: object = self.informs
+        odd = [type(inform).__name__ for inform in self.informs if not isinstance(inform, TextDatasetInform)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(given, list | tuple) or not given or odd:
+            got = f"a {odd[0]} in the list" if odd else f"{given!r:.80}"
+            raise ConfigError(
+                f"DatasetMixture: informs: got {got}, must be a list of at least one TextDatasetInform"
+            )
+        for field, instead in _ELSEWHERE.items():
+            if getattr(self, field):
                 raise NotAvailableError(
-                    f"DatasetMixture: {field.name} is not available here: {_ELSEWHERE[field.name]}; leave it out"
+                    f"DatasetMixture: {field} is not available here: {instead}; leave it out"
                 )
-        _check_switches(self)
-        _names(self)
+        if self.mixture_weights is not None and not (self.streaming and self.block_mixture):
+            off = "block_mixture" if self.streaming else "streaming"
+            raise ConfigError(
+                f"DatasetMixture: mixture_weights have no meaning with {off}=False; set {off}=True to mix by weights, "
+                "or leave them out"
+            )
+        if self.batch_size != 1 and not self.streaming:
+            raise ConfigError(
+                f"DatasetMixture: batch_size: got {self.batch_size!r} with streaming=False, which gives single rows; "
+                "leave it out, and make batches when loading"
+            )
+        self._names()
 
     def build(self) -> ShardedDataSource:
-        """Return the rows, as :func:`tokenlake.build_dataset` does."""
-        return open_mixture(self)
+        """Return the rows: dicts with the text, the fields kept, and ``__source__`` where they are mixed.
 
-
-def open_mixture(mixture: DatasetMixture) -> ShardedDataSource:
-    """Return the rows of a mixture: dicts with the text, the fields kept, and ``__source__`` where they are mixed.
-
-    Raises:
-        ConfigError: an option of a dataset is not what is allowed, or weights do not sum to 1.
-        SourceNotFoundError: files of a dataset are not there.
-    """
-    target = mixture.text_target_field
-    sources = {
-        name: open_inform(inform, target)
-        for name, inform in zip(_names(mixture), mixture.informs, strict=True)
-    }
-    if not mixture.streaming:
-        return CompositeShardedSource(list(sources.values()))
-    mixed = _mixed(mixture, sources)
-    return mixed if mixture.batch_size == 1 else BatchedShardedSource(mixed, mixture.batch_size)
-
-
-def _mixed(mixture: DatasetMixture, sources: Mapping[str, ShardedDataSource]) -> MixedShardedSource:
-    if not mixture.block_mixture:  # a block holds one row of each
-        return MixedShardedSource(
-            sources, block_size=len(sources), seed=mixture.seed, stop_strategy="first_exhausted"
+        Raises:
+            ConfigError: an option of a dataset is not what is allowed, or weights do not sum to 1.
+            SourceNotFoundError: files of a dataset are not there.
+        """
+        opened = (inform.open(self.text_target_field) for inform in self.informs)
+        sources = dict(zip(self._names(), opened, strict=True))
+        if not self.streaming:
+            return CompositeShardedSource(list(sources.values()))
+        mixed = MixedShardedSource(
+            sources,
+            weights=self.mixture_weights,
+            # Without blocks the datasets take turns: a block of one row each.
+            block_size=self.mixture_block_size if self.block_mixture else len(sources),
+            seed=self.seed,
+            stop_strategy=self.stop_strategy if self.block_mixture else "first_exhausted",
         )
-    return MixedShardedSource(
-        sources,
-        weights=mixture.mixture_weights,
-        block_size=mixture.mixture_block_size,
-        seed=mixture.seed,
-        stop_strategy=mixture.stop_strategy,
-    )
+        return mixed if self.batch_size == 1 else BatchedShardedSource(mixed, self.batch_size)
 
-
-def _check_informs(informs: object) -> None:
-    if not isinstance(informs, list | tuple) or not informs:
-        raise ConfigError(
-            f"DatasetMixture: informs: got {informs!r:.80}, must be a list of at least one TextDatasetInform"
-        )
-    for place, inform in enumerate(informs):
-        if not isinstance(inform, TextDatasetInform):
-            raise ConfigError(
-                f"DatasetMixture: informs: number {place} is a {type(inform).__name__}, must be a TextDatasetInform"
-            )
-
-
-def _check_switches(mixture: DatasetMixture) -> None:
-    weighs = mixture.streaming and mixture.block_mixture
-    if mixture.mixture_weights is not None and not weighs:
-        off = "streaming" if not mixture.streaming else "block_mixture"
-        raise ConfigError(
-            f"DatasetMixture: mixture_weights have no meaning with {off}=False; set {off}=True to mix by weights, or "
-            "leave them out"
-        )
-    if mixture.batch_size != 1 and not mixture.streaming:
-        raise ConfigError(
-            f"DatasetMixture: batch_size: got {mixture.batch_size!r} with streaming=False, which gives single rows; "
-            "leave it out, and make batches when loading"
-        )
-
-
-def _names(mixture: DatasetMixture) -> tuple[str, ...]:
-    """Return what the datasets are called, one name each."""
-    auto = tuple(f"dataset_{place}" for place in range(len(mixture.informs)))
-    names = tuple(inform.name or name for inform, name in zip(mixture.informs, auto, strict=True))
-    if len(set(names)) < len(names):
-        raise ConfigError(f"DatasetMixture: informs: got the names {list(names)}, must be different ones")
-    weights = mixture.mixture_weights
-    if weights is None or set(weights) == set(names):
+    def _names(self) -> tuple[str, ...]:
+        """Return what the datasets are called, one name each."""
+        auto = tuple(f"dataset_{place}" for place in range(len(self.informs)))
+        names = tuple(inform.name or name for inform, name in zip(self.informs, auto, strict=True))
+        if len(set(names)) < len(names):
+            raise ConfigError(f"DatasetMixture: informs: got the names {list(names)}, must be different ones")
+        weights = self.mixture_weights
+        if weights is None:
+            return names
+        if names == auto and len(weights) == len(names) and not set(weights) & set(names):
+            return tuple(weights)  # by place
+        check_weight_names("DatasetMixture: mixture_weights", names, tuple(weights))
         return names
-    if names == auto and len(weights) == len(names) and not set(weights) & set(names):
-        return tuple(weights)
-    raise _not_matching(names, tuple(weights), named=names != auto)
-
-
-def _not_matching(names: tuple[str, ...], keys: tuple[str, ...], *, named: bool) -> ConfigError:
-    unknown = [key for key in keys if key not in names]
-    hint = did_you_mean(unknown[0], [name for name in names if name not in keys]) if unknown else ""
-    by_place = "" if named else ", or one weight each under names of your own, in the order of the datasets"
-    return ConfigError(
-        f"DatasetMixture: mixture_weights: got weights for {', '.join(keys) or 'nothing'}, must be for "
-        f"{', '.join(names)}{by_place}{hint}",
-        got=list(keys),
-        expected=list(names),
-    )
 
 
 @overload
@@ -332,4 +248,21 @@ def build_dataset(
             "build_dataset: workers, on_event and retries are of building a version; the rows of a DatasetMixture "
             "are read as they are iterated, by this process. Leave them out"
         )
-    return open_mixture(config)
+    return config.build()
+
+
+def _with_text_in(target: str, content: str, kept: tuple[str, ...]) -> Callable[[Row], Row]:
+    def to_target(row: Row) -> Row:
+        if content not in row and "chosen" in row and "rejected" in row:
+            return row
+        missing = [field for field in (content, *kept) if field not in row]
+        if missing:
+            shown = ", ".join(map(repr, list(row)[:_SHOWN])) or "none"
+            raise BadRecordError(
+                f"the row lacks {', '.join(map(repr, missing))}; it has {shown}. content_field and "
+                "additional_fields name fields that every row has",
+                reason="missing_field",
+            )
+        return {target: row[content], **{field: row[field] for field in kept}}
+
+    return to_target

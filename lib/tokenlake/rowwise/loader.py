@@ -1,135 +1,29 @@
-"""Rows to batches, prepared ahead by threads.
-
-Delivering the batches of a source of rows, and counting what was delivered.
-"""
+"""Rows to batches, prepared ahead by threads and put onto devices where that is asked for."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, cast, final
 
-from tokenlake.errors import ConfigError
+import numpy as np
+
+from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.host_batches import HostBatch
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.prefetch import Prefetched
-from tokenlake.loader.steps import check_switches, whole_seed
-from tokenlake.rowwise.batches import (
-    Batch,
-    Chunk,
-    Filling,
-    Made,
-    RowOrder,
-    RowPlacement,
-    Stand,
-    batch_of,
-    first_device,
-)
-from tokenlake.rowwise.source import Row, ShardedDataSource
-
-_ON_DEVICES: Final = 2  # batches that are put onto devices ahead
-
-
-@final
-class RowLoader:
-    """Epochs of a source of rows, one for each iteration.
-
-    Args:
-        order: how rows become batches.
-        filling: for rows of different lengths.
-        placement: onto devices; None: arrays of numpy.
-        prefetch: let threads prepare batches ahead, `workers` of them, at most `ahead` batches.
-    """
-
-    def __init__(
-        self,
-        order: RowOrder,
-        filling: Filling | None,
-        placement: RowPlacement | None,
-        *,
-        prefetch: bool,
-        workers: int,
-        ahead: int,
-    ) -> None:
-        self._order, self._placement = order, placement
-        self._make = partial(_made, filling=filling)
-        self._prefetch, self._workers, self._ahead = prefetch, workers, ahead
-        self._next = self._now = Stand(0)
-        self._latest: weakref.ref[RowDelivery] | None = None
-
-    def __iter__(self) -> RowDelivery:
-        return self.deliver(prefetch=self._prefetch)
-
-    def deliver(self, *, prefetch: bool) -> RowDelivery:
-        """Return the batches of the next epoch."""
-        start = self._now = self._next
-        self._next = Stand(start.epoch + 1)
-        chunks = self._order.chunks(start)
-        made: Iterator[Made] = (
-            Prefetched(chunks, self._make, workers=self._workers, ahead=self._ahead)
-            if prefetch
-            else (self._make(chunk) for chunk in chunks)
-        )
-        if self._placement is not None:
-            made = self._placement.ahead(made, _ON_DEVICES if prefetch else 0)
-        delivery = RowDelivery(made, self)
-        self._latest = weakref.ref(delivery)
-        return delivery
-
-    def __len__(self) -> int:
-        rows, size = len(cast("Any", self._order.source)), self._order.size
-        return rows // size if self._order.drop_last else -(-rows // size)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._order.state(self._now)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._next = self._now = self._order.stand(state)
-        self._latest = None
-
-    def moved(self, delivery: RowDelivery, after: Stand | None) -> None:
-        """The latest iteration delivered a batch; None: it came to its end."""
-        if self._latest is not None and self._latest() is delivery:
-            self._now = self._next if after is None else after
-
-
-@final
-class RowDelivery(Iterator[Batch]):
-    """Hands batches out and tells the loader."""
-
-    def __init__(self, made: Iterator[Made], loader: RowLoader) -> None:
-        self._made, self._loader = made, cast("RowLoader | None", loader)
-
-    def __next__(self) -> Batch:
-        try:
-            made = next(self._made)
-        except StopIteration:
-            self._tell(None)
-            self._loader = None
-            raise
-        self._tell(made.after)
-        return made.columns
-
-    def close(self) -> None:
-        """End the threads; nothing more comes."""
-        close = getattr(self._made, "close", None)
-        if close is not None:
-            close()
-        self._made, self._loader = iter(()), None  # nor does the source live on
-
-    def _tell(self, after: Stand | None) -> None:
-        if self._loader is not None:
-            self._loader.moved(self, after)
-
-
-def _made(chunk: Chunk, filling: Filling | None) -> Made:
-    return Made(batch_of(chunk.rows, filling), chunk.after)
-
+from tokenlake.loader.steps import Batch as Step
+from tokenlake.loader.steps import BatchSizes, check_switches, whole_seed
+from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
+from tokenlake.rowwise.source import Row, ShardedDataSource, whole_number
 
 _END: Final = object()
+_ON_DEVICES: Final = 2  # batches that are put onto devices ahead
 
 
 @final
@@ -181,7 +75,7 @@ class AsyncDataLoader:
                 are stored: a ``Dataset`` or a ``Mixture``.
             batch_size: rows of a batch.
             prefetch_enabled: let threads prepare batches ahead.
-            prefetch_workers: so many of them. One at a time draws rows, which are then made a batch side by side.
+            prefetch_workers: number of these threads. One at a time draws rows; they make batches of them in parallel.
             prefetch_buffer_size: batches that are ready or in work at most.
             shuffle_buffer_size: rows of the buffer that rows are drawn from at random; None: rows stay in order. The
                 rows of a ``Dataset`` are shuffled over the whole epoch, whatever the number, and those of a ``Mixture``
@@ -209,12 +103,14 @@ class AsyncDataLoader:
         check_switches(
             drop_last=drop_last, prefetch_enabled=prefetch_enabled, prefetch_to_device=prefetch_to_device
         )
-        size = _count("batch_size", batch_size)
-        workers = _count("prefetch_workers", prefetch_workers)
-        ahead = _count("prefetch_buffer_size", prefetch_buffer_size)
-        buffer = None if shuffle_buffer_size is None else _count("shuffle_buffer_size", shuffle_buffer_size)
+        size = whole_number("batch_size", batch_size, 1)
+        workers = whole_number("prefetch_workers", prefetch_workers, 1)
+        ahead = whole_number("prefetch_buffer_size", prefetch_buffer_size, 1)
+        buffer = shuffle_buffer_size
+        if buffer is not None:
+            whole_number("shuffle_buffer_size", buffer, 1)
         if prefetch_to_device and sharding is None:
-            sharding = first_device()
+            sharding = _first_device()
         if stored:
             if pad_token_id is not None:
                 raise ConfigError("pad_token_id: stored rows are packed to one length; leave it out")
@@ -240,11 +136,11 @@ class AsyncDataLoader:
             ahead=ahead,
         )
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Arrays]:
         """Return the batches of the next epoch; whatever a source raises is raised where its batch would be."""
         return iter(self._loader)
 
-    def __aiter__(self) -> AsyncIterator[Batch]:
+    def __aiter__(self) -> AsyncIterator[Arrays]:
         """Return the batches of the next epoch, which a thread prepares while the event loop goes on."""
         return _awaited(self._loader)
 
@@ -268,7 +164,162 @@ class AsyncDataLoader:
         self._loader.load_state_dict(state)
 
 
-async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Batch]:
+@final
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A batch, and how far delivery has come with it."""
+
+    arrays: Arrays
+    after: RowProgress
+
+
+@final
+class RowLoader:
+    """Epochs of a source of rows, one for each iteration.
+
+    Args:
+        order: how rows become batches.
+        filling: for rows of different lengths.
+        placement: onto devices; None: arrays of numpy.
+        prefetch: let threads prepare batches ahead, `workers` of them, at most `ahead` batches.
+    """
+
+    def __init__(
+        self,
+        order: RowOrder,
+        filling: Filling | None,
+        placement: RowPlacement | None,
+        *,
+        prefetch: bool,
+        workers: int,
+        ahead: int,
+    ) -> None:
+        self._order, self._placement = order, placement
+        self._make = partial(_made, filling=filling)
+        self._prefetch, self._workers, self._ahead = prefetch, workers, ahead
+        self._next = self._now = RowProgress(0)
+        self._latest: weakref.ref[RowDelivery] | None = None
+
+    def __iter__(self) -> RowDelivery:
+        return self.deliver(prefetch=self._prefetch)
+
+    def deliver(self, *, prefetch: bool) -> RowDelivery:
+        """Return the batches of the next epoch."""
+        start = self._now = self._next
+        self._next = RowProgress(start.epoch + 1)
+        rows = self._order.batches(start)
+        made: Iterator[_Made] = (
+            Prefetched(rows, self._make, workers=self._workers, ahead=self._ahead)
+            if prefetch
+            else map(self._make, rows)
+        )
+        if self._placement is not None:
+            place = self._placement.place
+            made = Prefetched(made, place, workers=1, ahead=_ON_DEVICES) if prefetch else map(place, made)
+        delivery = RowDelivery(made, self)
+        self._latest = weakref.ref(delivery)
+        return delivery
+
+    def __len__(self) -> int:
+        rows, size = len(cast("Any", self._order.source)), self._order.size
+        return rows // size if self._order.drop_last else -(-rows // size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._order.state(self._now)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._next = self._now = self._order.progress(state)
+        self._latest = None
+
+    def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:
+        """The latest iteration delivered a batch; None: it came to its end."""
+        if self._latest is not None and self._latest() is delivery:
+            self._now = self._next if after is None else after
+
+
+@final
+class RowDelivery(Iterator[Arrays]):
+    """Hands batches out and tells the loader."""
+
+    def __init__(self, made: Iterator[_Made], loader: RowLoader) -> None:
+        self._made, self._loader = made, cast("RowLoader | None", loader)
+
+    def __next__(self) -> Arrays:
+        made = next(self._made, None)
+        if self._loader is not None:
+            self._loader.delivered(self, None if made is None else made.after)
+        if made is None:
+            self._loader = None
+            raise StopIteration
+        return made.arrays
+
+    def close(self) -> None:
+        """End the threads; nothing more comes."""
+        close = getattr(self._made, "close", None)
+        if close is not None:
+            close()
+        self._made, self._loader = iter(()), None  # nor does the source live on
+
+
+@final
+class RowPlacement:
+    """Puts batches of `size` rows onto the devices of a sharding, which divides (rows, ids).
+
+    Raises:
+        MissingExtraError: jax is not installed.
+    """
+
+    def __init__(self, sharding: Any, size: int) -> None:
+        from tokenlake.loader.jax import Placement
+
+        self._kind, self._sharding, self._size = Placement, sharding, size
+        self._placements: dict[int, Any] = {}
+        self._of(_some_width(sharding))  # what is no sharding, or cannot cut the rows, is found now
+
+    def place(self, made: _Made) -> _Made:
+        """Return a batch on the devices.
+
+        Raises:
+            ConfigError: a field is no array (rows, ids), or the sharding cannot cut it.
+        """
+        return _Made({name: self._array(name, values) for name, values in made.arrays.items()}, made.after)
+
+    def _array(self, name: str, values: Any) -> Any:
+        if not isinstance(values, np.ndarray) or values.ndim != 2:
+            found = f"an array of shape {values.shape}" if isinstance(values, np.ndarray) else "no array"
+            raise ConfigError(
+                f"the field {name!r} is {found}; on devices batches hold arrays (rows, ids) alone. "
+                "Leave it out: source.drop_fields([...])"
+            )
+        placement = self._of(values.shape[1])
+        wanted = placement.wanted(self._size)
+        step = Step(0, 0, 0, self._size, self._size)
+        return placement.place(HostBatch(step, wanted, {name: values[wanted]})).columns[name]
+
+    def _of(self, width: int) -> Any:
+        if width not in self._placements:
+            self._placements[width] = self._kind(self._sharding, BatchSizes.of(self._size), width)
+        return self._placements[width]
+
+
+def _first_device() -> Any:
+    """Return the sharding of arrays that lie on the first device of this process; MissingExtraError without jax."""
+    try:
+        import jax
+    except ImportError as error:
+        raise MissingExtraError("batches on devices need jax: pip install 'tokenlake[jax]'") from error
+    return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+
+def _some_width(sharding: Any) -> int:
+    """A length of rows that any sharding of these devices can cut."""
+    try:
+        return len(sharding.device_set)
+    except (AttributeError, ValueError):
+        return 1
+
+
+async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Arrays]:
     batches: Any = loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else iter(loader)
     try:
         while True:
@@ -280,7 +331,6 @@ async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Batch]:
         await asyncio.to_thread(batches.close)
 
 
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name}: got {value!r}, must be a whole number from 1 on")
-    return value
+def _made(batch: tuple[list[Row], RowProgress], filling: Filling | None) -> _Made:
+    rows, after = batch
+    return _Made(batch_of(rows, filling), after)

@@ -1,193 +1,35 @@
-"""Objects of the `datasets` library as rows in shards, without importing that library.
+"""Rows that lie in memory: lists, and objects of the `datasets` library, which this module does not import.
 
 A map-style ``Dataset`` is an Arrow table and perhaps an index over it: any row is near. An
 ``IterableDataset`` is a recipe: its rows come in order, and a row is reached by passing those before it.
-
-Rows that lie in a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo, beyond, check_row, index_of
+from tokenlake.rowwise.source import (
+    Numbered,
+    NumberedSource,
+    Row,
+    ShardedDataSource,
+    ShardInfo,
+    beyond,
+    check_row,
+    index_of,
+    whole_number,
+)
 
 _FIRST: Final = 16  # rows of the first batch: a seek for one row should not convert a thousand
 _MOST: Final = 1024
 _BATCH_BYTES: Final = 8 << 20  # of Arrow data that become Python objects at a time
 
 
-def wrap_hf_dataset(dataset: Any, name: str | None = None, *, num_shards: int = 1) -> HFDatasetShardedSource:
-    """Return the rows of a ``Dataset`` or ``IterableDataset``; see :class:`HFDatasetShardedSource`."""
-    return HFDatasetShardedSource(dataset, name, num_shards=num_shards)
-
-
 @final
-class HFDatasetShardedSource(ShardedDataSource):
-    """An object of the `datasets` library, its rows in the order in which it gives them itself.
-
-    What was done to it (select, shuffle, filter, map, set_format, set_transform) shows in the rows.
-    """
-
-    def __init__(self, dataset: Any, name: str | None = None, *, num_shards: int = 1) -> None:
-        """Wrap `dataset`; nothing is read or copied.
-
-        Args:
-            dataset: a ``Dataset`` or an ``IterableDataset``.
-            name: what shards are called by; by default the dataset's split.
-            num_shards: contiguous shards. An iterable can have at most as many as its own, and the library
-                deals them out: where it was shuffled, or cut by take or skip, shards may hold other rows than
-                the whole, so it stays in one unless asked.
-
-        Raises:
-            ConfigError: `dataset` is something else, or has fewer shards.
-        """
-        _require_dataset(dataset)
-        self._rows: _MapRows | _IterableRows = (
-            _MapRows(dataset, _count(num_shards))
-            if hasattr(dataset, "__len__")
-            else _IterableRows(dataset, _count(num_shards))
-        )
-        title = name if name is not None else str(getattr(dataset, "split", None) or "dataset")
-        self._names = tuple(
-            title if num_shards == 1 else f"{title}-{index:05}-of-{num_shards:05}"
-            for index in range(num_shards)
-        )
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
-
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return self.open_shard_at_row(shard_name, 0)
-
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        return enumerate(self._rows.rows(index_of(shard_name, self._names), row, shard_name), row)
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        index = index_of(shard_name, self._names)
-        return ShardInfo(name=shard_name, index=index, rows=self._rows.count(index))
-
-
-@final
-class _MapRows:
-    """Rows of a ``Dataset``: slices of its Arrow table, through its indices."""
-
-    def __init__(self, dataset: Any, shards: int) -> None:
-        self._dataset, self._size, self._shards = dataset, len(dataset), shards
-        self._arrow = _arrow_view(dataset)
-
-    def count(self, index: int) -> int:
-        return self._edge(index + 1) - self._edge(index)
-
-    def rows(self, index: int, row: int, name: str) -> Iterator[Row]:
-        first, stop = self._edge(index), self._edge(index + 1)
-        if row > stop - first:
-            raise beyond(name, row, stop - first)
-        at = first + row
-        if self._arrow is None:  # its own format or transform makes the rows
-            for place in range(at, stop):
-                yield _as_row(self._dataset[place], name, place - first)
-            return
-        step = _FIRST
-        while at < stop:
-            table = self._arrow[at : min(at + step, stop)]
-            yield from table.to_pylist()
-            at += step
-            fitting = _BATCH_BYTES * len(table) // max(table.nbytes, 1)
-            step = max(1, min(2 * step, _MOST, fitting))
-
-    def _edge(self, index: int) -> int:
-        return index * self._size // self._shards
-
-
-def _arrow_view(dataset: Any) -> Any:
-    """Return the same dataset giving Arrow tables, None where its rows are more than what the table holds."""
-    form: Mapping[str, Any] = getattr(dataset, "format", None) or {}
-    decoded = getattr(getattr(dataset, "features", None), "_column_requires_decoding", None) or {}
-    if form.get("type") not in (None, "arrow", "python") or any(decoded.values()):
-        return None
-    return dataset.with_format("arrow", columns=form.get("columns"))
-
-
-@final
-class _IterableRows:
-    """Rows of an ``IterableDataset``, in order."""
-
-    def __init__(self, dataset: Any, shards: int) -> None:
-        own = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
-        if shards > own:
-            raise ConfigError(f"num_shards: got {shards}, but this IterableDataset has {own}")
-        self._parts: list[Any] = (
-            [dataset]
-            if shards == 1
-            else [dataset.shard(num_shards=shards, index=index) for index in range(shards)]
-        )
-
-    def count(self, index: int) -> None:
-        return None
-
-    def rows(self, index: int, row: int, name: str) -> Iterator[Row]:
-        # One row more than is wanted tells the end of the shard from what is beyond it.
-        passed = max(0, row - 1)
-        found = enumerate(self._parts[index].skip(passed) if passed else self._parts[index], passed)
-        if row and next(found, None) is None:
-            raise beyond(name, row, sum(1 for _ in self._parts[index]))
-        for number, example in found:
-            yield _as_row(example, name, number)
-
-
-def _require_dataset(dataset: Any) -> None:
-    """Raise ConfigError unless `dataset` has what a ``Dataset`` or ``IterableDataset`` has."""
-    if isinstance(dataset, Mapping):
-        splits = [str(key) for key in cast("Mapping[object, object]", dataset)]
-        one = splits[0] if splits else "train"
-        raise ConfigError(
-            f"got a {type(dataset).__name__}, which holds a dataset per split ({', '.join(splits) or 'none'}); "
-            f"wrap one of them: wrap_hf_dataset(datasets[{one!r}])",
-            splits=splits,
-        )
-    needed = (
-        "with_format",
-        "column_names",
-        "__getitem__" if hasattr(dataset, "__len__") else "skip",
-        "__iter__",
-    )
-    missing = [name for name in needed if not hasattr(dataset, name)]
-    if missing or isinstance(dataset, type):
-        raise ConfigError(
-            f"got {dataset!r:.80} of type {type(dataset).__name__}, must be a Dataset or an IterableDataset of the "
-            "`datasets` library; for rows of another kind write a ShardedDataSource"
-        )
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"num_shards: got {value!r}, must be a whole number from 1 on")
-    return value
-
-
-def _as_row(example: Any, name: str, number: int) -> Row:
-    """Return an example as a dict; in the format ``arrow`` it is a table of one row."""
-    if isinstance(example, dict):
-        return cast("Row", example)
-    if hasattr(example, "to_pylist"):
-        return cast("list[Row]", example.to_pylist())[0]
-    if isinstance(example, Mapping):
-        return dict(cast("Mapping[str, Any]", example))
-    raise ConfigError(
-        f"shard {name!r}, row {number}: the dataset's format makes a {type(example).__name__} of a row, not a dict; "
-        "use with_format(None)",
-        shard=name,
-        row=number,
-    )
-
-
-@final
-class RowsShardedSource(ShardedDataSource):
+class RowsShardedSource(NumberedSource):
     """A list of rows as one shard; rows come out as copies, so that nobody changes the list."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], name: str = "rows") -> None:
@@ -210,9 +52,6 @@ class RowsShardedSource(ShardedDataSource):
     def shard_names(self) -> Sequence[str]:
         return self._names
 
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return self.open_shard_at_row(shard_name, 0)
-
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         check_row(row)
         index_of(shard_name, self._names)
@@ -226,3 +65,161 @@ class RowsShardedSource(ShardedDataSource):
             raise beyond(self._names[0], row, len(self._rows))
         for number in range(row, len(self._rows)):
             yield number, dict(self._rows[number])
+
+
+@final
+class RowStream(ShardedDataSource):
+    """Any rows as one shard, which is read from its beginning."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = rows
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return ("rows",)
+
+    def open_shard(self, shard_name: str) -> Iterator[Row]:
+        return iter(self._rows)
+
+
+def wrap_hf_dataset(dataset: Any, name: str | None = None, *, num_shards: int = 1) -> HFDatasetShardedSource:
+    """Return the rows of a ``Dataset`` or ``IterableDataset``; see :class:`HFDatasetShardedSource`."""
+    return HFDatasetShardedSource(dataset, name, num_shards=num_shards)
+
+
+@final
+class HFDatasetShardedSource(NumberedSource):
+    """An object of the `datasets` library, its rows in the order in which it gives them itself.
+
+    What was done to it (select, shuffle, filter, map, set_format, set_transform) shows in the rows.
+    """
+
+    def __init__(self, dataset: Any, name: str | None = None, *, num_shards: int = 1) -> None:
+        """Wrap `dataset`; nothing is read or copied.
+
+        Args:
+            dataset: a ``Dataset`` or an ``IterableDataset``.
+            name: what shards are called by; by default the dataset's split.
+            num_shards: contiguous shards. An iterable can have at most as many as its own, and the library
+                deals them out: where it was shuffled, or cut by take or skip, shards may hold other rows than
+                the whole, so it stays in one unless asked.
+
+        Raises:
+            ConfigError: `dataset` is something else, or has fewer shards.
+        """
+        _require_dataset(dataset)
+        whole_number("num_shards", num_shards, 1)
+        title = name if name is not None else str(getattr(dataset, "split", None) or "dataset")
+        names = (f"{title}-{index:05}-of-{num_shards:05}" for index in range(num_shards))
+        self._names = (title,) if num_shards == 1 else tuple(names)
+        self._edges: list[int] | None = None
+        if hasattr(dataset, "__len__"):
+            self._edges = [index * len(dataset) // num_shards for index in range(num_shards + 1)]
+            arrow = _arrow_view(dataset)
+            self._read: Callable[[int, int, str], Iterator[Row]] = (
+                partial(_formatted_rows, dataset, self._edges)
+                if arrow is None
+                else partial(_arrow_rows, arrow, self._edges)
+            )
+        else:
+            self._read = partial(_iterable_rows, _parts(dataset, num_shards))
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._names
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        check_row(row)
+        return enumerate(self._from(index_of(shard_name, self._names), row, shard_name), row)
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        index = index_of(shard_name, self._names)
+        return ShardInfo(name=shard_name, index=index, rows=self._count(index))
+
+    def _count(self, index: int) -> int | None:
+        return None if self._edges is None else self._edges[index + 1] - self._edges[index]
+
+    def _from(self, index: int, row: int, name: str) -> Iterator[Row]:
+        rows = self._count(index)
+        if rows is not None and row > rows:
+            raise beyond(name, row, rows)
+        yield from self._read(index, row, name)
+
+
+def _arrow_view(dataset: Any) -> Any:
+    """Return the same dataset giving Arrow tables, None where its rows are more than what the table holds."""
+    form: Mapping[str, Any] = getattr(dataset, "format", None) or {}
+    decoded = getattr(getattr(dataset, "features", None), "_column_requires_decoding", None) or {}
+    if form.get("type") not in (None, "arrow", "python") or any(decoded.values()):
+        return None
+    return dataset.with_format("arrow", columns=form.get("columns"))
+
+
+def _arrow_rows(arrow: Any, edges: list[int], index: int, row: int, _: str) -> Iterator[Row]:
+    at, stop, step = edges[index] + row, edges[index + 1], _FIRST
+    while at < stop:
+        table = arrow[at : min(at + step, stop)]
+        yield from table.to_pylist()
+        at += step
+        fitting = _BATCH_BYTES * len(table) // max(table.nbytes, 1)
+        step = max(1, min(2 * step, _MOST, fitting))
+
+
+def _formatted_rows(dataset: Any, edges: list[int], index: int, row: int, name: str) -> Iterator[Row]:
+    """Yield rows that the dataset's own format or transform makes."""
+    for place in range(edges[index] + row, edges[index + 1]):
+        yield _as_row(dataset[place], name, place - edges[index])
+
+
+def _iterable_rows(parts: list[Any], index: int, row: int, name: str) -> Iterator[Row]:
+    # One row more than is wanted tells the end of the shard from what is beyond it.
+    passed = max(0, row - 1)
+    found = enumerate(parts[index].skip(passed) if passed else parts[index], passed)
+    if row and next(found, None) is None:
+        raise beyond(name, row, sum(1 for _ in parts[index]))
+    for number, example in found:
+        yield _as_row(example, name, number)
+
+
+def _parts(dataset: Any, shards: int) -> list[Any]:
+    own = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
+    if shards > own:
+        raise ConfigError(f"num_shards: got {shards}, but this IterableDataset has {own}")
+    if shards == 1:
+        return [dataset]
+    return [dataset.shard(num_shards=shards, index=index) for index in range(shards)]
+
+
+def _require_dataset(dataset: Any) -> None:
+    """Raise ConfigError unless `dataset` has what a ``Dataset`` or ``IterableDataset`` has."""
+    if isinstance(dataset, Mapping):
+        splits = [str(key) for key in cast("Mapping[object, object]", dataset)]
+        one = splits[0] if splits else "train"
+        raise ConfigError(
+            f"got a {type(dataset).__name__}, which holds a dataset per split ({', '.join(splits) or 'none'}); "
+            f"wrap one of them: wrap_hf_dataset(datasets[{one!r}])",
+            splits=splits,
+        )
+    access = "__getitem__" if hasattr(dataset, "__len__") else "skip"
+    needed = ("with_format", "column_names", access, "__iter__")
+    if isinstance(dataset, type) or not all(hasattr(dataset, name) for name in needed):
+        raise ConfigError(
+            f"got {dataset!r:.80} of type {type(dataset).__name__}, must be a Dataset or an IterableDataset of the "
+            "`datasets` library; for rows of another kind write a ShardedDataSource"
+        )
+
+
+def _as_row(example: Any, name: str, number: int) -> Row:
+    """Return an example as a dict; in the format ``arrow`` it is a table of one row."""
+    if isinstance(example, dict):
+        return cast("Row", example)
+    if hasattr(example, "to_pylist"):
+        return cast("list[Row]", example.to_pylist())[0]
+    if isinstance(example, Mapping):
+        return dict(cast("Mapping[str, Any]", example))
+    raise ConfigError(
+        f"shard {name!r}, row {number}: the dataset's format makes a {type(example).__name__} of a row, not a dict; "
+        "use with_format(None)",
+        shard=name,
+        row=number,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,20 +11,27 @@ import numpy.typing as npt
 from tokenlake import config as configuration
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.packing.rows import PackedRows
-from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo, beyond, check_row, index_of
+from tokenlake.rowwise.source import (
+    Numbered,
+    NumberedSource,
+    Row,
+    ShardedDataSource,
+    ShardInfo,
+    check_row,
+    index_of,
+    rows_from,
+    section,
+)
 
 if TYPE_CHECKING:
     from tokenlake.config.stages import PackStageConfig
     from tokenlake.tokenizers.manager import LoadedTokenizer
 
-Int32 = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
-
 _SHARD: Final = "packed"
 
 
 @final
-class PackedShardedSource(ShardedDataSource):
+class PackedShardedSource(NumberedSource):
     """Rows of tokens in rows of `seq_length`, in one shard, however many the other source has.
 
     A row has ``input_ids`` (int32[L]), ``segment_ids`` (int32[L]: 1, 2, 3 ... for its documents, 0 for padding) unless
@@ -53,14 +60,14 @@ class PackedShardedSource(ShardedDataSource):
             seed: of ``shuffle_packed``, which takes ``shuffle_buffer_factor * num_packers`` rows at a time; None is 0.
 
         Raises:
-            ConfigError: nobody says what EOS is, or an option is not what is allowed.
+            ConfigError: no EOS is known, or an option is not allowed.
         """
         if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f"source: got a {type(source).__name__}, must be a source of rows with input_ids"
             )
         self._source = source
-        pack = _checked(config)
+        pack = section(configuration.PackStageConfig, config or {}, "PackedShardedSource")
         self._eos, pad = _ends(pack, tokenizer)
         self._packing = PackedRows(
             seq_length=pack.seq_length,
@@ -84,21 +91,14 @@ class PackedShardedSource(ShardedDataSource):
     def endless(self) -> bool:
         return self._source.endless
 
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        index_of(shard_name, self.shard_names)
-        return self._rows()
-
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         """Return rows from number `row` on; those before it are packed too: what is in a row depends on them."""
         check_row(row)
         index_of(shard_name, self.shard_names)
-        return _from(row, self._rows())
+        return rows_from(row, self._packing.pack(self._documents()), _SHARD)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         return ShardInfo(name=shard_name, index=index_of(shard_name, self.shard_names))
-
-    def _rows(self) -> Iterator[Row]:
-        return self._packing.pack(self._documents())
 
     def _documents(self) -> Iterator[Row]:
         """Yield the ids of each document, and which of them bear loss."""
@@ -131,7 +131,7 @@ def _ids(row: Row, number: int) -> npt.NDArray[Any]:
     return np.asarray(ids)
 
 
-def _loss(row: Row, ids: npt.NDArray[Any], number: int) -> Bools | None:
+def _loss(row: Row, ids: npt.NDArray[Any], number: int) -> npt.NDArray[np.bool_] | None:
     mask = row.get("loss_mask")
     if mask is None and row.get("labels") is not None:
         mask = np.asarray(row["labels"]) != -100
@@ -142,27 +142,8 @@ def _loss(row: Row, ids: npt.NDArray[Any], number: int) -> Bools | None:
     return np.asarray(mask, np.bool_)
 
 
-def _from(row: int, rows: Iterator[Row]) -> Numbered:
-    count = 0
-    for count, found in enumerate(rows, start=1):
-        if count > row:
-            yield count - 1, found
-    if row > count:
-        raise beyond(_SHARD, row, count)
-
-
-def _checked(config: PackStageConfig | Mapping[str, Any] | None) -> PackStageConfig:
-    kind = configuration.PackStageConfig
-    if isinstance(config, kind):
-        return config
-    try:
-        return kind.model_validate(dict(cast("Mapping[str, Any]", config or {})))
-    except ValueError as error:  # pydantic's, whose messages are in our words
-        raise ConfigError(f"PackedShardedSource: {error}") from None
-
-
 def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[int, int]:
-    """Return EOS and padding: the configuration's, else the tokenizer's; padding is EOS where nobody names it."""
+    """Return EOS and padding: the configuration's, else the tokenizer's; without a padding token it is EOS."""
     files = None if tokenizer is None else tokenizer.files
     eos = config.eos_token_id if config.eos_token_id is not None else files and files.eos_id
     if eos is None:

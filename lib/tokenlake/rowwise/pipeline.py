@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, final
 
 from tokenlake import config as configuration
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_order
+from tokenlake.rowwise.source import section
+from tokenlake.rowwise.stage import STAGES, BaseStage, PipelineContext, check_order
 from tokenlake.rowwise.stages import LoadStage, MixStage, PackStage, SaveStage, SourceStage, TokenizeStage
 
 if TYPE_CHECKING:
@@ -23,15 +25,6 @@ if TYPE_CHECKING:
         TokenizerConfig,
         TokenizeStageConfig,
     )
-
-_SECTIONS: Final = {
-    "source": "SourceStageConfig",
-    "tokenize": "TokenizeStageConfig",
-    "mix": "MixStageConfig",
-    "pack": "PackStageConfig",
-    "save": "SaveStageConfig",
-    "load": "LoadStageConfig",
-}
 
 
 @final
@@ -155,7 +148,7 @@ class Pipeline:
         check_order("build", self._stages)
         for saved in self._context.saved:
             saved.save()
-        return _one_after_the_other(list(self._data.values()))
+        return chain.from_iterable(list(self._data.values()))
 
     def get_data(self) -> dict[str, Any]:
         """Return the sources (after `load` the loaders) by name, as the stages so far have made them."""
@@ -205,28 +198,10 @@ def create_pipeline(
 
 def _with_section(config: PipelineConfig, stage: BaseStage) -> PipelineConfig:
     """Return the configuration with the section that a stage was called with in its place."""
-    kind = _SECTIONS.get(stage.name)
-    if kind is None or stage.config is None:
+    if stage.name not in STAGES or stage.config is None:
         return config
-    model = getattr(configuration, kind)
-    if isinstance(stage.config, model):
-        return config.model_copy(update={stage.name: stage.config})
-    if not isinstance(stage.config, Mapping):
-        raise ConfigError(
-            f"{stage.name}: got a {type(stage.config).__name__}, must be a {kind} or a mapping of its keys"
-        )
-    try:
-        section = model.model_validate(dict(stage.config))
-    except ValueError as error:  # pydantic's, whose messages are in our words
-        raise ConfigError(f"{stage.name}: {_told(error)}") from None
-    return config.model_copy(update={stage.name: section})
-
-
-def _told(error: Any) -> str:
-    return "; ".join(
-        f"{'.'.join(map(str, line['loc']))}: {line['msg']}" if line["loc"] else line["msg"]
-        for line in error.errors(include_url=False)
-    )
+    given = section(type(getattr(config, stage.name)), stage.config, stage.name)
+    return config.model_copy(update={stage.name: given})
 
 
 def _checked(stage: BaseStage, made: Any) -> dict[str, Any]:
@@ -236,8 +211,3 @@ def _checked(stage: BaseStage, made: Any) -> dict[str, Any]:
     raise ConfigError(
         f"stage {stage.name!r}: process returned {got}, must be a mapping of name to source, with at least one"
     )
-
-
-def _one_after_the_other(parts: Sequence[Iterable[Any]]) -> Iterator[Any]:
-    for part in parts:
-        yield from part

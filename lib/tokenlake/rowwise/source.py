@@ -1,18 +1,11 @@
-"""The contract of every source of rows, and the source that a function makes of another.
-
-Rows, and functions of one row. Rows given in are never changed.
-
-What is known of a shard without reading it.
-
-A transform applied to the numbered rows of a shard.
-"""
+"""The contract of every source of rows: named shards, each of which opens at any of its rows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
 
 from tokenlake.config.suggestion import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
@@ -20,24 +13,22 @@ from tokenlake.text.chat.renderer import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.text.transform import ChainedTransform, ExpandTransform
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 Row = dict[str, Any]
+Numbered = Iterator[tuple[int, Row]]
+"""Rows, each with its number."""
+
 Transform = Callable[[Row], Row | None]
 """A function of a row; None leaves the row out."""
 
-
-def keeping(predicate: Callable[[Row], object]) -> Transform:
-    """Return a transform that keeps the rows for which `predicate` is true."""
-    return lambda row: row if predicate(row) else None
-
-
-def renaming(mapping: Mapping[str, str]) -> Callable[[Row], Row]:
-    """Return a transform that renames fields, {old: new}; two may swap names."""
-    return RenameFields(mapping)
+Model = TypeVar("Model", bound="BaseModel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardInfo:
-    """One shard of a source.
+    """What is known of a shard without reading it.
 
     Attributes:
         name: as in ``shard_names``.
@@ -57,109 +48,6 @@ class ShardInfo:
     compression: str | None = None
     bytes: int | None = None
     rows: int | None = None
-
-
-def index_of(name: str, names: Sequence[str]) -> int:
-    """Return the place of a shard among all; ConfigError if there is no such shard."""
-    try:
-        return names.index(name)
-    except ValueError:
-        pass
-    shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
-    raise ConfigError(
-        f"no shard is named {name!r}{did_you_mean(name, names)}. There are {len(names)}: {shown or 'none'}.",
-        got=name,
-    )
-
-
-def check_row(row: int) -> None:
-    """Raise ConfigError unless `row` is a whole number from 0 on."""
-    if isinstance(row, bool) or not hasattr(row, "__index__") or row < 0:
-        raise ConfigError(f"row: got {row!r}, must be a whole number from 0 on", got=repr(row))
-
-
-def beyond(name: str, row: int, rows: int) -> ConfigError:
-    """Return the error for a row after the end of a shard."""
-    return ConfigError(
-        f"shard {name!r}: row {row} is beyond its end; it has {rows} rows, numbered from 0, and reading "
-        f"may begin at any of them or at {rows}, which gives nothing",
-        shard=name,
-        row=row,
-        rows=rows,
-    )
-
-
-TransformedNumbered = Iterator[tuple[int, Row]]
-Policy = Literal["fail", "quarantine"]
-
-
-@final
-class Applied:
-    """What a transform makes of rows. All that it makes of a row has the row's number."""
-
-    def __init__(self, transform: Transform | ExpandTransform, *, drops: bool, on_bad_record: Policy) -> None:
-        """Take the transform.
-
-        Args:
-            drops: it may leave rows out.
-            on_bad_record: ``quarantine`` leaves a row out that a BadRecordError is raised for.
-        """
-        if not isinstance(transform, ExpandTransform) and not callable(transform):  # pyright: ignore[reportUnnecessaryComparison]
-            raise ConfigError(f"transform: got {transform!r}, must be a function of a row")
-        if on_bad_record not in ("fail", "quarantine"):
-            raise ConfigError(f"on_bad_record: got {on_bad_record!r}, must be 'fail' or 'quarantine'")
-        self._transform, self.drops, self._policy = transform, drops, on_bad_record
-
-    @property
-    def every_row(self) -> bool:
-        """Whether exactly one row comes out of each."""
-        return not self.drops and self._policy == "fail" and not self._expands
-
-    @property
-    def _expands(self) -> bool:
-        if isinstance(self._transform, ChainedTransform):
-            return any(isinstance(step, ExpandTransform) for step in self._transform.steps)
-        return isinstance(self._transform, ExpandTransform)
-
-    def rows(self, shard: str, rows: TransformedNumbered) -> TransformedNumbered:
-        """Yield (number, row) for all that is made of `rows`.
-
-        Raises:
-            BadRecordError: a row cannot be used, and the policy is ``fail``.
-            ConfigError: the transform made something that is no row.
-        """
-        for number, row in rows:
-            try:
-                made = self._made(row)
-            except BadRecordError as error:
-                if self._policy == "quarantine":
-                    continue
-                place = f"shard {shard!r}, row {number}"
-                raise BadRecordError(f"{place}: {error}", **error.details, shard=shard, row=number) from error
-            except Exception as error:
-                error.add_note(f"raised by a transform of shard {shard!r}, row {number}")
-                raise
-            for result in made:
-                if not isinstance(result, dict):
-                    raise self._refused(shard, number, result)
-                yield number, result
-
-    def _made(self, row: Row) -> Sequence[Any]:
-        if isinstance(self._transform, ChainedTransform | ExpandTransform):
-            return self._transform.expand(row)
-        result = self._transform(row)
-        return () if result is None and self.drops else (result,)
-
-    def _refused(self, shard: str, number: int, result: object) -> ConfigError:
-        hint = " or None, which leaves the row out" if self.drops else "; `filter` leaves rows out"
-        return ConfigError(
-            f"shard {shard!r}, row {number}: a transform returned {type(result).__name__}, must be a dict{hint}",
-            shard=shard,
-            row=number,
-        )
-
-
-Numbered = Iterator[tuple[int, Row]]
 
 
 class ShardedDataSource(ABC):
@@ -217,7 +105,7 @@ class ShardedDataSource(ABC):
             SourceError: as :meth:`open_shard`.
         """
         check_row(row)
-        return _dropping(shard_name, self.open_shard(shard_name), row)
+        return rows_from(row, self.open_shard(shard_name), shard_name)
 
     def open_shard_at_row(self, shard_name: str, row: int) -> Iterator[Row]:
         """Return the rows of a shard from number `row` on; raises as :meth:`open_shard_numbered`."""
@@ -257,14 +145,14 @@ class ShardedDataSource(ABC):
 
     def __len__(self) -> int:
         """Return how many rows come out, exactly; TypeError where only reading them all would tell."""
+        if not self.every_row:
+            raise _unknown_length(self, "rows may be left out (a filter, `where` or bad records)")
         total = 0
-        for name in self.shard_names if self.every_row else ():
+        for name in self.shard_names:
             rows = self.get_shard_info(name).rows
             if rows is None:
                 raise _unknown_length(self, f"shard {name!r} does not say how many rows it has")
             total += rows
-        if not self.every_row:
-            raise _unknown_length(self, "rows may be left out (a filter, `where` or bad records)")
         return total
 
     def __bool__(self) -> bool:
@@ -276,7 +164,7 @@ class ShardedDataSource(ABC):
 
     def filter(self, fn: Callable[[Row], object]) -> TransformedShardedSource:
         """Return a source of the rows for which ``fn(row)`` is true; they keep their numbers."""
-        return TransformedShardedSource(self, keeping(fn))
+        return TransformedShardedSource(self, lambda row: row if fn(row) else None)
 
     def transform(self, transform: Transform | ExpandTransform) -> TransformedShardedSource:
         """Return a source of what `transform` makes of every row: another row, None, or several rows."""
@@ -304,18 +192,46 @@ class ShardedDataSource(ABC):
 
         Args:
             tokenizer: Hub id, path, or a tokenizer of transformers.
-            options: of :class:`tokenlake.text.chat.renderer.ChatTemplateTransform`.
+            options: of :class:`tokenlake.ChatTemplateTransform`.
         """
         transform = ChatTemplateTransform(tokenizer, messages_field, output_field, **options)
         return TransformedShardedSource(self, transform, drops=False)
 
 
+class NumberedSource(ShardedDataSource):
+    """A source that defines :meth:`open_shard_numbered`, of which everything else follows."""
+
+    def open_shard(self, shard_name: str) -> Iterator[Row]:
+        return without_numbers(self.open_shard_numbered(shard_name))
+
+
+class DerivedSource(NumberedSource):
+    """A source with the shards of another one, `_source`."""
+
+    _source: ShardedDataSource
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._source.shard_names
+
+    @property
+    def every_row(self) -> bool:
+        return self._source.every_row
+
+    @property
+    def endless(self) -> bool:
+        return self._source.endless
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        return self._source.get_shard_info(shard_name)
+
+
 @final
-class TransformedShardedSource(ShardedDataSource):
+class TransformedShardedSource(DerivedSource):
     """Another source's shards with every row transformed; rows keep their numbers, so seeking is the same.
 
-    All rows that an expanding transform makes of one have its number. Who stops among them resumes at that number,
-    and passes over those that it had.
+    All rows that an expanding transform makes of one have its number. To resume among them, open the shard at that
+    number and drop those that you had.
     """
 
     def __init__(
@@ -324,7 +240,8 @@ class TransformedShardedSource(ShardedDataSource):
         transform: Transform | ExpandTransform,
         *,
         drops: bool = True,
-        on_bad_record: Policy = "fail",
+        on_bad_record: Literal["fail", "quarantine"] = "fail",
+        what: str = "a transform",
     ) -> None:
         """Apply `transform` to the rows of `source`.
 
@@ -332,34 +249,66 @@ class TransformedShardedSource(ShardedDataSource):
             transform: a function of a row, any `Transform` or a chain of them, or an `ExpandTransform`.
             drops: it may return None, which leaves the row out.
             on_bad_record: ``quarantine`` leaves out the rows that it cannot use; ``fail`` raises for the first.
+            what: what messages call the transform.
         """
-        self._source = source
-        self._applied = Applied(transform, drops=drops, on_bad_record=on_bad_record)
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._source.shard_names
-
-    @property
-    def every_row(self) -> bool:
-        return self._source.every_row and self._applied.every_row
-
-    @property
-    def endless(self) -> bool:
-        return self._source.endless
+        if not isinstance(transform, ExpandTransform) and not callable(transform):  # pyright: ignore[reportUnnecessaryComparison]
+            raise ConfigError(f"transform: got {transform!r}, must be a function of a row")
+        if on_bad_record not in ("fail", "quarantine"):
+            raise ConfigError(f"on_bad_record: got {on_bad_record!r}, must be 'fail' or 'quarantine'")
+        self._source, self._transform = source, transform
+        self._drops, self._fails, self._what = drops, on_bad_record == "fail", what
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
         return self._source.versions
 
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return without_numbers(self.open_shard_numbered(shard_name))
+    @property
+    def every_row(self) -> bool:
+        return self._source.every_row and not self._drops and self._fails and not _expands(self._transform)
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        return self._applied.rows(shard_name, self._source.open_shard_numbered(shard_name, row))
+        return self.apply(shard_name, self._source.open_shard_numbered(shard_name, row))
 
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        return self._source.get_shard_info(shard_name)
+    def apply(self, shard: str, rows: Numbered) -> Numbered:
+        """Yield (number, row) for all that the transform makes of `rows`.
+
+        Raises:
+            BadRecordError: a row cannot be used, and the policy is ``fail``.
+            ConfigError: the transform made something that is no row.
+        """
+        for number, row in rows:
+            try:
+                made = self._made(row)
+            except BadRecordError as error:
+                if self._fails:
+                    raise bad_row(shard, number, str(error), **error.details) from error
+                continue
+            except Exception as error:
+                error.add_note(f"raised by {self._what} of shard {shard!r}, row {number}")
+                raise
+            for result in made:
+                if not isinstance(result, dict):
+                    raise self._refused(shard, number, result)
+                yield number, result
+
+    def _made(self, row: Row) -> Sequence[Any]:
+        if isinstance(self._transform, ChainedTransform | ExpandTransform):
+            return self._transform.expand(row)
+        result = self._transform(row)
+        return () if result is None and self._drops else (result,)
+
+    def _refused(self, shard: str, number: int, result: object) -> ConfigError:
+        hint = " or None, which leaves the row out" if self._drops else "; `filter` leaves rows out"
+        return ConfigError(
+            f"shard {shard!r}, row {number}: {self._what} returned {type(result).__name__}, must be a dict{hint}",
+            shard=shard,
+            row=number,
+        )
+
+
+def _expands(transform: Any) -> bool:
+    steps = transform.steps if isinstance(transform, ChainedTransform) else (transform,)
+    return any(isinstance(step, ExpandTransform) for step in steps)
 
 
 def without_numbers(rows: Numbered) -> Iterator[Row]:
@@ -367,13 +316,66 @@ def without_numbers(rows: Numbered) -> Iterator[Row]:
     return (row for _, row in rows)
 
 
-def _dropping(name: str, rows: Iterator[Row], first: int) -> Numbered:
+def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
+    """Number the rows of a shard that is read from its beginning, and drop those before number `first`."""
     count = 0
     for count, row in enumerate(rows, start=1):
         if count > first:
             yield count - 1, row
     if first > count:
-        raise beyond(name, first, count)
+        raise beyond(shard, first, count)
+
+
+def known_length(rows: Any) -> int | None:
+    """Return how many rows there are where that is said without reading, else None."""
+    try:
+        return len(rows)
+    except TypeError:
+        return None
+
+
+def index_of(name: str, names: Sequence[str]) -> int:
+    """Return the place of a shard among all; ConfigError if there is no such shard."""
+    try:
+        return names.index(name)
+    except ValueError:
+        pass
+    shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
+    raise ConfigError(
+        f"no shard is named {name!r}{did_you_mean(name, names)}. There are {len(names)}: {shown or 'none'}.",
+        got=name,
+    )
+
+
+def check_row(row: int) -> None:
+    """Raise ConfigError unless `row` is a whole number from 0 on."""
+    whole_number("row", row, 0)
+
+
+def whole_number(what: str, value: Any, least: int | None = None) -> int:
+    """Return `value` as an int; ConfigError unless it is a whole number, and one from `least` on."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or (least is not None and value < least):
+        most = "" if least is None else f" from {least} on"
+        raise ConfigError(f"{what}: got {value!r}, must be a whole number{most}", got=repr(value))
+    return value.__index__()
+
+
+def beyond(name: str, row: int, rows: int) -> ConfigError:
+    """Return the error for a row after the end of a shard."""
+    return ConfigError(
+        f"shard {name!r}: row {row} is beyond its end; it has {rows} rows, numbered from 0, and reading "
+        f"may begin at any of them or at {rows}, which gives nothing",
+        shard=name,
+        row=row,
+        rows=rows,
+    )
+
+
+def bad_row(shard: str, number: int, why: str, **details: Any) -> BadRecordError:
+    """Return the error for a row that cannot be used."""
+    return BadRecordError(
+        f"shard {shard!r}, row {number}: {why}", **{**details, "shard": shard, "row": number}
+    )
 
 
 def _check_place(what: str, value: int, largest: int) -> None:
@@ -384,3 +386,26 @@ def _check_place(what: str, value: int, largest: int) -> None:
 
 def _unknown_length(source: ShardedDataSource, why: str) -> TypeError:
     return TypeError(f"the length of this {type(source).__name__} is unknown: {why}; count its rows")
+
+
+def section(kind: type[Model], given: object, what: str = "") -> Model:
+    """Return `given`, which may be a mapping of its keys, as a section of the configuration.
+
+    Raises:
+        ConfigError: it is something else, or a key or value is not allowed; `what` says where.
+    """
+    if isinstance(given, kind):
+        return given
+    prefix = f"{what}: " if what else ""
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{prefix}got a {type(given).__name__}, must be a {kind.__name__} or a mapping of its keys"
+        )
+    try:
+        return kind.model_validate(dict(cast("Mapping[str, Any]", given)))
+    except ValueError as error:  # pydantic's, whose messages are in our words
+        found: list[dict[str, Any]] = cast("Any", error).errors(include_url=False)
+        lines = [(".".join(map(str, line["loc"])), line["msg"]) for line in found]
+        raise ConfigError(
+            prefix + "; ".join(f"{place}: {told}" if place else told for place, told in lines)
+        ) from None

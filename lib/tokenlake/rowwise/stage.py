@@ -1,14 +1,4 @@
-"""What a stage of a pipeline is.
-
-What the stages of a pipeline know of it and of each other.
-
-Options that a pipeline does not act on, so that none is ignored: what it does instead stands here.
-
-Options that change how fast rows come but never which (`unit_size`, `engine` ...) are let be, so that
-one file can configure a build and a pipeline. Any other option acts, or a value beside its default is an error.
-
-Which stage may come after which.
-"""
+"""What a stage of a pipeline is, which may come after which, and which options no pipeline acts on."""
 
 from __future__ import annotations
 
@@ -29,6 +19,19 @@ if TYPE_CHECKING:
     from tokenlake.rowwise.save import SavedShardedSource
     from tokenlake.tokenizers.manager import LoadedTokenizer
 
+STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
+
+_AFTER: Final = {
+    "tokenize": ("mix", "pack", "load"),
+    "mix": ("pack", "load"),
+    "pack": ("load",),
+    "save": ("load",),
+}
+"""A stage to those that may not come before it; rows can be saved at any place."""
+
+_CHECKED_FIRST: Final = ("datasets", "source", "cache", "observability", "ray")
+"""Sections of which no stage is called, so that they are checked before the first one."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class ChosenTokenizer:
 
 @final
 class PipelineContext:
-    """Shared by the stages of one pipeline.
+    """What the stages of one pipeline know of it and of each other.
 
     Attributes:
         config: the configuration, with the sections that stages were called with in place of the pipeline's own.
@@ -73,6 +76,11 @@ class PipelineContext:
         """
         return self.packed or self.config.pack.enabled
 
+    def config_with_packing(self, packing: bool) -> PipelineConfig:
+        """Return the configuration of a pipeline that packs, or of one that does not."""
+        pack = self.config.pack.model_copy(update={"enabled": packing})
+        return self.config.model_copy(update={"pack": pack})
+
     def dataset(self, name: str) -> DatasetConfig | None:
         """Return the configuration of a dataset; None for a source that a stage made, such as ``mixed``."""
         return self.config.get_dataset_by_name(name)
@@ -98,43 +106,12 @@ class BaseStage(ABC):
 
     @abstractmethod
     def process(self, data: dict[str, ShardedDataSource], context: PipelineContext) -> Mapping[str, Any]:
-        """Return what becomes of the sources.
+        """Return the new sources by name.
 
         Args:
             data: name to source.
             context: configuration and seed, and what earlier stages left for this one.
         """
-
-
-_SECTIONS: Final = ("datasets", "source", "cache", "observability", "ray")
-
-
-def check_pipeline(config: PipelineConfig) -> None:
-    """Check a whole configuration, before anything is read.
-
-    Raises:
-        ConfigError: it contradicts itself; the message lists everything.
-        NotAvailableError: an option that a pipeline does not act on is set.
-    """
-    raise_problems(ConfigError, config.validate())
-    raise_problems(NotAvailableError, refused(config, "rows", _SECTIONS))
-
-
-def check_stage(config: PipelineConfig, section: str) -> None:
-    """Check the section of a stage that was called; raises as :func:`check_pipeline`."""
-    raise_problems(ConfigError, config.validate())
-    raise_problems(NotAvailableError, refused(config, "rows", (section,)))
-
-
-STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
-
-_AFTER: Final = {
-    "tokenize": ("mix", "pack", "load"),
-    "mix": ("pack", "load"),
-    "pack": ("load",),
-    "save": ("load",),
-}
-"""A stage to those that may not come before it; rows can be saved at any place."""
 
 
 def check_order(stage: str, applied: Sequence[str]) -> None:
@@ -159,13 +136,26 @@ def check_order(stage: str, applied: Sequence[str]) -> None:
         raise RuntimeError(
             f"{stage}() cannot come after {before}(); stages go {', '.join(STAGES)}, and save also earlier"
         )
-    if stage == "pack" and not _has_tokens(applied):
+    # A stage of the user's own may make tokens, too.
+    if stage == "pack" and "tokenize" not in applied and all(name in STAGES for name in applied):
         raise RuntimeError(
             "Call tokenize() before pack(): packing needs tokens. (Rows that hold input_ids already are packed by "
             "PackedShardedSource.)"
         )
 
 
-def _has_tokens(applied: Sequence[str]) -> bool:
-    """Whether rows may hold tokens: a stage of the user's own may make them, too."""
-    return "tokenize" in applied or any(name not in STAGES for name in applied)
+def check_pipeline(config: PipelineConfig) -> None:
+    """Check a whole configuration, before anything is read.
+
+    Raises:
+        ConfigError: it contradicts itself; the message lists everything.
+        NotAvailableError: an option that a pipeline does not act on is set.
+    """
+    raise_problems(ConfigError, config.validate())
+    raise_problems(NotAvailableError, refused(config, "rows", _CHECKED_FIRST))
+
+
+def check_stage(config: PipelineConfig, section: str) -> None:
+    """Check the section of a stage that was called; raises as :func:`check_pipeline`."""
+    raise_problems(ConfigError, config.validate())
+    raise_problems(NotAvailableError, refused(config, "rows", (section,)))

@@ -1,48 +1,50 @@
-"""The stage `source`: datasets to rows.
-
-The stage `tokenize`: rows of text to rows of tokens.
-
-The stage `mix`: several sources to one weighted stream.
-
-The stage `pack`: rows of tokens to rows of one length.
-
-The stage `save`: rows to flat directories.
-
-The stage `load`: rows to batches.
-"""
+"""The six stages of the fluent pipeline: each wraps the sources it gets, and reads no rows."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from functools import partial
 from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from tokenlake.config.contradictions import output_problems, truncation_problems
+from tokenlake.config.contradictions import output_problems, raise_problems, truncation_problems
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.rowwise.cache import cached
 from tokenlake.rowwise.combine import LimitedShardedSource, TokenLimitedSource
-from tokenlake.rowwise.directory import Origin, check_target, local_target
+from tokenlake.rowwise.directory import Origin
 from tokenlake.rowwise.files import open_dataset
-from tokenlake.rowwise.formats import Form
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.packed import PackedShardedSource
-from tokenlake.rowwise.row_tokens import RowEncoding, RowTokens, Wanted, resolved
-from tokenlake.rowwise.save import SavedShardedSource, SaveTarget
+from tokenlake.rowwise.save import SavedShardedSource, create_writer
 from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.rowwise.stage import BaseStage, ChosenTokenizer, PipelineContext, check_pipeline, check_stage
-from tokenlake.rowwise.tokenized import TokenizedShardedSource
+from tokenlake.rowwise.stage import (
+    BaseStage,
+    ChosenTokenizer,
+    PipelineContext,
+    check_pipeline,
+    check_stage,
+)
+from tokenlake.rowwise.tokenized import (
+    RowTokens,
+    TokenColumns,
+    TokenizedShardedSource,
+    texts_of,
+)
 from tokenlake.tokenizers.fingerprint import describe
 from tokenlake.tokenizers.manager import TokenizerManager
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.stages import MixStageConfig, SaveStageConfig
+    from tokenlake.config.stages import MixStageConfig
+
+Sources = Mapping[str, ShardedDataSource]
+"""Name of a dataset, or of what a stage made of several, to its rows."""
 
 _OF_OTHER_STAGES: Final[dict[str, Any]] = {
     "additional_fields": None,
@@ -58,16 +60,32 @@ _OF_OTHER_STAGES: Final[dict[str, Any]] = {
 }
 """Fields of a dataset that say nothing of its rows as they are read."""
 
+_MIXED: Final = "mixed"
+_DEFAULT_OUTPUT: Final = "./output"
 
-@final
-class SourceStage(BaseStage):
-    """Opens every dataset: files are listed, rows are not read."""
+_NO_SETTING: Final[Any] = {
+    **dict.fromkeys(("load", "save", "cache", "ray", "observability", "default_tokenizer"), True),
+    "datasets": {
+        "__all__": {"data_files", "storage_options", "save_path", "cache_path", "tokenizer", "exclude"}
+    },
+    "tokenize": {"default_tokenizer", "num_workers", "engine", "cache_tokenized"},
+}
+"""Places and secrets, what changes no row, and tokenizers, which are described by what they are."""
+
+
+class _OwnStage(BaseStage):
+    """A stage that is called as its section of the configuration, which is the first word of its class."""
 
     @property
     def name(self) -> str:
-        return "source"
+        return type(self).__name__.removesuffix("Stage").lower()
 
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, ShardedDataSource]:
+
+@final
+class SourceStage(_OwnStage):
+    """Opens every dataset: files are listed, rows are not read."""
+
+    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the rows of every dataset of the configuration, in its order.
 
         Raises:
@@ -86,14 +104,10 @@ class SourceStage(BaseStage):
 
 
 @final
-class TokenizeStage(BaseStage):
+class TokenizeStage(_OwnStage):
     """Wraps every source in a :class:`TokenizedShardedSource`: tokenizers are loaded, rows are not read."""
 
-    @property
-    def name(self) -> str:
-        return "tokenize"
-
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, ShardedDataSource]:
+    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources as rows of tokens, each with its own tokenizer.
 
         Where one of the datasets has conversations or prompts, of which a part bears loss, all rows have a
@@ -102,23 +116,21 @@ class TokenizeStage(BaseStage):
         Raises:
             ConfigError: a source has no tokenizer, or options contradict each other.
             NotAvailableError: an option that a pipeline does not act on is set.
-            SourceNotFoundError, TokenizerError: a tokenizer cannot be had.
+            SourceNotFoundError, TokenizerError: a tokenizer cannot be loaded.
         """
         config = context.config
         check_stage(config, "tokenize")
-        if problems := truncation_problems(config):
-            raise ConfigError("\n".join(problems), problems=problems)
+        raise_problems(ConfigError, truncation_problems(config))
         manager = TokenizerManager()
         for name in data:
-            options = chosen_tokenizer(config, context.dataset(name), name)
+            options = _chosen_tokenizer(config, context.dataset(name), name)
             context.tokenizers[name] = ChosenTokenizer(manager.get_tokenizer(options.name_or_path), options)
-        masked = any(
-            resolved(config, context.dataset(name), name, packing=False).texts.masked for name in data
-        )
+        texts = [texts_of(context.config_with_packing(False), context.dataset(name), name) for name in data]
+        masked = any(source.texts.masked for source in texts)
         return {name: _tokens(source, name, context, masked=masked) for name, source in data.items()}
 
 
-def chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> TokenizerConfig:
+def _chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> TokenizerConfig:
     """Return the tokenizer of a source: the dataset's, else the stage's, else the pipeline's, with its `max_length`."""
     own = None if dataset is None else dataset.tokenizer
     choice = own or config.tokenize.default_tokenizer or config.default_tokenizer
@@ -134,64 +146,48 @@ def chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name
 def _tokens(
     source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
 ) -> ShardedDataSource:
-    tokens = TokenizedShardedSource.deciding(source, _Deciding(source, name, context, masked=masked))
     dataset, stage = context.dataset(name), context.config.tokenize
-    kept = dataset.additional_fields if dataset is not None else None
+    kept = None if dataset is None else dataset.additional_fields
+    made: dict[bool, RowTokens] = {}
+
+    def decide() -> RowTokens:
+        packing = context.packing  # only when rows are drawn is it known whether packing follows
+        if packing not in made:
+            made[packing] = _row_tokens(name, context, kept, masked=masked, packing=packing)
+        return made[packing]
+
     batch = stage.batch_size if context.tokenizers[name].options.padding == "longest" else None
     wanted = {"masked": masked, "kept": kept, "removed": stage.remove_columns, "batch_size": batch}
-    return cached(tokens, source, name, context, wanted)
+    return cached(TokenizedShardedSource.deciding(source, decide), source, name, context, wanted)
+
+
+def _row_tokens(
+    name: str, context: PipelineContext, kept: tuple[str, ...] | None, *, masked: bool, packing: bool
+) -> RowTokens:
+    stage, eos = context.config.tokenize, context.config.pack.eos_token_id
+    chosen = context.tokenizers[name]
+    columns = TokenColumns(
+        keep=kept,
+        remove=stage.remove_columns,
+        loss=True if masked else None,
+        batch_size=stage.batch_size,
+        workers=stage.num_workers,
+    )
+    return RowTokens(
+        texts_of(context.config_with_packing(packing), context.dataset(name), name),
+        chosen.loaded,
+        chosen.options,
+        columns,
+        eos_id=chosen.loaded.files.eos_id if eos is None else eos,
+        packing=packing,
+    )
 
 
 @final
-class _Deciding:
-    """How to tokenize a source, decided when rows are drawn: only then is it known whether packing follows."""
-
-    def __init__(
-        self, source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
-    ) -> None:
-        self._source, self._name, self._context = source, name, context
-        self._masked = masked
-        self._made: dict[bool, RowTokens] = {}
-
-    def __call__(self) -> RowTokens:
-        packing = self._context.packing
-        if packing not in self._made:
-            self._made[packing] = self._make(packing)
-        return self._made[packing]
-
-    def _make(self, packing: bool) -> RowTokens:
-        config, dataset = self._context.config, self._context.dataset(self._name)
-        chosen = self._context.tokenizers[self._name]
-        files = chosen.loaded.files
-        eos = files.eos_id if config.pack.eos_token_id is None else config.pack.eos_token_id
-        kept = None if dataset is None else dataset.additional_fields
-        remove = config.tokenize.remove_columns
-        wanted = Wanted(
-            options=chosen.options,
-            masked=self._masked,
-            keep=() if kept is None and remove is None else kept,
-            remove=frozenset(remove or ()),
-            batch_size=config.tokenize.batch_size,
-            workers=config.tokenize.num_workers,
-        )
-        source = resolved(config, dataset, self._name, packing=packing)
-        encoding = RowEncoding(files, eos_id=eos, packing=packing)
-        return RowTokens(self._source, source, chosen.loaded, encoding, wanted)
-
-
-MIXED: Final = "mixed"
-"""Name of the mixture among the sources."""
-
-
-@final
-class MixStage(BaseStage):
+class MixStage(_OwnStage):
     """Makes one :class:`MixedShardedSource` of all sources."""
 
-    @property
-    def name(self) -> str:
-        return "mix"
-
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, ShardedDataSource]:
+    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return ``{"mixed": mixture}``; a single source stays as it is where the section says nothing but defaults.
 
         Raises:
@@ -213,7 +209,7 @@ class MixStage(BaseStage):
         )
         if mix.weight_schedule and mix.step_rows is None:
             context.stepped = lambda rows: mixed.reschedule(_schedule(mix, rows))
-        return {MIXED: _ended(mixed, mix)}
+        return {_MIXED: _ended(mixed, mix)}
 
 
 def _schedule(mix: MixStageConfig, batch_size: int) -> WeightScheduler | None:
@@ -243,18 +239,14 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
                 "one thing. Use one tokenizer for all, or do not mix them",
                 source=other,
             )
-    context.tokenizers[MIXED] = chosen[first]
+    context.tokenizers[_MIXED] = chosen[first]
 
 
 @final
-class PackStage(BaseStage):
+class PackStage(_OwnStage):
     """Wraps every source in a :class:`PackedShardedSource`."""
 
-    @property
-    def name(self) -> str:
-        return "pack"
-
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, ShardedDataSource]:
+    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources packed, each by itself; where ``enabled: false`` is written out, as they are.
 
         Raises:
@@ -265,52 +257,31 @@ class PackStage(BaseStage):
             return dict(data)
         check_stage(context.config, "pack")
         _require_packable(context)
-        made = {name: self._packed(name, source, context) for name, source in data.items()}
+        loaded = {name: chosen.loaded for name, chosen in context.tokenizers.items()}
+        made = {
+            name: PackedShardedSource(source, pack, tokenizer=loaded.get(name), seed=context.seed)
+            for name, source in data.items()
+        }
         context.packed = True
         return made
 
-    def _packed(self, name: str, source: ShardedDataSource, context: PipelineContext) -> PackedShardedSource:
-        chosen = context.tokenizers.get(name)
-        loaded = None if chosen is None else chosen.loaded
-        return PackedShardedSource(source, context.config.pack, tokenizer=loaded, seed=context.seed)
-
 
 def _require_packable(context: PipelineContext) -> None:
-    config = context.config.model_copy(
-        update={"pack": context.config.pack.model_copy(update={"enabled": True})}
-    )
+    config = context.config_with_packing(True)
     problems = [
         line
         for dataset in config.datasets
         if dataset.name in context.tokenizers
         for line in output_problems(config, dataset, context.tokenizers[dataset.name].options)
     ]
-    problems += truncation_problems(config)
-    if problems:
-        raise ConfigError("\n".join(problems), problems=problems)
-
-
-DEFAULT_OUTPUT: Final = "./output"
-
-_NO_SETTING: Final[Any] = {
-    **dict.fromkeys(("load", "save", "cache", "ray", "observability", "default_tokenizer"), True),
-    "datasets": {
-        "__all__": {"data_files", "storage_options", "save_path", "cache_path", "tokenizer", "exclude"}
-    },
-    "tokenize": {"default_tokenizer", "num_workers", "engine", "cache_tokenized"},
-}
-"""Places and secrets, what changes no row, and tokenizers, which are described by what they are."""
+    raise_problems(ConfigError, problems + truncation_problems(config))
 
 
 @final
-class SaveStage(BaseStage):
+class SaveStage(_OwnStage):
     """Wraps every source in a :class:`SavedShardedSource`."""
 
-    @property
-    def name(self) -> str:
-        return "save"
-
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, ShardedDataSource]:
+    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources, each to be written to a directory of its own and read back from there.
 
         A dataset's directory is its `save_path`; else `output_dir` where there is one source, and ``output_dir/name``
@@ -325,55 +296,22 @@ class SaveStage(BaseStage):
             return dict(data)
         check_stage(config, "save")
         _require_own(data, context)
-        targets = {name: _target(name, context, alone=len(data) == 1) for name in data}
-        _check(targets, context)
+        targets: dict[str, Path] = {}
+        made: dict[str, SavedShardedSource] = {}
         for name, source in data.items():
-            _require_end(name, source)
-        made = {
-            name: SavedShardedSource(source, targets[name], _Origin(name, context))
-            for name, source in data.items()
-        }
+            if source.endless:
+                raise ConfigError(
+                    f"save: {name!r} never ends, because mix.stop_strategy 'restart' starts exhausted sources again; "
+                    "set mix.total_rows, mix.total_tokens, or another stop_strategy"
+                )
+            made[name], targets[name] = _saved(name, source, context, alone=len(data) == 1)
+        _require_apart(targets, config)
         context.saved += made.values()
         return made
 
 
-@final
-class _Origin:
-    """What the manifest of a saved source says of where its rows come from, as the stages before have decided it.
-
-    Of inputs it names what lies below the folder that all of them are in: no path of the machine.
-    """
-
-    def __init__(self, name: str, context: PipelineContext) -> None:
-        self._config, self._context = context.config, context
-        self._names = [name] if name in context.opened else list(context.opened)
-        self._tokenizers = {
-            each: context.tokenizers[each] for each in self._names if each in context.tokenizers
-        }
-        self._kind = "packed" if context.packed else "tokens" if self._tokenizers else "rows"
-
-    def __call__(self) -> Origin:
-        tokenizers = {name: describe(chosen.loaded.files) for name, chosen in self._tokenizers.items()}
-        inputs = [entry for name in self._names for entry in self._inputs(name)]
-        return Origin(self._kind, {"config": self._settings(), "tokenizer": tokenizers, "inputs": inputs})
-
-    def _settings(self) -> dict[str, Any]:
-        """The configuration as it was written, but for places and what decides no row."""
-        decided = self._config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
-        decided["datasets"] = [each for each in decided["datasets"] if each.get("name") in self._names]
-        return decided
-
-    def _inputs(self, name: str) -> list[dict[str, Any]]:
-        versions = self._context.opened[name].versions
-        folder = commonpath([posixpath.dirname(path) for path, _, _ in versions]) if versions else ""
-        return [
-            {"source": name, "path": path[len(folder) :].lstrip("/"), "bytes": size, "version": token}
-            for path, size, token in versions
-        ]
-
-
 def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:
-    """Raise ConfigError if a dataset is to be saved in its own way, and is none of the sources any more."""
+    """Raise ConfigError if a dataset has its own save options but is no longer a source of its own."""
     for dataset in context.config.datasets:
         own = [field for field in ("save_path", "save_format", "num_shards") if getattr(dataset, field)]
         if own and dataset.name not in data:
@@ -383,72 +321,86 @@ def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:
             )
 
 
-def _target(name: str, context: PipelineContext, *, alone: bool) -> SaveTarget:
+def _saved(
+    name: str, source: ShardedDataSource, context: PipelineContext, *, alone: bool
+) -> tuple[SavedShardedSource, Path]:
+    """Return a source that is to be saved, and its directory."""
     save, dataset = context.config.save, context.dataset(name)
-    own_path = None if dataset is None else dataset.save_path
-    own_format = None if dataset is None else dataset.save_format
-    own_shards = None if dataset is None else dataset.num_shards
+    own = {field: getattr(dataset, field, None) for field in ("save_path", "save_format", "num_shards")}
     # As text: a path object would make a path of a URL, which is none.
-    folder = save.output_dir or DEFAULT_OUTPUT
-    path = own_path or (folder if alone else f"{folder}/{name}")
-    num_shards = own_shards or save.num_shards
-    form = Form.of(own_format or save.format, _compression(save, own_format))
-    target = SaveTarget(
-        path=local_target(path),
-        format=form.format,
-        compression=form.compression,
-        num_shards=num_shards,
-        max_shard_size=None if num_shards else save.max_shard_size,
-        overwrite=save.overwrite,
+    folder = save.output_dir or _DEFAULT_OUTPUT
+    num_shards = own["num_shards"] or save.num_shards
+    make = partial(
+        create_writer,
+        own["save_path"] or (folder if alone else f"{folder}/{name}"),
+        own["save_format"] or save.format,
+        None if num_shards else save.max_shard_size,
+        num_shards,
+        # The stage's compression is that of its format: a dataset of another one has the usual.
+        save.compression if own["save_format"] in (None, save.format) else None,
+        save.overwrite,
+        origin=_origin(name, context),
     )
-    check_target(target.path, overwrite=target.overwrite)
-    return target
+    return SavedShardedSource(source, own["save_format"] or save.format, make), make().target
 
 
-def _compression(save: SaveStageConfig, own_format: str | None) -> str | None:
-    """Return the stage's compression, which is that of its format: a dataset of another one has the usual."""
-    return save.compression if own_format in (None, save.format) else None
-
-
-def _check(targets: Mapping[str, SaveTarget], context: PipelineContext) -> None:
+def _require_apart(targets: Mapping[str, Path], config: PipelineConfig) -> None:
+    """Raise ConfigError if one target lies in another, or holds an input."""
     seen: dict[Path, str] = {}
     for name, target in targets.items():
         for path, other in seen.items():
-            if path == target.path or path in target.path.parents or target.path in path.parents:
+            if path == target or path in target.parents or target in path.parents:
                 raise ConfigError(
-                    f"save: {name!r} would be written to {target.path} and {other!r} to {path}, one in the other; give "
+                    f"save: {name!r} would be written to {target} and {other!r} to {path}, one in the other; give "
                     "each dataset a save_path of its own"
                 )
-        seen[target.path] = name
-        for dataset in context.config.datasets:
-            _require_apart(dataset, target.path)
+        seen[target] = name
+        for dataset in config.datasets:
+            files = dataset.data_files
+            for entry in (files,) if isinstance(files, str) else files or ():
+                if "://" not in entry and Path(entry).expanduser().absolute().is_relative_to(target):
+                    raise ConfigError(
+                        f"save: {target} holds the input {entry!r} of {dataset.name!r}, which it would replace; give "
+                        "a directory of its own"
+                    )
 
 
-def _require_apart(dataset: DatasetConfig, target: Path) -> None:
-    files = dataset.data_files
-    for entry in (files,) if isinstance(files, str) else files or ():
-        if "://" not in entry and Path(entry).expanduser().absolute().is_relative_to(target):
-            raise ConfigError(
-                f"save: {target} holds the input {entry!r} of {dataset.name!r}, which it would replace; give a "
-                "directory of its own"
-            )
+def _origin(name: str, context: PipelineContext) -> partial[Origin]:
+    """Return what says of where a source's rows come from, as the stages before have decided it."""
+    names = [name] if name in context.opened else list(context.opened)
+    tokenizers = {each: context.tokenizers[each] for each in names if each in context.tokenizers}
+    kind = "packed" if context.packed else "tokens" if tokenizers else "rows"
+    sources = {each: context.opened[each] for each in names}
+    return partial(_told_origin, kind, context.config, sources, tokenizers)
 
 
-def _require_end(name: str, source: ShardedDataSource) -> None:
-    if source.endless:
-        raise ConfigError(
-            f"save: {name!r} never ends, because mix.stop_strategy 'restart' starts exhausted sources again; set "
-            "mix.total_rows, mix.total_tokens, or another stop_strategy"
-        )
+def _told_origin(
+    kind: str, config: PipelineConfig, sources: Sources, tokenizers: Mapping[str, ChosenTokenizer]
+) -> Origin:
+    # As it was written, but for places and what decides no row.
+    decided = config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
+    decided["datasets"] = [each for each in decided["datasets"] if each.get("name") in sources]
+    made_of = {
+        "config": decided,
+        "tokenizer": {name: describe(chosen.loaded.files) for name, chosen in tokenizers.items()},
+        "inputs": [entry for name, source in sources.items() for entry in _inputs(name, source)],
+    }
+    return Origin(kind, made_of)
+
+
+def _inputs(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
+    """Return the files of a source by what lies below the folder of all: no path of the machine."""
+    versions = source.versions
+    folder = commonpath([posixpath.dirname(path) for path, _, _ in versions]) if versions else ""
+    return [
+        {"source": name, "path": path[len(folder) :].lstrip("/"), "bytes": size, "version": token}
+        for path, size, token in versions
+    ]
 
 
 @final
-class LoadStage(BaseStage):
+class LoadStage(_OwnStage):
     """Puts an :class:`AsyncDataLoader` before every source."""
-
-    @property
-    def name(self) -> str:
-        return "load"
 
     def process(self, data: Mapping[str, Any], context: PipelineContext) -> dict[str, AsyncDataLoader]:
         """Return a loader of each source.
@@ -459,14 +411,18 @@ class LoadStage(BaseStage):
         Steps of a schedule of weights are training steps, of as many rows as a batch, unless ``mix.step_rows`` is set.
 
         Raises:
-            ConfigError: rows are packed after they are mixed, and nobody says how many of them a step takes.
+            ConfigError: rows are packed after they are mixed, and `mix.step_rows` is not set.
             NotAvailableError: an option that a pipeline does not act on is set.
             MissingExtraError: batches on devices are asked for, and jax is not installed.
         """
         check_stage(context.config, "load")
         load = context.config.load
         if context.stepped is not None:
-            _require_rows(context)
+            if context.packed:
+                raise ConfigError(
+                    "mix.step_rows: missing. Documents are packed after they are mixed, so that a training step takes "
+                    "no fixed number of them; say how many a step of mix.weight_schedule has, as step_rows: 256"
+                )
             context.stepped(load.batch_size)
         return {
             name: AsyncDataLoader(
@@ -485,21 +441,12 @@ class LoadStage(BaseStage):
         }
 
 
-def _require_rows(context: PipelineContext) -> None:
-    if context.packed:
-        raise ConfigError(
-            "mix.step_rows: missing. Documents are packed after they are mixed, so that a training step takes no fixed "
-            "number of them; say how many a step of mix.weight_schedule has, as step_rows: 256"
-        )
-
-
 def _padding(name: str, context: PipelineContext) -> dict[str, Any]:
     chosen = context.tokenizers.get(name)
     if context.packed or chosen is None:
         return {}
     files = chosen.loaded.files
-    pad = files.eos_id if files.pad_id is None else files.pad_id
     return {
-        "pad_token_id": pad,
+        "pad_token_id": files.eos_id if files.pad_id is None else files.pad_id,
         "padding_side": "left" if chosen.loaded.pads_left(chosen.options) else "right",
     }

@@ -1,53 +1,75 @@
-"""Another source's rows as tokens."""
+"""Rows to tokens: the stages of a build (renderer, encoder, length policy, BOS and EOS) over batches of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, final
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake import config as configuration
+from tokenlake.config.resolve import resolve_source
+from tokenlake.config.resolved import ResolvedChat, ResolvedSource, ResolvedTokenizer
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo, check_row, without_numbers
-from tokenlake.rowwise.token_rows import Callback, TokenRows
-from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
+from tokenlake.etl.plan.source import settle
+from tokenlake.etl.unit.bos_eos import Finish
+from tokenlake.etl.unit.long_documents import Lengths
+from tokenlake.loader.prefetch import Prefetched
+from tokenlake.packing.loss_mask import LEARNED, learned, marked, plain
+from tokenlake.ragged import Ragged, offsets_of
+from tokenlake.rowwise.memory import RowStream
+from tokenlake.rowwise.source import (
+    DerivedSource,
+    Numbered,
+    Row,
+    ShardedDataSource,
+    TransformedShardedSource,
+    bad_row,
+    check_row,
+    whole_number,
+)
+from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text.chat.renderer import without_nulls
+from tokenlake.text.rendering import Rendered, Renderer
+from tokenlake.text.steps import open_renderer
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.gate import choose_encoder
+from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, with_masks
 
+if TYPE_CHECKING:
+    from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.pipeline import PipelineConfig
 
-class Tokenizing(Protocol):
-    """How rows become tokens; see :class:`tokenlake.rowwise.token_rows.TokenRows`."""
+Callback = Callable[[Row], Row | None]
+RowBatch = list[tuple[int, Row]]
+"""Rows that are tokenized together, each with its number."""
 
-    @property
-    def aligned(self) -> bool:
-        """Whether a row's tokens depend on the rows beside it."""
-        ...
+_Made = tuple[RowBatch, Exception | None]
+_Int64 = npt.NDArray[np.int64]
 
-    @property
-    def every_row(self) -> bool:
-        """Whether exactly one row comes out of each."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """Rows that are tokenized together, at most."""
-        ...
-
-    @property
-    def tokenizer(self) -> LoadedTokenizer:
-        """What tokenizes."""
-        ...
-
-    def tokenized(self, rows: Numbered, shard: str) -> Numbered:
-        """Yield every row that was not left out, with its number."""
-        ...
+_FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
+_BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
+_JSON: Final = ("json", "jsonl")
+_TOKENS: Final = ("input_ids", "attention_mask", "loss_mask")
+_SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
+_DONE_BEFORE: Final = {"format_callback": None, "format_fields": None, "transforms": None}
+"""What happens to rows when their source is opened."""
 
 
 @final
-class TokenizedShardedSource(ShardedDataSource):
+class TokenizedShardedSource(DerivedSource):
     """Another source's shards with every row tokenized; rows keep their numbers, so seeking is the same.
 
     A row is changed by `format_callback`, its fields are renamed, its text is tokenized, and the fields asked for are
     kept: ``{"input_ids": [...], "attention_mask": [...], ...}``. Rows are tokenized some at a time, at the speed of the
-    engine; their ids are those of a build. A row that holds messages and no text is rendered by the tokenizer's chat
-    template, which puts BOS itself.
+    engine; their ids are those of a build. Where the first rows hold messages and no text, rows are rendered by the
+    tokenizer's chat template, which puts BOS itself.
     """
 
     def __init__(
@@ -81,67 +103,58 @@ class TokenizedShardedSource(ShardedDataSource):
 
         Raises:
             ConfigError: an argument is not what is allowed.
-            SourceNotFoundError, TokenizerError: the tokenizer cannot be had.
+            SourceNotFoundError, TokenizerError: the tokenizer cannot be loaded.
         """
-        self._source = source
-        how = how_to_tokenize(
-            tokenizer,
-            tokenizer_config,
-            content_field=content_field,
-            additional_fields=additional_fields,
-            format_callback=format_callback,
-            format_fields=format_fields,
-            remove_columns=remove_columns,
-            batch_size=batch_size,
-            arrays=arrays,
+        if tokenizer is None and tokenizer_config is None:
+            raise ConfigError(
+                "tokenizer: missing; give a Hub id, a directory, a tokenizer.json file, or a tokenizer_config"
+            )
+        if format_callback is not None and not callable(format_callback):
+            raise ConfigError(f"format_callback: got {format_callback!r}, must be a function of a row")
+        columns = TokenColumns(
+            keep=_names("additional_fields", additional_fields),
+            remove=_names("remove_columns", remove_columns),
+            loss=False,
+            batch_size=whole_number("batch_size", batch_size, 1),
+            lists=not arrays,
         )
-        self._decide: Callable[[], Tokenizing] = lambda: how
+        loaded = TokenizerManager().get_tokenizer(tokenizer_config if tokenizer is None else tokenizer)
+        options = tokenizer_config or loaded.config
+        how = RowTokens(_texts(content_field, options), loaded, options, columns, one_each=True)
+        if format_callback is not None:
+            source = TransformedShardedSource(source, format_callback, what="format_callback")
+        self._source = source.rename_fields(format_fields) if format_fields else source
+        self._decide: Callable[[], RowTokens] = lambda: how
 
     @classmethod
-    def deciding(cls, source: ShardedDataSource, decide: Callable[[], Tokenizing]) -> Self:
+    def deciding(cls, source: ShardedDataSource, decide: Callable[[], RowTokens]) -> Self:
         """Return a source that asks how to tokenize whenever a shard is opened."""
         made = cls.__new__(cls)
         made._source, made._decide = source, decide
         return made
 
     @property
-    def _how(self) -> Tokenizing:
-        return self._decide()
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._source.shard_names
-
-    @property
     def every_row(self) -> bool:
-        return self._source.every_row and self._how.every_row
-
-    @property
-    def endless(self) -> bool:
-        return self._source.endless
-
-    def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return without_numbers(self.open_shard_numbered(shard_name))
+        return self._decide().one_each and self._source.every_row
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         check_row(row)
-        how = self._how
-        if not how.aligned or not row % how.batch_size:
-            return how.tokenized(self._source.open_shard_numbered(shard_name, row), shard_name)
-        return self._from_border(how, shard_name, row)
+        how, size = self._decide(), self._decide().columns.batch_size
+        if not how.aligned or not row % size:
+            return self._tokens(how, shard_name, row)
+        return self._from_border(how, shard_name, row, row - row % size)
 
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        return self._source.get_shard_info(shard_name)
+    def _tokens(self, how: RowTokens, name: str, row: int) -> Numbered:
+        rows = self._source.open_shard_numbered(name, row)
+        return how.tokenized(rows, name, lambda: self.get_shard_info(name).format in _JSON)
 
-    def _from_border(self, how: Tokenizing, name: str, row: int) -> Numbered:
+    def _from_border(self, how: RowTokens, name: str, row: int, border: int) -> Numbered:
         """Read from the first row of the batch that `row` is in: it is as long as the longest of them all."""
         next(self._source.open_shard_numbered(name, row), None)  # an error, if `row` is beyond the end
-        border = row - row % how.batch_size
-        rows = how.tokenized(self._source.open_shard_numbered(name, border), name)
-        return ((number, tokens) for number, tokens in rows if number >= row)
+        return ((number, made) for number, made in self._tokens(how, name, border) if number >= row)
 
     def __repr__(self) -> str:
-        return f"TokenizedShardedSource({self._source!r}, tokenizer={self._how.tokenizer.files.name!r})"
+        return f"TokenizedShardedSource({self._source!r}, tokenizer={self._decide().tokenizer.files.name!r})"
 
 
 def batched_tokenize_iterator(
@@ -161,54 +174,327 @@ def batched_tokenize_iterator(
     Raises:
         as :class:`TokenizedShardedSource`; BadRecordError while rows are drawn: one has no text.
     """
-    how = how_to_tokenize(
+    tokens = TokenizedShardedSource(
+        RowStream(source),
         tokenizer,
         tokenizer_config,
-        content_field=content_field,
-        additional_fields=additional_fields,
-        format_callback=format_callback,
-        format_fields=format_fields,
+        content_field,
+        additional_fields,
+        format_callback,
+        format_fields,
         batch_size=batch_size,
         arrays=arrays,
     )
-    return without_numbers(how.tokenized(enumerate(iter(source)), "rows"))
+    return iter(tokens)
 
 
-def how_to_tokenize(
-    tokenizer: Any,
-    config: TokenizerConfig | None,
-    *,
-    content_field: str,
-    additional_fields: Sequence[str] | None,
-    format_callback: Callback | None,
-    format_fields: Mapping[str, str] | None,
-    remove_columns: Sequence[str] | None = None,
-    batch_size: int = 1000,
-    arrays: bool = False,
-) -> TokenRows:
-    """Check the arguments of :class:`TokenizedShardedSource` and load its tokenizer."""
-    if tokenizer is None and config is None:
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenColumns:
+    """What rows of tokens hold, and how many of them are made together.
+
+    Attributes:
+        keep: fields that come out beside the tokens; None: all but those of `remove`, and none without `remove`.
+        remove: fields that do not come out.
+        loss: whether rows have a ``loss_mask``, which of plain texts is true but for BOS; None: only where a part of
+            a document's tokens bears loss.
+        batch_size: rows that are tokenized together, at most; with padding "longest" exactly those whose numbers,
+            divided by it, are the same.
+        workers: threads that tokenize batches side by side, ahead of who draws rows, at most as many batches; 1: none,
+            rows are tokenized when they are drawn.
+        lists: lists instead of int32 arrays.
+    """
+
+    keep: tuple[str, ...] | None
+    remove: tuple[str, ...] | None
+    loss: bool | None
+    batch_size: int
+    workers: int = 1
+    lists: bool = False
+
+
+@final
+class RowTokens:
+    """How the rows of a source become tokens, as a build of the same configuration makes them.
+
+    A row may come out as several (``long_documents: split``), all with its number, or as none: where it is empty, or
+    too long (``drop``), or bad and the policy is ``quarantine``.
+
+    Args:
+        source: as :func:`texts_of` returns it; the first rows decide what it leaves open.
+        options: of the tokenizer: padding, and whether there is an ``attention_mask``.
+        eos_id: what ends a packed document; None if there is none.
+        packing: whether documents that spell their own special tokens end with EOS in any case.
+        one_each: exactly one row comes out of each, be it without ids; not with policies that drop or split rows.
+    """
+
+    def __init__(
+        self,
+        source: ResolvedSource,
+        tokenizer: LoadedTokenizer,
+        options: TokenizerConfig,
+        columns: TokenColumns,
+        *,
+        eos_id: int | None = None,
+        packing: bool = False,
+        one_each: bool = False,
+    ) -> None:
+        self.tokenizer, self.columns, self.one_each = tokenizer, columns, one_each
+        self.aligned = options.padding == "longest"
+        """Whether a row's tokens depend on the rows beside it, so that batches must lie where they always do."""
+        self._source, self._options, self._eos, self._packing = source, options, eos_id, packing
+        self._opened: tuple[ResolvedSource, Renderer] | None = None
+        self._encoders: dict[tuple[str, bool], Encoder] = {}
+
+    def tokenized(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
+        """Return the rows made of `rows`; those before one that cannot be used come out before the error does.
+
+        Args:
+            is_json: whether a row lacks the keys that it does not need; elsewhere every object has every key.
+
+        Raises:
+            BadRecordError: a row cannot be used, and the policy is ``fail``; names shard and row.
+        """
+        made = self._drawn(rows, shard, is_json)
+        return map(_listed_tokens, made) if self.columns.lists else made
+
+    def _drawn(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
+        batches, workers = self._batched(rows), self.columns.workers
+        make = partial(self._tokens, shard=shard, is_json=is_json)
+        yield from _rows_or_error(map(make, islice(batches, 1)))  # it decides how the others are read
+        if workers == 1:
+            yield from _rows_or_error(map(make, batches))
+            return
+        with closing(Prefetched(batches, make, workers=workers, ahead=workers)) as made:
+            yield from _rows_or_error(made)
+
+    def _batched(self, rows: Numbered) -> Iterator[_Made]:
+        """Yield rows in batches, and what stopped them, if anything did, with the rows before it."""
+        batch: RowBatch = []
+        most = self.columns.batch_size
+        size, room = 0, most if self.aligned else min(_FIRST_ROWS, most)
+        try:
+            for number, row in rows:
+                full = (
+                    number // most != (batch[-1][0] if batch else number) // most
+                    if self.aligned
+                    else len(batch) >= room or size >= _BATCH_TEXT
+                )
+                if batch and full:
+                    yield batch, None
+                    batch, size, room = [], 0, min(room * 4, most)
+                batch.append((number, row))
+                size += _text_size(row)
+        except Exception as error:
+            yield batch, error
+            return
+        yield batch, None
+
+    def _tokens(self, batch: _Made, shard: str, is_json: Callable[[], bool]) -> _Made:
+        """Return the rows made of a batch, and what stopped them, if anything did."""
+        rows, error = batch
+        found: RowBatch = []
+        try:
+            found.extend(self._made(rows, shard, is_json) if rows else ())
+        except Exception as refused:
+            error = refused
+        return found, error
+
+    def _made(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> Numbered:
+        source, renderer = self._open([row for _, row in batch])
+        objects = [row for _, row in batch]
+        if source.texts.chat is not None and not is_json():
+            objects = [_lean(source.texts.chat, row) for row in objects]
+        rendered = renderer.render(Rows(objects=objects))
+        loss = source.texts.masked if self.columns.loss is None else self.columns.loss
+        documents, origin, bad = self._encoded(source, rendered, renderer, marks=loss)
+        bad |= self._missing(objects) | dict(rendered.bad)
+        if bad and source.on_bad_record == "fail":
+            first = min(bad)
+            yield from self._made(batch[:first], shard, is_json) if first else ()
+            raise bad_row(shard, batch[first][0], _told(bad[first], objects[first]), reason=bad[first].reason)
+        good = ~np.isin(origin, list(bad))
+        yield from self._rows_of(batch, documents.select(good), origin[good], loss=loss)
+
+    def _open(self, first: Sequence[Row]) -> tuple[ResolvedSource, Renderer]:
+        """Return the source and its renderer, which the first rows decide."""
+        if self._opened is None:
+            files = self.tokenizer.files
+            source, _ = settle(self._source, (), files, self._eos, Rows(objects=list(first)))
+            if self.one_each and source.texts.chat is not None:  # then no row is left out for lack of loss
+                source = replace(
+                    source, texts=replace(source.texts, chat=replace(source.texts.chat, loss="all"))
+                )
+            mode = source.tokenizer.special_tokens_in_text
+            self._opened = source, open_renderer(source.texts, source.content_field, files, mode)
+        return self._opened
+
+    def _encoded(
+        self, source: ResolvedSource, rendered: Rendered, renderer: Renderer, *, marks: bool
+    ) -> tuple[Ragged, _Int64, dict[int, Fault]]:
+        """Return the documents of texts, of which row each is made, and which rows cannot be used.
+
+        Raises:
+            ConfigError: `max_length` leaves no room for a text.
+            EngineMismatchError, TokenizerError: as :meth:`Encoder.encode`.
+        """
+        settings, spans = source.tokenizer, rendered.spans
+        mode = "encode" if renderer.control_tokens else settings.special_tokens_in_text
+        encoder = self._encoder(settings, mode, places=spans is not None)
+        bad: dict[int, Fault] = {}
+        if spans is not None:
+            encoded, touched = encoder.encode_spans(rendered.text, spans)
+            ids, marks = marked(encoded.ids, touched), True
+        else:
+            encoded = encoder.encode(rendered.text)
+            ids = marked(encoded.ids) if marks else encoded.ids
+            if mode == "fail":
+                bad = {int(rendered.origin[place]): _SPELLED for place in encoded.special_docs}
+        finish = None if spans is None else self._finish(source, encoder)
+        _require_room(settings, finish or encoder, self.tokenizer.files.name)
+        lengths = Lengths(settings, encoder, finish, masked=marks)
+        text = rendered.text if lengths.needs_text else None
+        fitted = lengths.apply(ids, encoded.offsets, text).without_empty()
+        documents, origin = Ragged(fitted.ids, fitted.offsets), fitted.origin
+        if finish is not None and len(origin):
+            done = finish.apply(fitted.ids, fitted.offsets, fitted.ends)
+            documents = Ragged(done.ids, done.offsets)
+        if self.one_each:
+            documents, origin = _with_empty(documents, origin, len(rendered.text))
+        if finish is None:
+            documents = _surrounded(documents, encoder, marks=marks)
+        return documents, rendered.origin[origin], bad
+
+    def _finish(self, source: ResolvedSource, encoder: Encoder) -> Finish:
+        eos = -1 if self._eos is None else self._eos
+        prompt = source.texts.prompt
+        return Finish.around(prompt, eos, encoder.prefix, encoder.suffix, packed=self._packing)
+
+    def _encoder(self, settings: ResolvedTokenizer, mode: str, *, places: bool) -> Encoder:
+        key = mode, places
+        if key not in self._encoders:
+            _, self._encoders[key] = choose_encoder(
+                self.tokenizer.files,
+                settings.engine,
+                mode,
+                add_special_tokens=settings.add_special_tokens,
+                places=places,
+            )
+        return self._encoders[key]
+
+    def _rows_of(self, batch: RowBatch, documents: Ragged, origin: _Int64, *, loss: bool) -> Numbered:
+        if not len(documents):
+            return
+        ids = Ragged(plain(documents.ids), documents.offsets)
+        columns = with_masks(ids, self.tokenizer, self._options)
+        if loss:
+            columns["loss_mask"] = self._loss(documents, columns["input_ids"])
+        names = list(columns)
+        for place, *values in zip(origin.tolist(), *columns.values(), strict=True):
+            number, row = batch[place]
+            yield number, {**self._kept(row), **dict(zip(names, values, strict=True))}
+
+    def _loss(self, documents: Ragged, ids: Any) -> Any:
+        """Return what bears loss, of the same shape as the rows of ids: bool."""
+        left = self.tokenizer.pads_left(self._options)
+        rows = [np.zeros(len(row), np.bool_) for row in ids]
+        for row, marks in zip(rows, documents.rows(), strict=True):
+            begin = len(row) - len(marks) if left else 0
+            row[begin : begin + len(marks)] = learned(marks)
+        return rows
+
+    def _missing(self, rows: Sequence[Row]) -> dict[int, Fault]:
+        """Return which rows lack a field that is to be kept."""
+        found: dict[int, Fault] = {}
+        for place, row in enumerate(rows if self.columns.keep else ()):
+            missing = [name for name in self.columns.keep or () if name not in row]
+            if missing:
+                detail = f"additional_fields: the row has no field {missing[0]!r}; it has {_listed(row)}"
+                found[place] = Fault("missing_field", detail)
+        return found
+
+    def _kept(self, row: Row) -> Row:
+        keep, remove = self.columns.keep, self.columns.remove
+        names = () if keep is None and remove is None else row if keep is None else keep
+        return {name: row[name] for name in names if name not in (remove or ())}
+
+
+def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> ResolvedSource:
+    """Return how a source's rows become documents, as a build of the configuration would make them.
+
+    Args:
+        dataset: None for a source that a stage made: it has the pipeline's tokenizer, and no options of its own.
+        name: of the source.
+    """
+    if dataset is None:
+        dataset = configuration.DatasetConfig(data_files=name)
+    return replace(resolve_source(config, dataset.model_copy(update=_DONE_BEFORE)), name=name)
+
+
+def _texts(content_field: str, options: TokenizerConfig) -> ResolvedSource:
+    """Return how rows become documents where no configuration says more than these."""
+    dataset = configuration.DatasetConfig(data_files="rows", content_field=content_field, tokenizer=options)
+    config = configuration.PipelineConfig(datasets=(dataset,))
+    source = texts_of(config, dataset, "rows")
+    return replace(source, texts=replace(source.texts, left_open=("content_field", *source.texts.left_open)))
+
+
+def _lean(chat: ResolvedChat, row: Row) -> Row:
+    """Return a row whose conversation has no nulls."""
+    fields = row.keys() & {chat.messages_field, chat.tools_field}
+    return row | {str(name): without_nulls(row[str(name)]) for name in fields}
+
+
+def _with_empty(documents: Ragged, origin: _Int64, count: int) -> tuple[Ragged, _Int64]:
+    """Return one document for each of `count` texts, without ids where a text has none."""
+    sizes = np.zeros(count, np.int64)
+    sizes[origin] = np.diff(documents.offsets)
+    return Ragged(documents.ids, documents.offsets[0] + offsets_of(sizes)), np.arange(count)
+
+
+def _surrounded(documents: Ragged, encoder: Encoder, *, marks: bool) -> Ragged:
+    """Put around every document what the post-processor does; its end is learned as the text is."""
+    count = len(documents)
+    suffix = [token | LEARNED for token in encoder.suffix] if marks else encoder.suffix
+    return Ragged.joined([Ragged.alike(encoder.prefix, count), documents, Ragged.alike(suffix, count)])
+
+
+def _require_room(settings: ResolvedTokenizer, around: Finish | Encoder, name: str) -> None:
+    special = len(around.prefix) + len(around.suffix)
+    if settings.long_documents != "keep" and settings.max_length <= special:
         raise ConfigError(
-            "tokenizer: missing; give a Hub id, a directory, a tokenizer.json file, or a tokenizer_config"
+            f"max_length: {settings.max_length} leaves no room for a text beside the {special} special tokens that "
+            f"tokenizer {name!r} puts around it; make it larger, or use add_special_tokens: false"
         )
-    if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") or batch_size < 1:
-        raise ConfigError(f"batch_size: got {batch_size!r}, must be a whole number from 1 on")
-    if format_callback is not None and not callable(format_callback):
-        raise ConfigError(f"format_callback: got {format_callback!r}, must be a function of a row")
-    loaded = TokenizerManager().get_tokenizer(config if tokenizer is None else tokenizer)
-    removed = frozenset(_names("remove_columns", remove_columns) or ())
-    kept = _names("additional_fields", additional_fields)
-    return TokenRows(
-        tokenizer=loaded,
-        config=config or loaded.config,
-        content_field=content_field,
-        keep=() if kept is None and remove_columns is None else kept,
-        remove=removed,
-        callback=format_callback,
-        rename=format_fields,
-        batch_size=batch_size,
-        arrays=arrays,
-    )
+
+
+def _rows_or_error(made: Iterator[_Made]) -> Numbered:
+    for rows, error in made:
+        yield from rows
+        if error is not None:
+            raise error
+
+
+def _told(fault: Fault, row: Row) -> str:
+    return f"{fault.detail}; it has {_listed(row)}" if fault.reason == "null_text" else fault.detail
+
+
+def _listed_tokens(numbered: tuple[int, Row]) -> tuple[int, Row]:
+    number, row = numbered
+    return number, row | {name: row[name].tolist() for name in _TOKENS if name in row}
+
+
+def _text_size(value: Any) -> int:
+    """Return about how many characters a row holds."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_text_size, value.values()))
+    return sum(map(_text_size, value)) if isinstance(value, list) else 1
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, islice(names, 12))) or "no fields"
 
 
 def _names(what: str, names: Sequence[str] | None) -> tuple[str, ...] | None:

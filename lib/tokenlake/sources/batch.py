@@ -1,8 +1,7 @@
-"""What reading yields: batches of records with the place each came from, and records that cannot be used.
+"""What a reader is asked for, what it finds, and what reading yields.
 
-What a format's reader hands over: records and faults, before the policy has its say.
-
-What is to be read out of an input: which fields, and which of them is the text.
+A format's reader gets a :class:`Want` and returns :class:`Parsed` blocks of records and faults. With the predicate and
+the bad-record policy applied these become batches: records with the place each came from, and bad records.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class BadRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ReadBatch:
     """Some consecutive records of one file.
 
     Attributes:
@@ -67,7 +66,7 @@ class Batch:
         filtered: records left out on purpose, by reason (``where``).
         left_out: int64, their positions.
         skipped: records never looked at, by reason (``pruned``: row groups in which `where` holds nowhere).
-        normalized: how often something harmless was mended: ``bom``, ``crlf``, ``blank_line``.
+        normalized: how often something harmless was repaired: ``bom``, ``crlf``, ``blank_line``.
         bytes_read: input bytes consumed since the batch before; sums up to the range's weight.
     """
 
@@ -87,14 +86,14 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextBatch(Batch):
+class TextBatch(ReadBatch):
     """Records as texts: large_string, no nulls, valid UTF-8, offset 0."""
 
     text: pa.LargeStringArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowBatch(Batch):
+class RowBatch(ReadBatch):
     """Records as rows.
 
     Attributes:
@@ -133,17 +132,13 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
     unit = "byte offset" if file.format in ("jsonl", "text") else "row"
     return BadRecordError(
         f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. "
-        "Mend the record, or set `on_bad_record: quarantine` to set such records aside and go on.",
+        "Repair the record, or set `on_bad_record: quarantine` to set such records aside and go on.",
         file=record.file,
         line=record.line,
         position=record.position,
         reason=record.reason,
         detail=record.detail,
     )
-
-
-def _parsed_none() -> dict[str, int]:
-    return {}
 
 
 class BadLine(NamedTuple):
@@ -174,7 +169,7 @@ class Parsed:
         bad: what could not be read as a record, or (where no columns are wanted) has no text; in order.
         doubtful: records that were read but have no usable text, in order; only where columns are wanted,
             because a predicate may still leave them out on purpose.
-        normalized: how often something harmless was mended.
+        normalized: how often something harmless was repaired.
         skipped: records never looked at, by reason (``pruned``).
         bytes_read: input bytes consumed since the block before.
         lines: how many lines the block had, blank ones included.
@@ -187,8 +182,8 @@ class Parsed:
     bytes_read: int
     rows: Rows | None = None
     doubtful: tuple[BadLine, ...] = ()
-    normalized: dict[str, int] = field(default_factory=_parsed_none)
-    skipped: dict[str, int] = field(default_factory=_parsed_none)
+    normalized: dict[str, int] = field(default_factory=_none)
+    skipped: dict[str, int] = field(default_factory=_none)
     lines: int = 0
     as_bad: Callable[[int, Fault], BadLine] = _without_bytes
 

@@ -1,11 +1,4 @@
-"""Texts and records out of Arrow columns, for the formats that have them: which column, and what is wrong in it.
-
-Dictionary-encoded columns unfolded into plain ones, with a look at what they will take first.
-
-A remote input as Arrow and our own look-ahead read it: a few large reads, each byte fetched about once.
-
-How Arrow's decoders get at bytes, and what becomes of their complaints.
-"""
+"""What Parquet and Arrow IPC share: texts and records out of columns, dictionaries unfolded, reads in large windows."""
 
 from __future__ import annotations
 
@@ -230,7 +223,6 @@ def _invalid(column: Any) -> bool:
     return False
 
 
-_UnfoldingCOMPUTE: Final[Any] = pc
 _STEP_BYTES: Final = 64 << 20
 
 
@@ -262,7 +254,7 @@ def unfolded(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 def sizes_unfolded(column: Any) -> Int64s:
     """Return the bytes of every row of a dictionary-encoded column of strings; 0 where it is null."""
-    sizes = _UnfoldingCOMPUTE.binary_length(column.dictionary).cast(pa.int64()).fill_null(0)
+    sizes = _COMPUTE.binary_length(column.dictionary).cast(pa.int64()).fill_null(0)
     return sizes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
 
 

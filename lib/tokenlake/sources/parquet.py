@@ -1,30 +1,14 @@
-"""Parquet: texts and columns, row group by row group, in bounded steps, page checksums verified.
+"""Parquet: texts and columns, row group by row group, in steps of bounded memory, page checksums verified.
 
-Only what is wanted is decoded; damage in a column that is not read is not looked for.
-
-Parquet footers: what a file says of its row groups.
-
-Which leaves of a Parquet file's schema are read for what is wanted of it.
-
-Row groups in which a predicate surely holds nowhere, told by the statistics of a Parquet footer.
-
-Only statistics that order values exactly as DuckDB does are used: integers, booleans, dates and
-strings. NaN is the greatest number to DuckDB and is left out by statistics, so floats have a lower
-bound alone; of decimals, times and binaries nothing but the nulls is used.
-
-One row group of a Parquet file, decoded in bounded steps.
-
-How many rows of a Parquet row group to decode at a time, so that memory stays within bounds.
-
-What a step can cost is bounded by the pages' headers, never by what the footer declares: a page
-holds at most its size in values, an index may stand for the largest entry of the dictionary.
+Only what is wanted is decoded; damage in a column that is not read is not looked for. What a step can cost is bounded
+by the pages' headers, never by what the footer declares: a page holds at most its size in values, and an index may
+stand for the largest entry of the dictionary. Row groups in which a predicate surely holds nowhere are not read.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, final
@@ -36,8 +20,6 @@ import pyarrow.parquet as pq
 
 from tokenlake.arrays import concat, no_text
 from tokenlake.reading.page_headers import (
-    DELTA_BYTE_ARRAY,
-    Bomb,
     Page,
     check_unfolded,
     chunk_start,
@@ -59,6 +41,7 @@ from tokenlake.sources.columnar import (
 )
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
 from tokenlake.sources.opening import opened
+from tokenlake.sources.parquet_steps import MAX_PAGE_BYTES, ListSteps, PageSteps
 from tokenlake.sources.where import ColumnRange, Predicate
 
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole
@@ -262,116 +245,6 @@ def _python_type(kind: Any) -> type | None:
     return str if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
 
 
-STEP_BYTES: Final = 8 << 20  # aimed at
-STEP_ROWS: Final = 1 << 16
-_RARELY: Final = 16  # hardly ever is every row the largest it can be; a step then takes so many times more
-MAX_PAGE_BYTES: Final = 512 << 20  # beyond the largest record there may be
-_ROW_BYTES: Final = 8  # an offset and a bit of validity, or a number
-
-
-@dataclass(slots=True)
-class _Stretch:
-    """Consecutive rows of one page, and what they may take together."""
-
-    rows: int
-    size: int
-
-
-@final
-class Steps:
-    """The rows of one column chunk whose values are not repeated, as pages that are looked at ahead of decoding."""
-
-    def __init__(self, pages: Iterator[Page], largest_entry: Callable[[int], int], max_page: int) -> None:
-        """Take the pages of a chunk.
-
-        Args:
-            pages: the chunk's.
-            largest_entry: dictionary's size -> size of its largest entry, or a bound of it.
-            max_page: a larger page is a bomb.
-        """
-        self._pages, self._largest_entry, self._max_page = pages, largest_entry, max_page
-        self._ahead: deque[_Stretch] = deque()
-        self._entry, self._values = 0, 0
-        self.stored = 0  # decompressed bytes of the pages seen so far
-
-    def fitting(self) -> int:
-        """Return how many of the next rows may be decoded at once, at least 1."""
-        rows, room, index = 0, STEP_BYTES, 0
-        while rows < STEP_ROWS and (index < len(self._ahead) or self._look()):
-            stretch = self._ahead[index]
-            index += 1
-            if stretch.size > room:
-                rows += stretch.rows * room // stretch.size
-                break
-            rows, room = rows + stretch.rows, room - stretch.size
-        return max(1, min(rows, STEP_ROWS))
-
-    def advance(self, rows: int) -> None:
-        """Note that the next `rows` rows were decoded."""
-        while rows and (self._ahead or self._look()):
-            first = self._ahead[0]
-            some = min(rows, first.rows)
-            first.size -= first.size * some // first.rows
-            first.rows, rows = first.rows - some, rows - some
-            if not first.rows:
-                self._ahead.popleft()
-
-    def _look(self) -> bool:
-        for page in self._pages:
-            check_page(page, self._max_page)
-            self.stored += page.size
-            if page.dictionary:
-                self._entry = self._largest_entry(page.size)
-            elif page.values:
-                self._values += page.values
-                check_unfolded(self._values * _ROW_BYTES, self.stored)
-                self._ahead.append(self._stretch(page))
-                return True
-        return False
-
-    def _stretch(self, page: Page) -> _Stretch:
-        plain = page.values * _ROW_BYTES
-        if page.indices:
-            return _Stretch(page.values, plain + page.values * self._entry // _RARELY)
-        if page.encoding == DELTA_BYTE_ARRAY:  # every row may repeat a long prefix
-            return _Stretch(page.values, plain + page.values * page.size // _RARELY)
-        return _Stretch(page.values, plain + page.size)
-
-
-@final
-class RepeatedSteps:
-    """The same for a chunk of lists: where rows begin in its pages is not known, so that averages must do.
-
-    A chunk that could take much more than is stored is refused beforehand, so that a single row cannot.
-    """
-
-    def __init__(self, pages: Iterator[Page], entry: int, max_page: int, rows: int) -> None:
-        """Take the pages of a chunk of `rows` rows; `entry` bounds what a value read from a dictionary takes."""
-        self.stored, taken = 0, 0
-        for page in pages:
-            check_page(page, max_page)
-            self.stored += page.size
-            if not page.dictionary:
-                taken += page.values * (_ROW_BYTES + (entry if page.indices else 0))
-                check_unfolded(taken, self.stored)
-        self._rows = max(1, min(STEP_ROWS, rows * STEP_BYTES // max(taken + self.stored, 1)))
-
-    def fitting(self) -> int:
-        """Return how many of the next rows may be decoded at once."""
-        return self._rows
-
-    def advance(self, rows: int) -> None:
-        """All stretches are alike."""
-
-
-def check_page(page: Page, limit: int) -> None:
-    """Raise Bomb if `page` is larger than `limit`."""
-    if page.size > limit:
-        raise Bomb(
-            f"a page unfolds to {page.size} bytes, more than {limit}; write the file with smaller pages"
-        )
-
-
 _COMPUTE: Final[Any] = pc
 _INDEX_BYTES: Final = 4
 _NUMBER_BYTES: Final = 16
@@ -395,7 +268,7 @@ class RowGroup:
         self.leaves = leaves
         self._meta = parquet.metadata.row_group(group)
         self._max_page = MAX_PAGE_BYTES + max_record_bytes
-        self._plans: list[Steps | RepeatedSteps] = []
+        self._plans: list[PageSteps | ListSteps] = []
         self._bytes, self._unfolded = 0, 0
 
     @property
@@ -443,7 +316,7 @@ class RowGroup:
         names = f"column {paths[0]!r}" if len(paths) == 1 else f"columns {', '.join(paths)}"
         return f"row group {self._group}, {names}"
 
-    def _decoded(self, plans: list[Steps | RepeatedSteps]) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, plans: list[PageSteps | ListSteps]) -> Iterator[pa.RecordBatch]:
         reader: Any = self._parquet.reader  # its step can be set anew before each batch, unlike ParquetFile's
         batches: Any = None
         row, owed = 0, 0
@@ -468,12 +341,12 @@ class RowGroup:
             del batch
             yield box.pop()
 
-    def _plan(self, index: int) -> Steps | RepeatedSteps:
+    def _plan(self, index: int) -> PageSteps | ListSteps:
         column, leaf = self._meta.column(index), self._parquet.metadata.schema.column(index)
         pages = self._pages(column)
         if leaf.max_repetition_level:
             entry = _INDEX_BYTES if leaf.physical_type == "BYTE_ARRAY" else _NUMBER_BYTES
-            return RepeatedSteps(pages, entry, self._max_page, self.rows)
+            return ListSteps(pages, entry, self._max_page, self.rows)
         if column.num_values != self.rows:
             raise ValueError(f"it holds {column.num_values} values, its row group {self.rows} rows")
 
@@ -482,7 +355,7 @@ class RowGroup:
                 return max(leaf.length or 0, _NUMBER_BYTES)
             return size if self.rows <= _FEW_ROWS else self._largest_entry(index, leaf.path)
 
-        return Steps(pages, largest_entry, self._max_page)
+        return PageSteps(pages, largest_entry, self._max_page)
 
     def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
         pread = self._data.pread if self._data.file.is_local else self._windows.pread

@@ -1,14 +1,11 @@
-"""Reading a range of an input: rows or texts, the predicate, the limit, and the policy for bad records.
-
-The formats behind one door: each reader turns a range of an input into blocks of records.
-"""
+"""Reading a range of an input: the format's reader, the predicate, the limit, and the policy for bad records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +18,7 @@ from tokenlake.sources.batch import (
     BadLine,
     BadRecord,
     Parsed,
+    ReadBatch,
     RowBatch,
     TextBatch,
     TextRowBatch,
@@ -47,7 +45,7 @@ The predicate is a hint for formats with statistics: they may leave out stretche
 nowhere, counting the records as ``skipped["pruned"]``. Records are never left out one by one here.
 """
 
-# By name: what one format needs (Polars for JSON, 0.1 s) is no burden to a worker that reads another.
+# By name: what one format needs is no burden to a worker that reads another.
 _HOMES: Final[dict[Format, tuple[str, str]]] = {
     "jsonl": ("tokenlake.sources.json", "read_jsonl"),
     "json": ("tokenlake.sources.json_array", "read_json_array"),
@@ -65,7 +63,8 @@ def reader_of(format_: Format) -> Reader:
     return getattr(import_module(module), name)
 
 
-_NOTHING = np.zeros(0, np.int64)
+_NOTHING: Final = np.zeros(0, np.int64)
+_B = TypeVar("_B", bound=ReadBatch)
 
 
 def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
@@ -80,12 +79,9 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
         InputChangedError: the file is not, or does not stay, what was planned.
         ConfigError: `where` cannot be evaluated on the source's columns.
     """
-    predicate = Predicate(source.where) if source.where else None
+    predicate = _predicate(source)
     want = text_wanted(source, predicate.columns if predicate else ())
-    for taken in _read(part, source, want, predicate):
-        box = [TextBatch(text=taken.pop_text(), **taken.fields())]
-        del taken  # a batch can hold a text of 200 MB: only its consumer keeps it alive
-        yield box.pop()
+    yield from _read(part, source, want, predicate, lambda it, account: TextBatch(text=_text(it), **account))
 
 
 def read_rows(
@@ -103,26 +99,13 @@ def read_rows(
         if_there: columns that an input lacks are left out, instead of being an error.
         plain: what the one column of plain text is called.
     """
-    predicate = Predicate(source.where) if source.where else None
-    wanted = (
-        None
-        if columns is None
-        else tuple(dict.fromkeys((*columns, *(predicate.columns if predicate else ()))))
-    )
-    want = replace(rows_wanted(source, wanted), if_there=if_there, plain=plain)
-    for taken in _read(part, source, want, predicate):
-        box = [RowBatch(table=_only(taken.pop_rows(), columns), all_fields=columns is None, **taken.fields())]
-        yield box.pop()
+    predicate = _predicate(source)
+    want = replace(rows_wanted(source, _with(columns, predicate)), if_there=if_there, plain=plain)
 
+    def batch(it: Parsed, account: dict[str, Any]) -> RowBatch:
+        return RowBatch(table=_only(it.rows, columns), all_fields=columns is None, **account)
 
-def _only(rows: Rows, columns: tuple[str, ...] | None) -> Rows:
-    """Leave out what only the predicate asked for."""
-    if columns is None:
-        return rows
-    if rows.has_objects:
-        return Rows(objects=rows.objects, names=columns)
-    there: list[str] = rows.columns.schema.names
-    return Rows(rows.columns.select([name for name in columns if name in there]))
+    yield from _read(part, source, want, predicate, batch)
 
 
 def read_texts(
@@ -133,32 +116,110 @@ def read_texts(
     Args:
         columns: top-level fields, None for all.
     """
-    predicate = Predicate(source.where) if source.where else None
-    also = predicate.columns if predicate else ()
-    wanted = None if columns is None else tuple(dict.fromkeys((*columns, *also)))
-    for taken in _read(part, source, text_wanted(source, wanted), predicate):
-        box = [TextRowBatch(text=taken.pop_text(), table=_only(taken.pop_rows(), columns), **taken.fields())]
-        yield box.pop()
+    predicate = _predicate(source)
+    want = text_wanted(source, _with(columns, predicate))
+
+    def batch(it: Parsed, account: dict[str, Any]) -> TextRowBatch:
+        return TextRowBatch(text=_text(it), table=_only(it.rows, columns), **account)
+
+    yield from _read(part, source, want, predicate, batch)
+
+
+def _predicate(source: ResolvedSource) -> Predicate | None:
+    return Predicate(source.where) if source.where else None
+
+
+def _with(columns: tuple[str, ...] | None, predicate: Predicate | None) -> tuple[str, ...] | None:
+    """Return `columns` and those that the predicate looks at."""
+    if columns is None or predicate is None:
+        return columns
+    return tuple(dict.fromkeys((*columns, *predicate.columns)))
+
+
+def _text(parsed: Parsed) -> pa.LargeStringArray:
+    return no_text() if parsed.text is None else parsed.text
+
+
+def _only(rows: Rows | None, columns: tuple[str, ...] | None) -> Rows:
+    """Leave out what only the predicate asked for."""
+    if rows is None:
+        return Rows(pa.RecordBatch.from_pydict({}))
+    if columns is None:
+        return rows
+    if rows.has_objects:
+        return Rows(objects=rows.objects, names=columns)
+    there: list[str] = rows.columns.schema.names
+    return Rows(rows.columns.select([name for name in columns if name in there]))
 
 
 def _read(
-    part: FileRange, source: ResolvedSource, want: Want, predicate: Predicate | None
-) -> Iterator[_Taken]:
-    done, left = 0, part.rows
+    part: FileRange,
+    source: ResolvedSource,
+    want: Want,
+    predicate: Predicate | None,
+    batch: Callable[[Parsed, dict[str, Any]], _B],
+) -> Iterator[_B]:
     with opened(part.file, source.storage_options) as data:
         data.max_expansion = source.max_expansion
         check_plain(data)
-        policy = _Policy(part, data, source)
-        for parsed in reader_of(part.file.format)(part, data, want, predicate):
-            box = [parsed if left is None else _first(parsed, left, part.weight - done)]
-            del parsed
-            done += box[0].bytes_read
-            left = left if left is None else left - _records(box[0])
-            yield _taken(part, box, predicate, policy)
-            if left == 0:
-                break
-    if done < part.weight:
-        yield _Taken(part, no_text(), None, _NOTHING, part.weight - done)
+        blocks = reader_of(part.file.format)(part, data, want, predicate)
+        taken = _Blocks(part, blocks, predicate, _Policy(part, data, source), batch)
+        yield from iter(taken.next, None)
+    if taken.unread > 0:
+        nothing = Parsed(text=None, positions=_NOTHING, bad=(), bytes_read=taken.unread)
+        yield batch(nothing, {"file": part.file, "positions": _NOTHING, "bytes_read": taken.unread})
+
+
+@final
+class _Blocks(Generic[_B]):
+    """The blocks of a range on their way through limit, predicate and policy.
+
+    No reference to a block stays here: it can hold a text of 200 MB, which only its consumer keeps alive.
+
+    Attributes:
+        unread: what is left of the range's weight.
+    """
+
+    def __init__(
+        self,
+        part: FileRange,
+        blocks: Iterator[Parsed],
+        predicate: Predicate | None,
+        policy: _Policy,
+        batch: Callable[[Parsed, dict[str, Any]], _B],
+    ) -> None:
+        self._file, self._blocks, self._predicate, self._policy = part.file, blocks, predicate, policy
+        self._batch, self._left = batch, part.rows
+        self.unread = part.weight
+
+    def next(self) -> _B | None:
+        """Return the next block as a batch, None where there is no more."""
+        parsed = None if self._left == 0 else next(self._blocks, None)
+        if parsed is None:
+            return None
+        if self._left is not None:
+            parsed = _first(parsed, self._left, self.unread)
+            self._left -= _records(parsed)
+        self.unread -= parsed.bytes_read
+        parsed, left_out = _met(parsed, self._predicate)
+        bad = parsed.bad
+        if parsed.doubtful:
+            bad = tuple(sorted(parsed.bad + parsed.doubtful, key=lambda line: line.position))
+            doubtful = [line.position for line in parsed.doubtful]
+            parsed = _selected(parsed, ~np.isin(parsed.positions, doubtful))
+        return self._batch(
+            parsed,
+            {
+                "file": self._file,
+                "positions": parsed.positions,
+                "bytes_read": parsed.bytes_read,
+                "bad": self._policy.judge(bad, parsed.lines),
+                "filtered": _without_zeros({"where": len(left_out)}),
+                "left_out": left_out,
+                "skipped": _without_zeros(parsed.skipped),
+                "normalized": _without_zeros(parsed.normalized),
+            },
+        )
 
 
 def _records(parsed: Parsed) -> int:
@@ -195,27 +256,6 @@ def _selected(parsed: Parsed, keep: npt.NDArray[np.bool_]) -> Parsed:
     )
 
 
-def _taken(part: FileRange, box: list[Parsed], predicate: Predicate | None, policy: _Policy) -> _Taken:
-    """Apply the predicate, then the policy, to the block in `box`."""
-    parsed, left_out = _met(box.pop(), predicate)
-    bad = parsed.bad
-    if parsed.doubtful:
-        bad = tuple(sorted(parsed.bad + parsed.doubtful, key=lambda line: line.position))
-        parsed = _selected(parsed, ~np.isin(parsed.positions, [line.position for line in parsed.doubtful]))
-    return _Taken(
-        part,
-        parsed.text,
-        parsed.rows,
-        parsed.positions,
-        parsed.bytes_read,
-        bad=policy.judge(bad, parsed.lines),
-        filtered={"where": len(left_out)},
-        left_out=left_out,
-        skipped=parsed.skipped,
-        normalized=parsed.normalized,
-    )
-
-
 def _met(parsed: Parsed, predicate: Predicate | None) -> tuple[Parsed, npt.NDArray[np.int64]]:
     """Return the records that meet the predicate, and the positions of those that do not.
 
@@ -235,41 +275,8 @@ def _met(parsed: Parsed, predicate: Predicate | None) -> tuple[Parsed, npt.NDArr
     return kept, parsed.positions[~stays]
 
 
-@final
-class _Taken:
-    """One block after predicate and policy; what is large is handed over once."""
-
-    def __init__(
-        self,
-        part: FileRange,
-        text: pa.LargeStringArray | None,
-        rows: Rows | None,
-        positions: npt.NDArray[np.int64],
-        bytes_read: int,
-        **counts: Any,
-    ) -> None:
-        self._text, self._rows = [text], [rows]
-        self._fields: dict[str, Any] = {
-            "file": part.file,
-            "positions": positions,
-            "bytes_read": bytes_read,
-            **{name: _without_zeros(value) for name, value in counts.items()},
-        }
-
-    def pop_text(self) -> pa.LargeStringArray:
-        text = self._text.pop()
-        return no_text() if text is None else text
-
-    def pop_rows(self) -> Rows:
-        rows = self._rows.pop()
-        return Rows(pa.RecordBatch.from_pydict({})) if rows is None else rows
-
-    def fields(self) -> dict[str, Any]:
-        return self._fields
-
-
-def _without_zeros(value: Any) -> Any:
-    return {name: count for name, count in value.items() if count} if isinstance(value, dict) else value
+def _without_zeros(counts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
 
 
 @final

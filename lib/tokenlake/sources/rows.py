@@ -1,6 +1,6 @@
 """Rows on their way from an input to text: as columns, or as Python objects, each made of the other when asked for.
 
-JSON objects as Arrow columns, by rules that depend on the values alone.
+JSON objects become Arrow columns by rules that depend on the values alone:
 
 | the values of a column (nulls and missing keys aside) | its type |
 |---|---|
@@ -14,8 +14,6 @@ JSON objects as Arrow columns, by rules that depend on the values alone.
 
 Anything else is: values of several kinds, larger integers, objects without keys or with very many
 different ones, and what nests more than 16 levels deep.
-
-Why a record cannot be used.
 """
 
 from __future__ import annotations
@@ -90,14 +88,14 @@ def _as_json(value: Any) -> str | None:
 
 
 @dataclass(slots=True)
-class _Shape:
+class _SeenTypes:
     """What was seen at one place of nested values."""
 
     kinds: set[type[Any]] = field(default_factory=set[type[Any]])
     inexact: bool = False  # an integer that a double cannot hold
     large: bool = False  # one that int64 cannot hold
-    items: _Shape | None = None
-    fields: dict[str, _Shape] = field(default_factory=dict[str, "_Shape"])
+    items: _SeenTypes | None = None
+    fields: dict[str, _SeenTypes] = field(default_factory=dict[str, "_SeenTypes"])
 
     def note(self, value: Any, depth: int) -> int:
         """Add a value that lies `depth` levels deep; return how many new places it has, a lot if too deep."""
@@ -114,13 +112,13 @@ class _Shape:
 
     def _note_inside(self, value: list[Any] | Record, depth: int) -> int:
         if isinstance(value, list):
-            self.items = items = self.items or _Shape()
+            self.items = items = self.items or _SeenTypes()
             return sum(items.note(item, depth) for item in value)
         new = 0
         for key, item in value.items():
             shape = self.fields.get(key)
             if shape is None:
-                shape = self.fields[key] = _Shape()
+                shape = self.fields[key] = _SeenTypes()
                 new += 1
             new += shape.note(item, depth)
         return new
@@ -138,7 +136,7 @@ class _Shape:
 
 
 def _nested_type(values: Sequence[Any]) -> pa.DataType | None:
-    shape, places = _Shape(), 0
+    shape, places = _SeenTypes(), 0
     for value in values:
         places += shape.note(value, 0)
         if places * len(values) > MAX_CELLS:

@@ -1,11 +1,7 @@
-"""Cutting a big file into ranges that can be read independently; a function of the file alone.
+"""Ranges of files that can be read independently, and `num_rows`: the first so many records of a source, good or bad.
 
-Cutting many files at once: what must be opened for it is opened by several threads.
-
-`num_rows`: the first so many records of a source, good or bad, in the order of the listing.
-
-The planner finds out where the limit falls, so that units stay functions of their own ranges: it counts the
-records of one range after the other, as far as the limit and no further, and cuts the range in which it falls.
+Ranges are a function of the file alone. The planner finds out where the limit falls, so that they stay so: it counts
+the records of one range after the other, as far as the limit and no further, and cuts the range in which it falls.
 """
 
 from __future__ import annotations
@@ -17,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from tokenlake.sources.arrow import batch_sizes
+from tokenlake.sources.arrow_messages import batch_sizes
 from tokenlake.sources.inputs import FileRange, InputFile, Meter, OnProgress, Progress
-from tokenlake.sources.lines import BLOCK_BYTES, Block, LineIndex, LongLine, index_lines, read_blocks
+from tokenlake.sources.lines import BLOCK_BYTES, LineBlock, LongLine, index_lines, read_blocks
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import footer
 from tokenlake.sources.records import read_range
@@ -186,22 +182,10 @@ def _counted_lines(part: FileRange, source: ResolvedSource) -> Iterator[tuple[in
     blank_is_none = part.file.format == "jsonl"
     with opened(part.file, source.storage_options) as data:
         for block in read_blocks(part, data, source.max_record_bytes):
-            if isinstance(block, Block):
-                lines = index_lines(block)
-                count = len(lines.starts) - (_spaces(block, lines) if blank_is_none else 0)
-                yield count, block.bytes_read
+            if isinstance(block, LineBlock):
+                yield len(index_lines(block, b" \t\r" if blank_is_none else b"").starts), block.bytes_read
             else:
                 yield int(not (blank_is_none and _is_blank(block))), block.bytes_read
-
-
-def _spaces(block: Block, lines: LineIndex) -> int:
-    """How many lines hold nothing but blanks, which JSON Lines takes for empty ones."""
-    if not len(lines.starts):
-        return 0
-    data = np.frombuffer(block.data, np.uint8, block.size)
-    maybe = np.flatnonzero(np.isin(data[lines.starts], _BLANK))
-    spans = ((int(lines.starts[index]), int(lines.stops[index])) for index in maybe)
-    return sum(not block.data[start:stop].strip(b" \t\r") for start, stop in spans)
 
 
 def _is_blank(line: LongLine) -> bool:

@@ -1,8 +1,7 @@
-"""One SQL expression over the fields of a record: parsed by DuckDB, and searched for what a predicate may not do.
+"""SQL expressions over the fields of a record: DuckDB parses and computes them, and they are checked to be pure.
 
-The value must depend on the record alone, so that every run, range and worker comes to the same one.
-
-DuckDB as a calculator: it sees one record batch at a time and nothing else of this machine.
+DuckDB sees one record batch at a time and nothing else of this machine. The value of an expression must depend on the
+record alone, so that every run, range and worker comes to the same one.
 """
 
 from __future__ import annotations

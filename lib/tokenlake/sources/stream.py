@@ -1,12 +1,6 @@
-"""An input as one stream of bytes from its beginning, decompressed where it is compressed.
+"""An input as one stream of bytes, decompressed where it is compressed, and what its first bytes say it is.
 
-A stream that breaks off or is corrupt is never read in part.
-
-What the first bytes of a file say it is, where that is not what its name says.
-
-Whether a file is text in UTF-8 at all, and asked for the one column that text has.
-
-Whether a file of JSON is an array or has an object on every line: its beginning tells, because names do not.
+A stream that breaks off or is corrupt is never read in part, and a file that is not what its name says is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ from tokenlake.sources.formats import compression_of, format_of
 from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, damaged
 from tokenlake.sources.opening import opened
 
-_MagicHEAD: Final = 16
+_HEAD: Final = 16
 _SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
@@ -56,11 +50,11 @@ def kind_of(head: bytes) -> str | None:
 def check_plain(data: InputBytes) -> None:
     """Raise DamagedFileError if a file that is named as uncompressed text is something else."""
     if data.file.compression is None and data.file.format in _TEXTUAL:
-        kind = kind_of(data.pread(_MagicHEAD, 0))
+        kind = kind_of(data.pread(_HEAD, 0))
         if kind:
             raise damaged(
                 data.file,
-                f"its first bytes are those of {kind}, its name says {_named(data.file)}; {_mend(kind)}",
+                f"its first bytes are those of {kind}, its name says {_named(data.file)}; {_advice(kind)}",
             )
 
 
@@ -75,7 +69,7 @@ def check_compressed(file: InputFile, head: bytes) -> None:
             f"it is no {named} stream, though its name says so; name it without that extension if it is plain",
         )
     if kind != named:
-        raise damaged(file, f"its first bytes are those of {kind}, its name says {named}; {_mend(kind)}")
+        raise damaged(file, f"its first bytes are those of {kind}, its name says {named}; {_advice(kind)}")
 
 
 def check_content(file: InputFile, head: bytes) -> None:
@@ -92,13 +86,12 @@ def _named(file: InputFile) -> str:
     return f"uncompressed {file.format}" if file.compression is None else file.format
 
 
-def _mend(kind: str) -> str:
+def _advice(kind: str) -> str:
     return _RENAME.get(kind, f"{kind} is not read; decompress it, or compress it with gzip or zstd")
 
 
 FREE_BYTES: Final = 256 << 20  # so much a stream may unfold to, however small it is
 _READ_AHEAD: Final = 1 << 20  # Arrow asks for 64 KiB at a time, which may be a request each
-_HEAD: Final = 16
 
 
 @final

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tokenlake.arrays import is_utf8, select, text_over
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes
-from tokenlake.sources.lines import BOM, Block, LineIndex, LongLine, index_lines, read_blocks
+from tokenlake.sources.lines import BOM, LineBlock, LineIndex, LongLine, index_lines, read_blocks
 from tokenlake.sources.rows import Fault, Rows, too_long
 from tokenlake.sources.stream import ByteStream, check_column, check_text
 from tokenlake.sources.where import Predicate
@@ -74,7 +74,7 @@ def _read_whole(part: FileRange, source: InputBytes, limit: int) -> bytes | byte
     return data
 
 
-def read_lines(blocks: Iterator[Block | LongLine], max_record_bytes: int) -> Iterator[Parsed]:
+def read_lines(blocks: Iterator[LineBlock | LongLine], max_record_bytes: int) -> Iterator[Parsed]:
     """Read every line that is not empty as a text, without its end of line."""
     for block in blocks:
         if isinstance(block, LongLine):
@@ -85,7 +85,7 @@ def read_lines(blocks: Iterator[Block | LongLine], max_record_bytes: int) -> Ite
             yield _lines(block, max_record_bytes)
 
 
-def _lines(block: Block, max_record_bytes: int) -> Parsed:
+def _lines(block: LineBlock, max_record_bytes: int) -> Parsed:
     lines = index_lines(block)
     text = _join(block, lines)
     bad: list[BadLine] = []
@@ -107,7 +107,7 @@ def _lines(block: Block, max_record_bytes: int) -> Parsed:
     )
 
 
-def _join(block: Block, lines: LineIndex) -> pa.LargeStringArray:
+def _join(block: LineBlock, lines: LineIndex) -> pa.LargeStringArray:
     """Return the lines' contents laid end to end; not validated."""
     data = memoryview(block.data)
     spans = zip(lines.starts.tolist(), lines.stops.tolist(), strict=True)
@@ -118,7 +118,7 @@ def _join(block: Block, lines: LineIndex) -> pa.LargeStringArray:
 
 
 def _bad_lines(
-    block: Block, lines: LineIndex, text: pa.LargeStringArray, max_record_bytes: int
+    block: LineBlock, lines: LineIndex, text: pa.LargeStringArray, max_record_bytes: int
 ) -> list[BadLine]:
     bad: list[BadLine] = []
     positions = lines.positions(block)
@@ -132,7 +132,7 @@ def _bad_lines(
     return bad
 
 
-def _bad_line(block: Block, lines: LineIndex, position: int, fault: Fault) -> BadLine:
+def _bad_line(block: LineBlock, lines: LineIndex, position: int, fault: Fault) -> BadLine:
     index = int(np.searchsorted(lines.positions(block), position))
     start, stop = int(lines.starts[index]), int(lines.stops[index])
     return BadLine(position, int(lines.numbers[index]), fault, block.data[start:stop][:RAW_LIMIT])

@@ -3,24 +3,14 @@
 Names are those of the data, letter by letter: ``meta.lang`` is a field of the field "meta", and a field whose
 own name has a dot is quoted (``"a.b"``). A type that does not fit is an error; TRY_CAST makes null of it.
 
-The verdict on a record depends on that record alone. Columns have one type in all records of a file; values of JSON
-objects have none but their own (:mod:`tokenlake.sources.where`).
+The verdict on a record depends on that record alone. Columns have one type in all records of a file. A column of JSON
+values would not: beside ``5`` the value ``"en"`` would be JSON text. So JSON records are grouped by the types of what
+the predicate looks at, and the columns of a group have the types that each of its records has alone.
 
-Values of JSON as columns that a predicate can look at, records of the same types together.
-
-What a record is worth never depends on those beside it: a column that held ``"en"`` and ``5`` would make JSON text of
-both. So records are grouped by the types of what is looked at in them, and a group's columns have the types that
-each of its records has alone.
-
-From statistics to "it holds nowhere here": sound where it says so, and silent wherever there is a doubt.
-
-Only comparisons of a column with constants are judged, and only where the values of the statistics and the
-constant compare in Python exactly as DuckDB compares column and constant. Notably:
-
-- DuckDB counts NaN as the greatest number and statistics leave it out, so that no bound says
-  anything about ``x > 3`` for floats;
-- a float may be of 32 bits, and a constant is then rounded to 32 bits before it is compared;
-- strings compare by their UTF-8 bytes, which is the order of Python's code points.
+From the statistics of a stretch of records it may follow that the predicate holds nowhere in it. Only comparisons of a
+column with constants are judged, and only where Python compares the values exactly as DuckDB does: DuckDB counts NaN as
+the greatest number and statistics leave it out; a float may be of 32 bits, to which a constant is then rounded; strings
+compare by their UTF-8 bytes, which is the order of Python's code points.
 """
 
 from __future__ import annotations
@@ -44,11 +34,10 @@ from tokenlake.sources.sql import Node, engine, parse
 Tree: TypeAlias = "dict[str, tuple[str, Tree]]"
 """Lower-case names of the fields of an object that are looked at, each with its spelling and fields; {} for all."""
 
-_TypedARROW: Final[Any] = pa
 _ONE_TYPE: Final[tuple[set[type[Any]], ...]] = ({type(None)}, {bool}, {float}, {str})
 _JSON: Final = frozenset({bool, int, float, str, list, dict, type(None)})
-_PLAIN: Final = frozenset({type(None), bool, float, str})
-_EXACT, _BITS = 1 << 53, 1 << 63
+_NO_VALUES: Final = (TypeError, UnicodeEncodeError, OverflowError, pa.ArrowException)  # no JSON, or too deep
+_BITS: Final = 1 << 63
 
 
 def tree_of(paths: Iterable[Sequence[str]]) -> Tree:
@@ -114,6 +103,13 @@ def _kinds(values: list[Any]) -> list[Hashable] | None:
     return found if len(set(found)) > 1 else None
 
 
+def _kind(value: Any) -> Hashable:
+    try:
+        return type(value), str(_array([value]).type)
+    except _NO_VALUES:
+        return type(value), None
+
+
 def _alike(values: Sequence[Any], depth: int) -> bool:
     """Say whether values surely have one type: a quick look, which nearly all columns pass."""
     kinds: set[type[Any]] = set(map(type, values))
@@ -128,27 +124,6 @@ def _alike(values: Sequence[Any], depth: int) -> bool:
     return kinds in _ONE_TYPE
 
 
-def _kind(value: Any) -> Hashable:
-    if type(value) is int:
-        return int if -_BITS <= value < _BITS else "large"
-    return _inner_kind(value, 0)
-
-
-def _inner_kind(value: Any, depth: int) -> Hashable:
-    kind = type(value)
-    if kind is int:  # beside floats it is one of them, if that holds it
-        return int if -_EXACT <= value <= _EXACT else "inexact" if -_BITS <= value < _BITS else "large"
-    if kind is not list and kind is not dict:
-        return kind
-    if depth == MAX_DEPTH:
-        return "deep"
-    items: list[Any] = list(value.values()) if kind is dict else value
-    types = tuple(map(type, items))
-    plain = _PLAIN.issuperset(types)
-    inner = types if plain else tuple([_inner_kind(item, depth + 1) for item in items])
-    return (dict, tuple(value), inner) if kind is dict else (list, *dict.fromkeys(inner))
-
-
 def _columns(
     indices: npt.NDArray[np.int64], columns: Mapping[str, list[Any]]
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch | None]]:
@@ -156,7 +131,7 @@ def _columns(
     try:
         arrays = {name: _array(values) for name, values in columns.items()}
         alone = all(_is_as_alone(array, columns[name][:1]) for name, array in arrays.items())
-    except (TypeError, UnicodeEncodeError, OverflowError, pa.ArrowException):
+    except _NO_VALUES:
         arrays, alone = {}, False
     if alone or len(indices) == 1:
         yield indices, pa.RecordBatch.from_pydict(arrays) if arrays else None
@@ -174,7 +149,7 @@ def _is_as_alone(array: Any, first: list[Any]) -> bool:
 
 def _array(values: list[Any]) -> Any:
     """Return values of one kind as a column; what columns or functions of a row gave may be no JSON."""
-    return column_of(values) if type(values[0]) in _JSON else _TypedARROW.array(values)
+    return column_of(values) if type(values[0]) in _JSON else _ARROW.array(values)
 
 
 _FLIPPED: Final = {"EQUAL": "EQUAL", "LESSTHAN": "GREATERTHAN", "GREATERTHAN": "LESSTHAN"} | {

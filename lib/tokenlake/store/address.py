@@ -81,7 +81,7 @@ def options_here(
         found = None
     if not isinstance(found, dict):
         raise ConfigError(
-            f"{OPTIONS_VARIABLE} is no JSON object (its value is not shown); expected one such as "
+            f"{OPTIONS_VARIABLE} is not a JSON object (its value is not shown); expected one such as "
             '{"endpoint_url": "https://...", "key": {"env": "NAME"}, "secret": {"env": "OTHER"}}'
         )
     return cast("dict[str, Any]", found)
@@ -115,7 +115,7 @@ def open_store(
     scheme = address.partition("://")[0].lower()
     if scheme in _BUCKETS:
         # fsspec and asyncio take a while to import, and local stores need neither.
-        from tokenlake.store.remote.objectstore import ObjectStore
+        from tokenlake.store.remote.object_store import ObjectStore
 
         return ObjectStore(address, options)
     # Only the scheme is repeated: the rest of a URL may hold credentials.

@@ -1,4 +1,8 @@
-"""What a store is: named bytes, created once, verified when written, never half visible."""
+"""What a store is: named bytes, created once, verified when written, never half visible.
+
+What a disk or an object store holds and what arrives are two things: a bit that flipped on its way is right the next
+time, and no finished work may be thrown away for it. So bytes that are not what they should be are read once more.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar, final
+from typing import BinaryIO, Final, Literal, Protocol, TypeAlias, TypeVar, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.threads import in_order
 
 Outcome: TypeAlias = Literal["created", "equal", "replaced"]
+
+Orphan: TypeAlias = bool | Callable[[], bool]
+"""Whether an unequal object that is there may be replaced; see :meth:`Store.publish`."""
 
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")
@@ -74,6 +81,18 @@ class Leftover:
     bytes: int
     modified: float
     dead: bool
+
+
+class ByteTarget(Protocol):
+    """Takes the bytes of one object, piece by piece and in order."""
+
+    def restart(self) -> None:
+        """Forget what came: the object comes again, from its beginning."""
+        ...
+
+    def write(self, data: bytes | bytearray, /) -> object:
+        """Take the next bytes."""
+        ...
 
 
 class ReadStore(ABC):
@@ -173,16 +192,16 @@ class Store(ReadStore):
         """Return the object's path on this machine (local stores only; the object need not exist)."""
         raise StoreError(f"{self.url} is not on this machine: {key} has no path", key=key)
 
-    @abstractmethod
     def preflight(self) -> None:
         """See that the storage keeps what publishing rests on, by a trial; StoreError says what it does not.
 
         A second create of one key must be refused, and a swap of what is not there any more. Stores whose storage
-        may lack this call it by themselves, once, before they write.
+        may lack this call it by themselves, once, before they write; file systems do not.
         """
+        return
 
     @abstractmethod
-    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
         """Create an object of ``data``.
 
         Args:
@@ -200,9 +219,7 @@ class Store(ReadStore):
         """Create an empty temporary file to write an object of ``prefix`` into, for :meth:`publish`."""
 
     @abstractmethod
-    def publish(
-        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
+    def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         """Make a written temporary file the object ``key``, create-only; the temporary name is gone after.
 
         Args:
@@ -226,7 +243,7 @@ class Store(ReadStore):
         sha256: str,
         *,
         seen: ObjectInfo | None = None,
-        replace_orphan: bool | Callable[[], bool] = False,
+        replace_orphan: Orphan = False,
     ) -> Outcome:
         """Reuse an object under a second key (hard link, else a copy), after checking its hash.
 
@@ -345,3 +362,78 @@ def _pour(source: BinaryIO, target: BinaryIO | None) -> Digest:
         if target is not None:
             target.write(piece)
     return Digest(size, digest.hexdigest())
+
+
+_Found = TypeVar("_Found")
+
+
+def looked_twice(read: Callable[[], _Found]) -> _Found:
+    """Return what `read` gives, the second time where it raised IntegrityError the first."""
+    try:
+        return read()
+    except IntegrityError:
+        return read()
+
+
+def parsed(
+    store: ReadStore, key: str, parse: Callable[[bytes, str], _Found], data: bytes | None = None
+) -> _Found:
+    """Return what a small object that tells damage itself says.
+
+    Args:
+        parse: takes its bytes and its name for messages.
+        data: the bytes, where they were read already.
+
+    Raises:
+        NotFoundError: there is none.
+        IntegrityError: it is damaged, at the second look too.
+    """
+    try:
+        return parse(store.read(key) if data is None else data, key)
+    except IntegrityError:
+        return parse(store.read(key), key)
+
+
+def require_digest(store: ReadStore, key: str, expected: Digest) -> None:
+    """Read an object and compare it with what it should be.
+
+    Raises:
+        NotFoundError: there is none.
+        IntegrityError: it is another one, at the second look too.
+    """
+
+    def look() -> None:
+        got = store.digest(key)
+        if got != expected:
+            raise IntegrityError(
+                f"{key}: it has {got.bytes} bytes with sha256 {got.sha256}; expected {expected.bytes} bytes with "
+                f"sha256 {expected.sha256}, as they were written",
+                file=key,
+                expected=expected.sha256,
+                got=got.sha256,
+            )
+
+    looked_twice(look)
+
+
+def read_files(store: ReadStore, prefix: str, hashes: Mapping[str, str]) -> dict[str, bytes]:
+    """Return small files below `prefix`, each with the sha256 (hex) that is expected of it.
+
+    Raises:
+        NotFoundError: one is not there.
+        IntegrityError: one is another, at the second look too.
+    """
+
+    def look(name: str, expected: str) -> bytes:
+        data = store.read(f"{prefix}/{name}")
+        if (got := hashlib.sha256(data).hexdigest()) != expected:
+            raise IntegrityError(
+                f"{prefix}/{name}: its sha256 is {got}, expected {expected}, as the build wrote it. Run the build "
+                "again: it puts the file in its place",
+                file=f"{prefix}/{name}",
+                expected=expected,
+                got=got,
+            )
+        return data
+
+    return {name: looked_twice(lambda n=name, h=wanted: look(n, h)) for name, wanted in hashes.items()}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.store.base import Digest, ReadStore, Store
+from tokenlake.store.base import Digest, ReadStore, Store, looked_twice, parsed
 from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, is_closing_note, is_committed, state_of
 from tokenlake.store.layout import (
     DATASET_NAME,
@@ -37,7 +37,6 @@ from tokenlake.store.tags import (
     swap_tag,
     tagged_manifest,
 )
-from tokenlake.store.verified_read import looked_twice, parsed
 
 _REFERENCE: Final = re.compile(
     rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"

@@ -225,8 +225,8 @@ def check_size(key: str, size: int) -> None:
     most = most_bytes(key)
     if size > most:
         raise IntegrityError(
-            f"{key}: it has {size} bytes or more; expected at most {most}. It is none of ours: restore it from a copy, "
-            "or build it again.",
+            f"{key}: it has {size} bytes or more; expected at most {most}. tokenlake writes none so large: "
+            "restore it from a copy, or build it again.",
             file=key,
             expected=most,
             got=size,

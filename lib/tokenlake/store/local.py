@@ -21,8 +21,15 @@ from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import Leftover, Link, ObjectInfo, Outcome, Store, caught
-from tokenlake.store.compare_and_swap import create_conflict, replace_file, swap_file
+from tokenlake.store.base import Leftover, Link, ObjectInfo, Orphan, Outcome, Store, caught
+from tokenlake.store.compare_and_swap import (
+    bytes_of,
+    hash_of,
+    judge_create,
+    judge_replace,
+    judge_swap,
+    put_file,
+)
 from tokenlake.store.layout import TEMP_MARK, check_key, check_size, key_problem
 from tokenlake.store.local_files import (
     HashingFile,
@@ -31,11 +38,11 @@ from tokenlake.store.local_files import (
     is_abandoned,
     locked,
     make_durable,
+    make_final,
     new_temp_name,
     open_regular,
     os_errors,
     remove_temp,
-    settle,
 )
 from tokenlake.threads import in_order
 
@@ -112,23 +119,7 @@ class LocalStore(Store):
         except NotFoundError:
             return []
 
-    def preflight(self) -> None:
-        first, second = self.temp(""), self._root / new_temp_name()
-        try:
-            with os_errors("create", self.url):
-                os.link(first, second)
-                try:
-                    os.link(first, second)
-                except FileExistsError:
-                    return
-            raise StoreError(
-                f"{self.url}: its file system makes a name twice; a store needs one where the second is refused"
-            )
-        finally:
-            remove_temp(first)
-            remove_temp(second)
-
-    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
+    def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
         self.local_path(key)
         temp, sha256 = self._written(key, data)
         return self.publish(temp, key, sha256, replace_orphan=replace_orphan)
@@ -157,15 +148,20 @@ class LocalStore(Store):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return path
 
-    def publish(
-        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
+    def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
+        return self._put(
+            temp, key, sha256, "publish", lambda path: self._create(temp, path, key, sha256, replace_orphan)
+        )
+
+    def _put(self, temp: Path, key: str, sha256: str, action: str, put: Callable[[Path], Outcome]) -> Outcome:
+        """Use a written temporary file, after reading it back; its name is gone after."""
         path = self.local_path(key)
-        self._check_temp(temp, key)
+        self.check_temp(temp, key)
         try:
-            with os_errors("publish", key):
-                _settle_as(temp, key, sha256)
-                return self._create(temp, path, key, sha256, replace_orphan)
+            with os_errors(action, key):
+                _require_written(temp, key, sha256)
+                self._make_durable(path.parent)
+                return put(path)
         finally:
             remove_temp(temp)
 
@@ -175,24 +171,16 @@ class LocalStore(Store):
         path: Path,
         key: str,
         sha256: str,
-        replace_orphan: bool | Callable[[], bool],
+        replace_orphan: Orphan,
         sync: Callable[[Path], object] = fsync_directory,
     ) -> Outcome:
         self._make_durable(path.parent)
-        outcome: Outcome | None = None
-        for _ in range(_TRIES):
-            try:
-                os.link(temp, path)
-                outcome = "created"
-            except FileExistsError:
-                outcome = _read_back(temp, path, key, sha256, replace_orphan)
-            if outcome is not None:
-                # Also after "equal": the other writer may have died before its own fsync.
-                sync(path.parent)
-                return outcome
-        raise StoreError(
-            f"cannot publish {key}: it appears and vanishes; another process deletes it", key=key
-        )
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            return put_file(temp, path, key, hash_of, judge_create(key, sha256, replace_orphan), sync)
+        sync(path.parent)
+        return "created"
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
         written: builtins.list[tuple[str, Path, str]] = []
@@ -201,7 +189,7 @@ class LocalStore(Store):
             for key, data in objects.items():
                 written.append((key, *self._written(key, data)))
             # Waiting for the disk is what takes the time, and it takes many at once in hardly more of it.
-            for _ in in_order(lambda one: _settled(*one), written, _SYNCED):
+            for _ in in_order(lambda one: _finish(*one), written, _SYNCED):
                 pass
             for key, temp, sha256 in written:
                 with os_errors("publish", key):
@@ -218,7 +206,7 @@ class LocalStore(Store):
         sha256: str,
         *,
         seen: ObjectInfo | None = None,
-        replace_orphan: bool | Callable[[], bool] = False,
+        replace_orphan: Orphan = False,
     ) -> Outcome:
         self.local_path(dst_key)
         link = Link(source=src_key, target=dst_key, size=0, sha256=sha256)
@@ -257,7 +245,7 @@ class LocalStore(Store):
         self,
         link: Link,
         whole: os.stat_result,
-        replace_orphan: bool | Callable[[], bool],
+        replace_orphan: Orphan,
         sync: Callable[[Path], object],
     ) -> Outcome:
         """Name a file that was hashed; it was durable before it got its first name."""
@@ -280,14 +268,14 @@ class LocalStore(Store):
         link: Link,
         source: Path,
         path: Path,
-        replace_orphan: bool | Callable[[], bool],
+        replace_orphan: Orphan,
         sync: Callable[[Path], object],
     ) -> Outcome:
         temp = self.temp(_temp_prefix(link.target))
         try:
             temp.unlink()
             _link_or_copy(source, temp)
-            _settle_as(temp, link.target, link.sha256)
+            _require_written(temp, link.target, link.sha256)
             return self._create(temp, path, link.target, link.sha256, replace_orphan, sync)
         finally:
             remove_temp(temp)
@@ -309,26 +297,26 @@ class LocalStore(Store):
         return swept
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
-        path = self.local_path(key)
+        self.local_path(key)
         temp, sha256 = self._written(key, data)
-        try:
-            with os_errors("replace", key):
-                _settle_as(temp, key, sha256)
-                self._make_durable(path.parent)
-                return swap_file(temp, path, key, data, expected)
-        finally:
-            remove_temp(temp)
+        judge = judge_swap(key, data, expected)
+        return self._put(
+            temp,
+            key,
+            sha256,
+            "replace",
+            lambda path: put_file(temp, path, key, bytes_of, judge, fsync_directory),
+        )
 
     def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
-        path = self.local_path(key)
-        self._check_temp(temp, key)
-        try:
-            with os_errors("replace", key):
-                _settle_as(temp, key, sha256)
-                self._make_durable(path.parent)
-                return replace_file(temp, path, key, sha256, found)
-        finally:
-            remove_temp(temp)
+        judge = judge_replace(key, sha256, found)
+        return self._put(
+            temp,
+            key,
+            sha256,
+            "replace",
+            lambda path: put_file(temp, path, key, hash_of, judge, fsync_directory),
+        )
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         found: builtins.list[Leftover] = []
@@ -345,7 +333,9 @@ class LocalStore(Store):
     def remove_leftover(self, leftover: Leftover) -> bool:
         folder, _, name = leftover.name.rpartition("/")
         if not name.startswith(TEMP_MARK):
-            raise StoreError(f"{leftover.name} is no temporary file; nothing was removed", key=leftover.name)
+            raise StoreError(
+                f"{leftover.name} is not a temporary file; nothing was removed", key=leftover.name
+            )
         path = (self.local_path(folder) if folder else self._root) / name
         try:
             with os_errors("remove", leftover.name):
@@ -362,7 +352,8 @@ class LocalStore(Store):
             return False
         return True
 
-    def _check_temp(self, temp: Path, key: str) -> None:
+    def check_temp(self, temp: Path, key: str) -> None:
+        """Raise StoreError for a file that :meth:`temp` did not make."""
         if not temp.name.startswith(TEMP_MARK) or not temp.parent.is_relative_to(self._root):
             raise StoreError(
                 f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"
@@ -388,9 +379,9 @@ def _temp_prefix(key: str) -> str:
     return "/".join(key.split("/")[:-1][:2])
 
 
-def _settled(key: str, temp: Path, sha256: str) -> None:
+def _finish(key: str, temp: Path, sha256: str) -> None:
     with os_errors("publish", key):
-        _settle_as(temp, key, sha256)
+        _require_written(temp, key, sha256)
 
 
 def _fsync_all(folders: Iterable[Path]) -> None:
@@ -399,37 +390,15 @@ def _fsync_all(folders: Iterable[Path]) -> None:
             fsync_directory(folder)
 
 
-def _settle_as(temp: Path, key: str, sha256: str) -> None:
+def _require_written(temp: Path, key: str, sha256: str) -> None:
     """Make a written file durable, and see that it is what was written."""
-    settle(temp)
+    make_final(temp)
     if (found := hash_regular(temp)) != sha256:
         raise StoreError(
             f"{key}: read back is not what was written: sha256 {found}, expected {sha256}. "
             "Nothing was published. Check the disk and the memory of this machine.",
             key=key,
         )
-
-
-def _read_back(
-    temp: Path, path: Path, key: str, sha256: str, replace_orphan: bool | Callable[[], bool]
-) -> Outcome | None:
-    """Judge the object that is there; None if it vanished meanwhile."""
-    try:
-        found = hash_regular(path)
-        if found == sha256:
-            return "equal"
-        if replace_orphan is False:
-            raise create_conflict(key, found, sha256)
-        with locked(path.parent):
-            found = hash_regular(path)  # again: another writer may have replaced it while we waited
-            if found == sha256:
-                return "equal"
-            if callable(replace_orphan) and not replace_orphan():
-                raise create_conflict(key, found, sha256)
-            temp.replace(path)  # a new inode: a reader of the old one keeps what it opened
-            return "replaced"
-    except FileNotFoundError:
-        return None
 
 
 def _is_symlink(path: str) -> bool:

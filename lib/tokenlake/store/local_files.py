@@ -19,9 +19,10 @@ import socket
 import stat
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, BinaryIO, final
 
 from tokenlake.errors import NotFoundError, StoreError
+from tokenlake.store.base import Digest
 from tokenlake.store.layout import TEMP_MARK
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def settle(temp: Path) -> None:
+def make_final(temp: Path) -> None:
     """Make a written file durable and read-only."""
     descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -249,3 +250,45 @@ class HashingFile(io.RawIOBase):
         if not self.closed and self._fd >= 0:
             os.close(self._fd)
         super().close()
+
+
+class CopyError(StoreError):
+    """A copy cannot be written to this machine's disk."""
+
+
+@final
+class HashingTarget:
+    """Hashes the bytes of an object that come in pieces, and writes them to a file where there is one."""
+
+    def __init__(self, file: BinaryIO | None = None) -> None:
+        self._file = file
+        self._hash, self._bytes = hashlib.sha256(), 0
+
+    def restart(self) -> None:
+        self._hash, self._bytes = hashlib.sha256(), 0
+        if self._file is not None:
+            self._file.seek(0)
+
+    def write(self, data: bytes | bytearray, /) -> None:
+        self._hash.update(data)
+        view = memoryview(data)
+        with self._writing():
+            while self._file is not None and len(view):  # one call may write less
+                done = self._file.write(view)
+                self._bytes, view = self._bytes + done, view[done:]
+        self._bytes += len(view)
+
+    def finish(self) -> Digest:
+        """Return what came since the last start; the file holds that and nothing else."""
+        if self._file is not None:
+            with self._writing():
+                self._file.flush()
+                self._file.truncate()
+        return Digest(self._bytes, self._hash.hexdigest())
+
+    @contextlib.contextmanager
+    def _writing(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CopyError(f"cannot write a copy: {error.strerror} after {self._bytes} bytes") from error

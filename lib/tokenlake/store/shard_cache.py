@@ -14,8 +14,6 @@ back from a process that dies, however it dies:
 
 Bytes are compared with their sha256 when they are fetched. A copy that is opened later is looked at for its
 size; pages have checksums, and a reader that finds a wrong one has the copy discarded.
-
-The files of a shard cache: who holds which, and room for more. The rules are those of :mod:`.shardcache`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import stat
@@ -35,8 +32,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, StoreError
-from tokenlake.store.local_files import lock, locked
-from tokenlake.store.remote.target import Bytes, Target
+from tokenlake.store.base import ByteTarget, Digest
+from tokenlake.store.local_files import CopyError, HashingTarget, lock, locked
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"
@@ -181,10 +178,6 @@ _LOOK_SECONDS: Final = (
 _TRIES: Final = 2
 
 
-class _WriteFailed(StoreError):
-    """A copy cannot be written; never leaves this file."""
-
-
 @final
 class ShardCache:
     """Copies of shards, by their sha256; threads and processes may share the folder, and use it at once.
@@ -216,7 +209,7 @@ class ShardCache:
         if not os.access(self._folder, os.R_OK | os.W_OK | os.X_OK):
             raise StoreError(f"the cache folder {self._folder} cannot be written to; give another as `cache`")
 
-    def open(self, sha256: str, size: int, fetch: Callable[[Target], None], what: str) -> BinaryIO | None:
+    def open(self, sha256: str, size: int, fetch: Callable[[ByteTarget], None], what: str) -> BinaryIO | None:
         """Open the copy of a shard, fetching it where there is none; None where none can be kept.
 
         The first None gives a RuntimeWarning that says why.
@@ -233,7 +226,7 @@ class ShardCache:
         try:
             found = open_copy(copy, size)
             return found if found is not None else self._made(copy, size, fetch, what)
-        except _WriteFailed as error:
+        except CopyError as error:
             return self._without(what, str(error))
         except OSError as error:
             return self._without(what, error.strerror or str(error))
@@ -246,9 +239,10 @@ class ShardCache:
             return False
         return True
 
-    def _made(self, copy: Path, size: int, fetch: Callable[[Target], None], what: str) -> BinaryIO | None:
+    def _made(self, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str) -> BinaryIO | None:
         """Fetch a copy, or wait for the process or thread that does."""
-        part, watch = self._folder / f"{PART}{copy.name}", _Watch(self._stall_seconds)
+        part, pause = self._folder / f"{PART}{copy.name}", _LOOK_SECONDS[0]
+        seen, since = None, time.monotonic()
         while True:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             if holds_alone(descriptor, part):
@@ -257,16 +251,19 @@ class ShardCache:
                 there = os.fstat(descriptor)
             finally:
                 os.close(descriptor)
-            if watch.stalled((there.st_ino, there.st_mtime_ns)):
+            if seen != (there.st_ino, there.st_mtime_ns):
+                seen, since = (there.st_ino, there.st_mtime_ns), time.monotonic()
+            if time.monotonic() - since > self._stall_seconds:
                 return self._without(
-                    what, f"the process that fetches it has not gone on for {self._stall_seconds:g} s"
+                    what, f"the process that fetches it has made no progress for {self._stall_seconds:g} s"
                 )
-            watch.pause()
+            time.sleep(pause)
+            pause = min(2 * pause, _LOOK_SECONDS[1])
             if (found := open_copy(copy, size)) is not None:
                 return found
 
     def _filled(
-        self, part_fd: int, part: Path, copy: Path, size: int, fetch: Callable[[Target], None], what: str
+        self, part_fd: int, part: Path, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str
     ) -> BinaryIO | None:
         """Fetch into a temporary file that this thread holds, and publish it; closes the descriptor or returns it."""
         stream: BinaryIO | None = None
@@ -294,77 +291,31 @@ class ShardCache:
             self._warned = True
             warnings.warn(
                 f"{what}: the cache {self._folder} keeps no copy: {problem}. Where that is so, shards are read from "
-                "where they are stored, piece by piece; this is said once.",
+                "where they are stored, piece by piece; this warning is shown once.",
                 RuntimeWarning,
                 stacklevel=5,
             )
 
 
-@final
-class _Copy:
-    """Writes and hashes a copy."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.restart()
-
-    def restart(self) -> None:
-        os.lseek(self._descriptor, 0, os.SEEK_SET)
-        self._hash, self.bytes = hashlib.sha256(), 0
-
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-    def write(self, data: Bytes, /) -> None:
-        view, done = memoryview(data), 0
-        self._hash.update(view)
-        try:
-            while done < len(view):
-                done += os.write(self._descriptor, view[done:])
-        except OSError as error:
-            raise _WriteFailed(f"{error.strerror} after {self.bytes + done} bytes") from error
-        self.bytes += done
-
-
-@final
-class _Watch:
-    """Looks at the work of another process, in pauses that grow."""
-
-    def __init__(self, stall_seconds: float) -> None:
-        self._limit, self._pause = stall_seconds, _LOOK_SECONDS[0]
-        self._seen: object = None
-        self._since = time.monotonic()
-
-    def stalled(self, sign: object) -> bool:
-        """Say whether `sign`, which changes while the work goes on, has not changed for too long."""
-        if sign != self._seen:
-            self._seen, self._since = sign, time.monotonic()
-        return time.monotonic() - self._since > self._limit
-
-    def pause(self) -> None:
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LOOK_SECONDS[1])
-
-
 def _checked(sha256: str, what: str) -> str:
     if not COPY_NAME.fullmatch(sha256):
-        raise StoreError(f"{what}: {sha256!r} is no sha256; expected 64 of 0-9 and a-f")
+        raise StoreError(f"{what}: {sha256!r} is not a sha256; expected 64 of 0-9 and a-f")
     return sha256
 
 
-def _fetch(descriptor: int, size: int, sha256: str, fetch: Callable[[Target], None], what: str) -> None:
-    got = ""
-    for _ in range(_TRIES):
-        target = _Copy(descriptor)
-        fetch(target)
-        got = target.sha256
-        if got == sha256 and target.bytes == size:
-            return
+def _fetch(descriptor: int, size: int, sha256: str, fetch: Callable[[ByteTarget], None], what: str) -> None:
+    with os.fdopen(descriptor, "r+b", buffering=0, closefd=False) as file:
+        got = Digest(0, "")
+        for _ in range(_TRIES):
+            target = HashingTarget(file)
+            fetch(target)
+            got = target.finish()
+            if got == Digest(size, sha256):
+                return
     raise IntegrityError(
-        f"{what}: fetched {_TRIES} times, and its sha256 is {got}; expected {sha256}, which its manifest states. "
-        "Verify the version where it is stored.",
+        f"{what}: fetched {_TRIES} times, and its sha256 is {got.sha256}; expected {sha256}, as its manifest "
+        "states. Verify the version where it is stored.",
         file=what,
         expected=sha256,
-        got=got,
+        got=got.sha256,
     )

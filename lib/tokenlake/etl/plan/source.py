@@ -92,19 +92,24 @@ _SHOWN: Final = 20  # names of fields in a message
 
 
 def settle(
-    source: ResolvedSource, files: Sequence[InputFile], tokenizer: TokenizerFiles, eos_id: int | None = None
+    source: ResolvedSource,
+    files: Sequence[InputFile],
+    tokenizer: TokenizerFiles,
+    eos_id: int | None = None,
+    rows: Rows | None = None,
 ) -> tuple[ResolvedSource, list[str]]:
     """Return the source with nothing left open, and notes for the plan on what was found.
 
     Args:
         eos_id: what ends a document; None where neither tokenizer nor configuration names one.
+        rows: the first ones, where there are no files to look at.
 
     Raises:
         ConfigError: what is asked for cannot be had from these inputs or this tokenizer.
     """
     texts, notes = source.texts, list[str]()
     if texts.chat is None and not (texts.prompt or texts.preference):
-        field = _found_messages(source, files)
+        field = _found_messages(source, files, rows)
         if field is not None:
             texts = replace(texts, chat=ResolvedChat(messages_field=field))
             notes.append(
@@ -112,7 +117,7 @@ def settle(
             )
     try:
         if texts.chat is not None:
-            source, more = _settle_chat(replace(source, texts=texts), texts.chat, files, tokenizer)
+            source, more = _settle_chat(replace(source, texts=texts), texts.chat, files, tokenizer, rows)
             notes += [f"{source.name}: {note}" for note in more]
         else:
             source = replace(source, texts=_with_template(texts, tokenizer))
@@ -125,13 +130,17 @@ def settle(
 
 
 def _settle_chat(
-    source: ResolvedSource, chat: ResolvedChat, files: Sequence[InputFile], tokenizer: TokenizerFiles
+    source: ResolvedSource,
+    chat: ResolvedChat,
+    files: Sequence[InputFile],
+    tokenizer: TokenizerFiles,
+    rows: Rows | None,
 ) -> tuple[ResolvedSource, list[str]]:
     """Take the template, find the fields, and make sure that rows can be rendered with them."""
     settings = source.tokenizer
     if "special_tokens_in_text" in source.texts.left_open:
         settings = replace(settings, special_tokens_in_text="fail")
-    field = chat.messages_field or _messages_field(_changed(source, first_rows(source, files)))
+    field = chat.messages_field or _messages_field(_first(source, files, rows))
     chat = replace(
         chat,
         template=chosen_template(chat.template, tokenizer),
@@ -168,19 +177,31 @@ def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedT
     return texts
 
 
-def _found_messages(source: ResolvedSource, files: Sequence[InputFile]) -> str | None:
+def _found_messages(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> str | None:
     """Return the field of conversations where nobody said what the text is, and the rows have none."""
-    if "content_field" not in source.texts.left_open or all(
-        file.format in _WITHOUT_MESSAGES for file in files
-    ):
+    if "content_field" not in source.texts.left_open:
         return None
+    fields = MESSAGES_FIELDS if rows is None else (source.content_field, *MESSAGES_FIELDS)
+    if rows is None and not _may_hold_messages(source, files):
+        return None
+    first = _first(source, files, rows)
+    if not len(first) or any(isinstance(value, str) for value in first.values(source.content_field)):
+        return None
+    return next((field for field in fields if _holds_turns(first.values(field))), None)
+
+
+def _may_hold_messages(source: ResolvedSource, files: Sequence[InputFile]) -> bool:
+    """Whether formats and columns leave open that rows are conversations."""
+    if all(file.format in _WITHOUT_MESSAGES for file in files):
+        return False
     columns = [] if source.texts.rows_change else columns_of_files(source, files[:1])
-    if columns and (source.content_field in columns[0] or not columns[0] & {*MESSAGES_FIELDS}):
-        return None
-    rows = _changed(source, first_rows(source, files))
-    if not len(rows) or any(isinstance(value, str) for value in rows.values(source.content_field)):
-        return None
-    return next((field for field in MESSAGES_FIELDS if _holds_turns(rows.values(field))), None)
+    return not columns or (
+        source.content_field not in columns[0] and not columns[0].isdisjoint(MESSAGES_FIELDS)
+    )
+
+
+def _first(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> Rows:
+    return _changed(source, first_rows(source, files)) if rows is None else rows
 
 
 def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:

@@ -19,7 +19,7 @@ from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.etl.unit.documents import Keeper, TextDocuments, as_json, rows_of, taken
 from tokenlake.etl.worker_io import begin
-from tokenlake.sources.batch import RAW_LIMIT, BadRecord, Batch, RowBatch, TextBatch, TextRowBatch, refuse
+from tokenlake.sources.batch import RAW_LIMIT, BadRecord, ReadBatch, RowBatch, TextBatch, TextRowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
@@ -87,7 +87,7 @@ class Prepared:
 
     Attributes:
         rows_read: records looked at.
-        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.Batch`.
+        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.ReadBatch`.
     """
 
     documents: TextDocuments
@@ -247,7 +247,7 @@ def _table(batch: RowBatch) -> Rows:
     return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
 
 
-def _prepared(batch: Batch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
+def _prepared(batch: ReadBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
     """Return documents with what a batch says of its records, and more bad records of it."""
     return Prepared(
         documents=documents,

@@ -18,10 +18,9 @@ from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import KNOWN_EXTENSIONS, Compression, belongs, compression_of, format_for
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.remote.failures import OF_INPUTS
-from tokenlake.store.remote.asking import ask, objects_at
+from tokenlake.store.remote.connection import client_at
 from tokenlake.store.remote.filesystems import on_loop
-from tokenlake.store.remote.objects import Found, Objects, Page
-from tokenlake.store.remote.retry import patience
+from tokenlake.store.remote.objects import ObjectClient, RemoteObject
 from tokenlake.store.remote.url import Url, parse_url
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def list_remote(source: ResolvedSource) -> list[InputFile]:
     """
     urls = [parse_url(entry) for entry in source.data_files]
     _require_one_root(source, urls)
-    finder = _Finder(objects_at(urls[0], source.storage_options, OF_INPUTS), source.type)
+    finder = _Finder(client_at(urls[0], source.storage_options, OF_INPUTS), source.type)
     found = on_loop(finder.find_all(urls))
     root = _common_folder(folder for folder, _ in found)
     objects = {one.path: one for _, matches in found for one in matches}
@@ -142,7 +141,7 @@ def _common_folder(folders: Iterable[str]) -> str:
     return "".join(f"{parts[0]}/" for parts in common)
 
 
-def _input_file(source: ResolvedSource, name: str, url: Url, found: Found) -> InputFile:
+def _input_file(source: ResolvedSource, name: str, url: Url, found: RemoteObject) -> InputFile:
     return InputFile(
         source=source.name,
         path=name,
@@ -161,33 +160,33 @@ def _input_file(source: ResolvedSource, name: str, url: Url, found: Found) -> In
 class _Finder:
     """Looks for entries on one storage."""
 
-    def __init__(self, objects: Objects, wanted: str | None) -> None:
-        self._objects, self._wanted, self._patience = objects, wanted, patience()
+    def __init__(self, client: ObjectClient, wanted: str | None) -> None:
+        self._client, self._wanted = client, wanted
 
-    async def find_all(self, urls: list[Url]) -> list[tuple[str, list[Found]]]:
+    async def find_all(self, urls: list[Url]) -> list[tuple[str, list[RemoteObject]]]:
         """Return (static folder, objects found) of each entry."""
         turn = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(url: Url) -> tuple[str, list[Found]]:
+        async def one(url: Url) -> tuple[str, list[RemoteObject]]:
             async with turn:
                 return await self._find(url)
 
         return await asyncio.gather(*map(one, urls))
 
-    async def _find(self, url: Url) -> tuple[str, list[Found]]:
+    async def _find(self, url: Url) -> tuple[str, list[RemoteObject]]:
         if url.is_http:
             return await self._find_page(url)
         if has_wildcard(url.path):
             return await self._find_glob(url)
         if url.path and not url.path.endswith("/"):
             try:
-                found = await ask(self._objects, url, self._patience, lambda: self._objects.stat(url))
+                found = await self._client.stat(url)
                 return url.path.rpartition("/")[0], [found]
             except SourceNotFoundError:
                 pass
         return await self._find_folder(url)
 
-    async def _find_page(self, url: Url) -> tuple[str, list[Found]]:
+    async def _find_page(self, url: Url) -> tuple[str, list[RemoteObject]]:
         path = url.path.partition("?")[0]
         if re.search(r"[*\[]", path) or not path or path.endswith("/"):
             raise ConfigError(
@@ -195,10 +194,10 @@ class _Finder:
                 "not list what they have; name every file",
                 got=str(url),
             )
-        found = await ask(self._objects, url, self._patience, lambda: self._objects.stat(url))
+        found = await self._client.stat(url)
         return path.rpartition("/")[0], [found]
 
-    async def _find_glob(self, url: Url) -> tuple[str, list[Found]]:
+    async def _find_glob(self, url: Url) -> tuple[str, list[RemoteObject]]:
         try:
             pattern = compile_glob(url.path)
         except re.error as error:
@@ -209,7 +208,7 @@ class _Finder:
             raise await self._nothing(url)
         return static_folder(url.path), found
 
-    async def _find_folder(self, url: Url) -> tuple[str, list[Found]]:
+    async def _find_folder(self, url: Url) -> tuple[str, list[RemoteObject]]:
         folder = url.path.rstrip("/")
         listed = await self._list(url, f"{folder}/" if folder else "", flat=False)
         found = [one for one in listed if self._is_input(one.path[len(folder) :].lstrip("/"))]
@@ -223,31 +222,16 @@ class _Finder:
         parts = PurePosixPath(name).parts
         return not any(part.startswith((".", "_")) for part in parts) and belongs(name, self._wanted)
 
-    async def _list(self, url: Url, prefix: str, *, flat: bool, limit: int | None = None) -> list[Found]:
+    async def _list(self, url: Url, prefix: str, *, flat: bool) -> list[RemoteObject]:
         """Return the objects whose path begins with `prefix`, without the markers of folders."""
-        listed = await self._list_all(url, prefix, flat=flat, limit=limit)
+        listed = await self._client.list(Url(url.scheme, url.root, prefix), flat=flat)
         return [one for one in listed if not one.path.endswith("/")]
-
-    async def _list_all(self, url: Url, prefix: str, *, flat: bool, limit: int | None = None) -> list[Found]:
-        place = Url(url.scheme, url.root, prefix)
-        found: list[Found] = []
-        mark: str | None = None
-        while True:
-            page = await self._page(place, flat, mark)
-            found += page.found
-            mark = page.following
-            if mark is None or (limit is not None and len(found) >= limit):
-                return found
-
-    async def _page(self, place: Url, flat: bool, mark: str | None) -> Page:
-        return await ask(
-            self._objects, place, self._patience, lambda: self._objects.page(place, flat=flat, mark=mark)
-        )
 
     async def _nothing(self, url: Url) -> SourceNotFoundError:
         """Return the error for an entry that nothing matches, with what is near it."""
         folder = static_folder(url.path.rstrip("/"))
-        around = await self._list_all(url, f"{folder}/" if folder else "", flat=True, limit=1000)
+        place = Url(url.scheme, url.root, f"{folder}/" if folder else "")
+        around = await self._client.list(place, flat=True, limit=1000)
         names = sorted(one.path.rstrip("/") for one in around if one.path.rstrip("/") != folder)
         near = [f"{url.root}/{name}" for name in difflib.get_close_matches(url.path.rstrip("/"), names, 3)]
         if near:
@@ -260,7 +244,7 @@ class _Finder:
         return SourceNotFoundError(f"data_files: nothing matches '{url}'. {hint}", got=str(url), near=near)
 
 
-def _nothing_known(url: Url, listed: list[Found], wanted: str | None) -> SourceNotFoundError:
+def _nothing_known(url: Url, listed: list[RemoteObject], wanted: str | None) -> SourceNotFoundError:
     others = sorted({PurePosixPath(one.path).suffix or PurePosixPath(one.path).name for one in listed})[:8]
     kind = f"of type {wanted}" if wanted else "with a known extension"
     return SourceNotFoundError(

@@ -22,12 +22,11 @@ from fsspec.asyn import get_loop
 from tokenlake.errors import SourceNotFoundError
 from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, changed
 from tokenlake.sources.remote.failures import OF_INPUTS
-from tokenlake.store.remote.asking import ask, fetch_range, objects_at
+from tokenlake.store.remote.connection import client_at
 from tokenlake.store.remote.filesystems import on_loop
-from tokenlake.store.remote.objects import Found, NoRangesError, OtherObjectError
-from tokenlake.store.remote.retry import patience
+from tokenlake.store.remote.objects import NoRangesError, OtherObjectError, RemoteObject
+from tokenlake.store.remote.transfer import spooled
 from tokenlake.store.remote.url import parse_url
-from tokenlake.store.remote.wholes import spooled
 
 PIECE_BYTES: Final = 8 << 20
 _LEAST_BYTES: Final = 64 << 10
@@ -162,13 +161,12 @@ class RemoteBytes(InputBytes):
         """Open `file`; see :func:`tokenlake.sources.opening.opened` for what it raises."""
         self.file = file
         self._url = parse_url(file.url)
-        self._planned = Found(path=self._url.path, size=file.size, token=file.token)
-        self._patience = patience()
-        self._objects = objects_at(self._url, storage_options, OF_INPUTS)
+        self._planned = RemoteObject(path=self._url.path, size=file.size, token=file.token)
+        self._client = client_at(self._url, storage_options, OF_INPUTS)
         self._ahead = ReadAhead(file.size, self._fetch)
         self._spool: BinaryIO | None = None
         self._lock = threading.Lock()
-        if not self._objects.pins(file.token):
+        if not self._client.pins(file.token):
             self.check_unchanged()
 
     def read_into(self, view: memoryview, offset: int) -> int:
@@ -191,18 +189,18 @@ class RemoteBytes(InputBytes):
     def check_unchanged(self) -> None:
         """Raise InputChangedError unless the object is still the planned one."""
         try:
-            found = on_loop(ask(self._objects, self._url, self._patience, self._stat))
+            found = on_loop(self._client.stat(self._url))
         except SourceNotFoundError:
             raise changed(self.file, "the object is gone") from None
         if found.size != self.file.size:
-            raise changed(self.file, f"it has {found.size} bytes, planned were {self.file.size}")
+            raise changed(self.file, f"it has {found.size} bytes, expected {self.file.size}")
         # A commit of the Hub is in the URL. Tokens of different kinds cannot be compared.
         if (
             self._url.scheme != "hf"
             and _kind(found) == _kind(self._planned)
             and found.token != self.file.token
         ):
-            raise changed(self.file, f"its version is {found.token}, planned was {self.file.token}")
+            raise changed(self.file, f"its version is {found.token}, expected {self.file.token}")
 
     def close(self) -> None:
         """Release what is open."""
@@ -211,11 +209,8 @@ class RemoteBytes(InputBytes):
             if self._spool is not None:
                 self._spool.close()
 
-    def _stat(self) -> Any:
-        return self._objects.stat(self._url)
-
     def _fetch(self, start: int, size: int) -> Future[bytearray]:
-        work = fetch_range(self._objects, self._url, self._planned, start, size, self._patience)
+        work = self._client.fetch(self._url, self._planned, start, size)
         return asyncio.run_coroutine_threadsafe(work, get_loop())
 
     def _spans(self, offset: int, size: int) -> list[memoryview]:
@@ -232,7 +227,7 @@ class RemoteBytes(InputBytes):
     def _downloaded(self) -> BinaryIO:
         """Fetch the whole object to a nameless file on the local disk, because the server knows no ranges."""
         with _planned_only(self.file):
-            return spooled(self._objects, self._url, self._planned, self._patience)
+            return spooled(self._client, self._url, self._planned)
 
 
 @contextmanager
@@ -246,5 +241,5 @@ def _planned_only(file: InputFile) -> Generator[None]:
         raise changed(file, "the object is gone") from None
 
 
-def _kind(found: Found) -> str:
+def _kind(found: RemoteObject) -> str:
     return found.token.partition(":")[0]

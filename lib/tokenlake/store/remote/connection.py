@@ -1,77 +1,64 @@
-"""Where a store is and how it is reached, in every process that a trainer or a build starts."""
+"""From a URL and options to the storage there, in every process that a trainer or a build starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, cast, final
 
-from tokenlake.store.remote.asking import objects_on
-from tokenlake.store.remote.filesystems import open_filesystem, tried_out
-from tokenlake.store.remote.gcswrites import GcsWrites
-from tokenlake.store.remote.objects import Objects
-from tokenlake.store.remote.retry import OF_STORES, Failures, patience
-from tokenlake.store.remote.s3writes import S3Writes
+from tokenlake.store.remote.filesystems import OpenFileSystem, open_filesystem
+from tokenlake.store.remote.fsspec_files import FsspecClient
+from tokenlake.store.remote.gcs import GcsClient
+from tokenlake.store.remote.http import HttpClient
+from tokenlake.store.remote.objects import BucketClient, ObjectClient
+from tokenlake.store.remote.retry import OF_STORES, Failures
+from tokenlake.store.remote.s3 import S3Client
 from tokenlake.store.remote.url import Url
-from tokenlake.store.remote.writes import Writes
+
+
+def client_at(url: Url, options: Mapping[str, Any], failures: Failures) -> ObjectClient:
+    """Return the storage that `url` is on; see :func:`tokenlake.store.remote.filesystems.open_filesystem`."""
+    return _client_on(open_filesystem(url, options, failures), url, failures)
+
+
+def _client_on(opened: OpenFileSystem, url: Url, failures: Failures) -> ObjectClient:
+    if url.scheme == "s3":
+        return S3Client(opened, failures)
+    if url.scheme == "gs":
+        return GcsClient(opened, failures)
+    return HttpClient(opened, failures) if url.is_http else FsspecClient(opened, failures)
 
 
 @final
 class Connection:
-    """One storage, as one store uses it. It may be pickled, and used on both sides of a fork.
+    """The storage of one store. It may be pickled, and used on both sides of a fork.
 
     Attributes:
         url: of the store's root; its path has no slash at its end.
-        patience: with failing requests.
     """
 
-    def __init__(self, url: Url, options: Mapping[str, Any], failures: Failures = OF_STORES) -> None:
-        self.url, self.patience = url, patience()
-        self._options, self._failures = dict(options), failures
-        self._objects: tuple[Any, Objects] | None = None
-        self.objects()  # a package that is missing and an unknown option are said at once
+    def __init__(self, url: Url, options: Mapping[str, Any]) -> None:
+        self.url, self._options = url, dict(options)
+        self._known: tuple[OpenFileSystem, ObjectClient] | None = None
+        self.client()  # a package that is missing and an unknown option are said at once
 
-    def objects(self) -> Objects:
+    def client(self) -> ObjectClient:
         """Return the storage, through sessions of this process."""
-        return self._opened()[1]
+        opened = open_filesystem(self.url, self._options, OF_STORES)
+        if self._known is None or self._known[0] is not opened:
+            self._known = opened, _client_on(opened, self.url, OF_STORES)
+        return self._known[1]
 
-    def writes(self) -> Writes:
-        """Return the storage to write to, on S3 or GCS, through sessions of this process."""
-        filesystem, objects = self._opened()
-        kind = S3Writes if self.url.scheme == "s3" else GcsWrites
-        return kind(filesystem, objects, self.patience)
-
-    @property
-    def tried(self) -> bool:
-        """Whether this process has tried out what writing here rests on."""
-        return str(self.url) in self._trials
-
-    def set_tried(self) -> None:
-        """Remember that it has."""
-        self._trials[str(self.url)] = True
+    def bucket(self) -> BucketClient:
+        """Return the storage to write to, on S3 or GCS."""
+        return cast("BucketClient", self.client())
 
     @property
-    def whole_copies(self) -> bool | None:
-        """Whether copies in one request keep conditions here; None: this process has not tried it out."""
-        return self._trials.get(f"{self.url} copies")
-
-    def set_whole_copies(self, kept: bool) -> None:
-        """Remember what a trial of them showed."""
-        self._trials[f"{self.url} copies"] = kept
-
-    @property
-    def _trials(self) -> dict[str, bool]:
-        return tried_out(self.url, self._options)
-
-    def _opened(self) -> tuple[Any, Objects]:
-        filesystem = open_filesystem(self.url, self._options, self._failures)
-        known = self._objects
-        if known is None or known[0] is not filesystem:
-            known = filesystem, objects_on(filesystem, self.url, self._options, self._failures)
-            self._objects = known
-        return known
+    def trials(self) -> dict[str, bool]:
+        """What this process has tried out in this storage before it wrote to it, and what came of it."""
+        return open_filesystem(self.url, self._options, OF_STORES).trials
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_objects": None}
+        return {**self.__dict__, "_known": None}
 
     def __repr__(self) -> str:
         return f"Connection({str(self.url)!r})"  # options may hold secrets

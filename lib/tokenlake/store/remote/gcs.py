@@ -1,96 +1,235 @@
-"""Objects of Google Cloud Storage, through the session and the credentials of gcsfs."""
+"""Objects of Google Cloud Storage's JSON interface: generations as conditions, md5Hash and CRC32C as checksums."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
+import json
+import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, final
+from functools import partial
+from typing import Any, Final, final
 from urllib.parse import quote
 
-from tokenlake.store.remote.crc import Checked
-from tokenlake.store.remote.httpanswers import REQUEST, require_success, take_range, timeouts, total_size
-from tokenlake.store.remote.objects import Found, Objects, OtherObjectError, Page, Sink, Write, pour
-from tokenlake.store.remote.retry import Failures
+from tokenlake.errors import NotFoundError
+from tokenlake.store.remote.filesystems import OpenFileSystem
+from tokenlake.store.remote.http import REQUEST, require_success, take_range, timeouts, total_size
+from tokenlake.store.remote.objects import (
+    PIECE,
+    BucketClient,
+    ListPage,
+    OtherObjectError,
+    Payload,
+    RangeBuffer,
+    RemoteObject,
+    SourceChangedError,
+    Write,
+    pour,
+)
+from tokenlake.store.remote.retry import DamagedBodyError, Failures
 from tokenlake.store.remote.url import Url
 
-_FIELDS = "name,size,generation,contentEncoding,updated"
+_FIELDS: Final = "name,size,generation,contentEncoding,updated"
+_TYPE: Final = "application/octet-stream"
+
+
+class BusyError(ConnectionError):
+    """Another request for the same object is under way."""
 
 
 @final
-class GcsObjects(Objects):
-    """Requests to GCS's JSON interface. Tokens are generations, and every request names the planned one."""
+class GcsClient(BucketClient):
+    """Requests with the credentials of gcsfs. Tokens are generations, and every request names the planned one.
+
+    An object of whatever size is one request: a file is sent as it is read, never held in memory. So there is nothing
+    unfinished that could be left.
+    """
 
     credentials = (
-        "Google's usual chain was asked: GOOGLE_APPLICATION_CREDENTIALS, the login of gcloud, the account of this "
-        "machine, then nobody. Others are given by storage_options: {token: {env: NAME}} (the path of a key file, or "
-        "an access token), a public bucket is read with storage_options: {token: anon}"
+        "Credentials were looked up where Google's tools look: GOOGLE_APPLICATION_CREDENTIALS, the login of gcloud, "
+        "the account of this machine, then anonymous access. Others are given by storage_options: {token: {env: NAME}} "
+        "(the path of a key file, or an access token), a public bucket is read with storage_options: {token: anon}"
     )
 
-    def __init__(self, filesystem: Any, failures: Failures) -> None:
+    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
         super().__init__(failures)
-        self._fs = filesystem
+        self._opened, self._fs = opened, opened.filesystem
+        self._api: str = self._fs.base  # https://storage.googleapis.com/storage/v1/
+        self._host = self._api.removesuffix("/storage/v1/")
 
-    async def stat(self, url: Url) -> Found:
-        return _found(await self._json(_object(url), {"fields": _FIELDS}))
+    async def _stat(self, url: Url) -> RemoteObject:
+        return _found(json.loads(await self._send("GET", self._api + _object(url), {"fields": _FIELDS})))
 
-    async def page(self, url: Url, *, flat: bool, mark: str | None) -> Page:
-        asked = {
-            "maxResults": "1000",
-            "fields": f"nextPageToken,prefixes,items({_FIELDS})",
-            "prefix": url.path,
-        }
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> ListPage:
+        fields = f"nextPageToken,prefixes,items({_FIELDS})"
+        asked = {"maxResults": "1000", "fields": fields, "prefix": url.path}
         asked |= {"delimiter": "/"} if flat else {}
         asked |= {} if mark is None else {"pageToken": mark}
-        answer = await self._json(f"b/{_bucket(url)}/o", asked)
-        folders = [Found(path=path, size=0, token="") for path in answer.get("prefixes", ())]
-        return Page([*folders, *map(_found, answer.get("items", ()))], answer.get("nextPageToken"))
+        answer = json.loads(await self._send("GET", f"{self._api}b/{_bucket(url)}/o", asked))
+        folders = [RemoteObject(path=path, size=0, token="") for path in answer.get("prefixes", ())]
+        return ListPage([*folders, *map(_found, answer.get("items", ()))], answer.get("nextPageToken"))
 
-    async def fetch(self, url: Url, sink: Sink, planned: Found) -> None:
-        async with self._media(url, planned, {"Range": f"bytes={sink.at}-{sink.stop - 1}"}) as answer:
-            await take_range(answer, sink, planned)
+    async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
+        async with self._media(url, planned, {"Range": buffer.header}) as answer:
+            await take_range(answer, buffer, planned)
 
-    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
+    async def _download(self, url: Url, write: Write, planned: RemoteObject | None) -> None:
         async with self._media(url, planned, {}) as answer:
-            checked = Checked(write, answer.headers.getall("x-goog-hash", []))
-            await pour(answer.content.read, checked.write, total_size(answer), planned)
-            checked.finish()
+            stated = _stated_crc(answer)
+            crc = _crc32c() if stated else None
+
+            def checked(data: bytes) -> None:
+                if crc is not None:
+                    crc.update(data)
+                write(data)
+
+            await pour(answer.content.read, checked, total_size(answer), planned)
+            if crc is not None and (got := base64.b64encode(crc.digest()).decode()) != stated:
+                raise DamagedBodyError(f"its CRC32C is {got}, the storage says {stated}")
 
     def pins(self, token: str) -> bool:
         return token.startswith("generation:")
 
+    async def put(self, url: Url, payload: Payload, over: str | None) -> None:
+        await self._write(url, partial(self._put, url, payload, over), payload.size)
+
+    async def copy(self, source: Url, found: RemoteObject, url: Url, over: str | None) -> None:
+        place = f"{self._api}{_object(source)}/rewriteTo/{_object(url)}"
+        generation = _generation(found.token)
+        asked = {"ifSourceGenerationMatch": generation, "sourceGeneration": generation, **_condition(over)}
+        while True:
+            answer = await self._write(url, partial(self._copied, source, found, place, dict(asked)))
+            if answer["done"]:
+                return
+            asked["rewriteToken"] = answer["rewriteToken"]
+
+    async def delete(self, url: Url) -> None:
+        with contextlib.suppress(NotFoundError):
+            await self._write(
+                url, partial(self._send, "DELETE", self._api + _object(url), {}), done="deleted"
+            )
+
+    def other_token(self, token: str) -> str:
+        return f"generation:{int(_generation(token)) + 1}"
+
+    async def _put(self, url: Url, payload: Payload, over: str | None) -> Any:
+        mark = secrets.token_hex(16)  # bytes that end the body early would have to hold it
+        about = {"name": url.path, "md5Hash": payload.md5s[0], "contentType": _TYPE}
+        head = (
+            f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
+            f"--{mark}\r\nContent-Type: {_TYPE}\r\n\r\n"
+        ).encode()
+        tail = f"\r\n--{mark}--\r\n".encode()
+        headers = {
+            "Content-Type": f"multipart/related; boundary={mark}",
+            "Content-Length": str(len(head) + payload.size + len(tail)),
+        }
+        place = f"{self._host}/upload/storage/v1/b/{_bucket(url)}/o"
+        asked = {"uploadType": "multipart", **_condition(over)}
+        return await self._send("POST", place, asked, headers, _body(head, payload, tail))
+
+    async def _copied(self, source: Url, found: RemoteObject, place: str, asked: dict[str, str]) -> Any:
+        try:
+            return json.loads(await self._send("POST", place, asked))
+        except Exception as error:
+            # The same status for the source's condition and the target's.
+            if getattr(error, "status", None) not in (404, 412):
+                raise
+            try:
+                now = await self._stat(source)
+            except Exception as gone:
+                if getattr(gone, "status", None) != 404:
+                    raise
+                raise SourceChangedError("it is gone") from None
+            if now.token != found.token:
+                raise SourceChangedError(f"{now.token}, read was {found.token}") from None
+            raise
+
     @asynccontextmanager
-    async def _media(self, url: Url, planned: Found | None, headers: dict[str, str]) -> AsyncGenerator[Any]:
+    async def _media(
+        self, url: Url, planned: RemoteObject | None, headers: dict[str, str]
+    ) -> AsyncGenerator[Any]:
         """Ask for the bytes of an object, of the planned generation where that is known."""
-        generation = planned.token.removeprefix("generation:") if planned and self.pins(planned.token) else ""
+        generation = _generation(planned.token) if planned and self.pins(planned.token) else ""
         asked = {"alt": "media"} | ({"ifGenerationMatch": generation} if generation else {})
         # Accepting gzip keeps an object that is stored as such from being decompressed on the way.
-        arguments = self._arguments(asked, {**headers, "Accept-Encoding": "gzip"})
-        session = await self._fs._set_session()
-        address = f"{self._fs._location}/download/storage/v1/{_object(url)}"
-        async with session.get(_whole(address), **arguments) as answer:
+        headers = {**headers, "Accept-Encoding": "gzip"}
+        place = f"{self._host}/download/storage/v1/{_object(url)}"
+        async with self._request("GET", place, asked, headers, **REQUEST) as answer:
             require_success(answer)
             self.reached = True
             got = answer.headers.get("x-goog-generation", generation)
             if generation and got != generation:
-                raise OtherObjectError(f"its generation is {got}, planned was {generation}")
+                raise OtherObjectError(f"its generation is {got}, expected {generation}")
             yield answer
 
-    async def _json(self, path: str, asked: dict[str, str]) -> Any:
-        session = await self._fs._set_session()
-        async with session.get(_whole(self._fs.base + path), **self._arguments(asked, {})) as answer:
+    async def _send(
+        self,
+        method: str,
+        place: str,
+        asked: dict[str, str],
+        headers: dict[str, str] | None = None,
+        body: AsyncGenerator[bytes] | None = None,
+    ) -> bytes:
+        given: dict[str, Any] = {} if body is None else {"data": body}
+        if method != "GET":
+            given["timeout"] = timeouts(120.0)
+            headers = {"Content-Length": "0"} if headers is None else headers
+        async with self._request(method, place, asked, headers or {}, **given) as answer:
+            if answer.status == 409:
+                raise BusyError(f"HTTP status 409 {answer.reason}")
+            if answer.status == 400:
+                _refuse_damaged(await answer.text(errors="replace"))
             require_success(answer)
             self.reached = True
-            return await answer.json(content_type=None)
+            return await answer.read()
 
-    def _arguments(self, asked: dict[str, str], headers: dict[str, str]) -> dict[str, Any]:
-        arguments = dict(REQUEST) if headers else {}
-        return {
-            **arguments,
-            "params": self._fs._get_params(asked),
-            "headers": self._fs._get_headers(headers),
-            "timeout": timeouts(),
-        }
+    @asynccontextmanager
+    async def _request(
+        self, method: str, place: str, asked: dict[str, str], headers: dict[str, str], **given: Any
+    ) -> AsyncGenerator[Any]:
+        import yarl  # comes with aiohttp
+
+        session = await self._opened.session()
+        if payer := self._fs.requester_pays:
+            asked = {**asked, "userProject": payer if isinstance(payer, str) else self._fs.project}
+        headers = {**headers, "User-Agent": "tokenlake"}
+        self._fs.credentials.apply(headers)
+        arguments = {"timeout": timeouts(), **given, "params": asked, "headers": headers}
+        # Encoded: %2F in an object's name must stay.
+        async with session.request(method, yarl.URL(place, encoded=True), **arguments) as answer:
+            yield answer
+
+
+async def _body(head: bytes, payload: Payload, tail: bytes) -> AsyncGenerator[bytes]:
+    yield head
+    for start in range(0, payload.size, PIECE):
+        yield await asyncio.to_thread(payload.read, start, PIECE)
+    yield tail
+
+
+def _refuse_damaged(text: str) -> None:
+    """Raise if an answer says that the checksum is another one, which is worth another try."""
+    if "match" in text and ("MD5" in text or "CRC32C" in text):
+        raise DamagedBodyError("the storage got other bytes than were sent (MD5)")
+
+
+def _stated_crc(answer: Any) -> str | None:
+    """Return the CRC32C that an answer states of the whole object (base64)."""
+    pairs = ",".join(answer.headers.getall("x-goog-hash", [])).split(",")
+    return next((pair.strip()[7:] for pair in pairs if pair.strip().startswith("crc32c=")), None)
+
+
+def _crc32c() -> Any:
+    """Return a checksum to be updated; None without a fast one on this machine: readers check hashes of their own."""
+    try:
+        import google_crc32c  # comes with gcsfs
+    except ImportError:
+        return None
+    return google_crc32c.Checksum() if google_crc32c.implementation == "c" else None
 
 
 def _bucket(url: Url) -> str:
@@ -101,14 +240,16 @@ def _object(url: Url) -> str:
     return f"b/{_bucket(url)}/o/{quote(url.path, safe='')}"
 
 
-def _whole(address: str) -> Any:
-    import yarl  # comes with aiohttp
-
-    return yarl.URL(address, encoded=True)  # %2F in an object's name must stay
+def _generation(token: str) -> str:
+    return token.removeprefix("generation:")
 
 
-def _found(item: dict[str, Any]) -> Found:
-    return Found(
+def _condition(over: str | None) -> dict[str, str]:
+    return {"ifGenerationMatch": "0" if over is None else _generation(over)}
+
+
+def _found(item: dict[str, Any]) -> RemoteObject:
+    return RemoteObject(
         path=item["name"],
         size=int(item.get("size", 0)),
         token=f"generation:{item['generation']}",

@@ -1,23 +1,39 @@
-"""Files of web servers, through the session of fsspec's HTTP file system."""
+"""Files of web servers; and answers to requests for ranges, of GCS as well, checked before they are believed."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
-from tokenlake.store.remote.httpanswers import REQUEST, require_success, take_range, timeouts, total_size
-from tokenlake.store.remote.objects import Found, Objects, OtherObjectError, Page, Sink, Write, pour
-from tokenlake.store.remote.retry import Failures, ShortBodyError
+from tokenlake.store.remote.filesystems import OpenFileSystem
+from tokenlake.store.remote.objects import (
+    CHUNK,
+    ListPage,
+    NoRangesError,
+    ObjectClient,
+    OtherObjectError,
+    RangeBuffer,
+    RemoteObject,
+    Write,
+    pour,
+    require_size,
+)
+from tokenlake.store.remote.retry import Failures, HttpStatusError, ShortBodyError
 from tokenlake.store.remote.url import Url
 
+REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": CHUNK}
+"""Arguments of each request: bodies come as they are stored, and are read in large pieces."""
+
+_CONTENT_RANGE: Final = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 _SAMPLE: Final = 64 << 10
 _NO_HEAD: Final = frozenset({400, 403, 405, 501})  # a URL signed for GET answers 403
 
 
 @final
-class HttpObjects(Objects):
+class HttpClient(ObjectClient):
     """Requests to a web server.
 
     Tokens: ``etag:`` with the ETag; without one ``modified:`` with the date of the last change; without
@@ -30,48 +46,50 @@ class HttpObjects(Objects):
         "{username: NAME, password: {env: NAME}}, or {query: {env: NAME}} for signed URLs"
     )
 
-    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
         super().__init__(failures)
-        self._fs = filesystem
-        self._query: Any = options.get("query")
+        self._opened, self._fs = opened, opened.filesystem
+        self._query: Any = opened.options.get("query")
 
-    async def stat(self, url: Url) -> Found:
-        headers = await self._head(url)
-        size = total_size(headers)
+    async def _stat(self, url: Url) -> RemoteObject:
+        answer = await self._head(url)
+        size = total_size(answer)
         if size is None:
-            headers = await self._get_first(url)
-            size = total_size(headers)
+            answer = await self._get_first(url)
+            size = total_size(answer)
         if size is None:
             raise self.failures.failed(
                 f"{url}: the server does not say how large the file is, which reading needs; copy it to a disk.",
                 url=str(url),
             )
-        token = _token(headers.headers) or await self._sampled(url, size)
-        return Found(path=url.path, size=size, token=token, packed=_packed(headers.headers))
+        token = _token(answer.headers) or await self._sampled(url, size)
+        encoding = answer.headers.get("Content-Encoding", "").lower()
+        packed = "" if encoding == "identity" else encoding
+        return RemoteObject(path=url.path, size=size, token=token, packed=packed)
 
-    async def page(self, url: Url, *, flat: bool, mark: str | None) -> Page:
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> ListPage:
         raise NotImplementedError("web servers do not list what they have")
 
-    async def fetch(self, url: Url, sink: Sink, planned: Found) -> None:
-        headers = {"Range": f"bytes={sink.at}-{sink.stop - 1}", **_condition(planned.token)}
+    async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
+        headers = {"Range": buffer.header, **_condition(planned.token)}
         async with self._request("get", url, headers) as answer:
             require_success(answer)
-            _check(answer, planned)
-            await take_range(answer, sink, planned)
+            _require_version(answer, planned)
+            await take_range(answer, buffer, planned)
+
+    async def _download(self, url: Url, write: Write, planned: RemoteObject | None) -> None:
+        async with self._request("get", url, _condition(planned.token) if planned else {}) as answer:
+            require_success(answer)
+            if planned is not None:
+                _require_version(answer, planned)
+            await pour(answer.content.read, write, total_size(answer), planned)
 
     def pins(self, token: str) -> bool:
         return token.startswith(("etag:", "modified:"))
 
-    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
-        async with self._request("get", url, {} if planned is None else _condition(planned.token)) as answer:
-            require_success(answer)
-            if planned is not None:
-                _check(answer, planned)
-            await pour(answer.content.read, write, total_size(answer), planned)
-
     @asynccontextmanager
     async def _request(self, method: str, url: Url, headers: Mapping[str, str]) -> AsyncGenerator[Any]:
-        session = await self._fs.set_session()
+        session = await self._opened.session()
         given = dict(self._fs.kwargs)
         sent = {**given.pop("headers", {}), "Accept-Encoding": "identity", **headers}
         given["timeout"] = timeouts(**({"silence": given["timeout"]} if "timeout" in given else {}))
@@ -108,23 +126,65 @@ class HttpObjects(Objects):
     async def _sampled(self, url: Url, size: int) -> str:
         found = hashlib.sha256()
         for start in sorted({0, max(size - _SAMPLE, 0)}) if size else ():
-            last = min(start + _SAMPLE, size) - 1
-            async with self._request("get", url, {"Range": f"bytes={start}-{last}"}) as answer:
+            buffer = RangeBuffer(start, min(_SAMPLE, size - start))
+            async with self._request("get", url, {"Range": buffer.header}) as answer:
                 require_success(answer)
-                found.update(await _first_bytes(answer, last + 1 - start))
+                await buffer.fill(answer.content.read)
+                found.update(buffer.data)
                 answer.close()
                 if answer.status != 206:
                     break
         return f"size:{size},ends:{found.hexdigest()[:32]}"
 
 
-async def _first_bytes(answer: Any, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (chunk := await answer.content.read(size - len(data))):
-        data += chunk
-    if len(data) < size:
-        raise ShortBodyError(f"the body ended after {len(data)} bytes, expected were {size}")
-    return data
+def timeouts(silence: float = 30.0) -> Any:
+    """Return aiohttp's timeouts: no limit on the whole, so many seconds without a byte."""
+    import aiohttp  # an optional extra
+
+    return aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=silence)
+
+
+def require_success(answer: Any) -> None:
+    """Raise HttpStatusError for a status of 400 or more."""
+    if answer.status >= 400:
+        text = answer.headers.get("Retry-After", "")
+        raise HttpStatusError(answer.status, answer.reason or "", float(text) if text.isdigit() else None)
+
+
+async def take_range(answer: Any, buffer: RangeBuffer, planned: RemoteObject) -> None:
+    """Put the body of an answer into `buffer`; it must be the range that is missing, of the planned size."""
+    match = _content_range(answer)
+    if match is None or match[1] is None:
+        if answer.status == 206:
+            raise ShortBodyError("a partial answer that does not say which part it is")
+        await _take_whole(answer, buffer, planned)
+        return
+    first, last, total = match.groups()
+    require_size(None if total == "*" else int(total), planned)
+    if int(first) != buffer.at or int(last) >= buffer.stop:
+        raise ShortBodyError(f"asked for {buffer.header}, got bytes {first}-{last}")
+    await buffer.fill(answer.content.read, int(last) + 1)
+
+
+def total_size(answer: Any) -> int | None:
+    """Return the size of the whole object that an answer speaks of, None if it does not."""
+    match = _content_range(answer)
+    text = answer.headers.get("Content-Length", "") if match is None else match[3]
+    return int(text) if text.isdigit() else None
+
+
+def _content_range(answer: Any) -> re.Match[str] | None:
+    return _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
+
+
+async def _take_whole(answer: Any, buffer: RangeBuffer, planned: RemoteObject) -> None:
+    length = answer.headers.get("Content-Length", "")
+    require_size(int(length) if length.isdigit() else None, planned)
+    if buffer.at or buffer.stop < planned.size:
+        raise NoRangesError
+    await buffer.fill(answer.content.read)
+    if await answer.content.read(1):
+        raise OtherObjectError(f"it has more than the {planned.size} bytes that were planned")
 
 
 def _token(headers: Mapping[str, str]) -> str:
@@ -141,13 +201,8 @@ def _condition(token: str) -> dict[str, str]:
     return {"If-Unmodified-Since": value} if kind == "modified" else {}
 
 
-def _check(answer: Any, planned: Found) -> None:
+def _require_version(answer: Any, planned: RemoteObject) -> None:
     found = _token(answer.headers)
     same_kind = found.partition(":")[0] == planned.token.partition(":")[0]
     if found and same_kind and found != planned.token:
-        raise OtherObjectError(f"its version is {found}, planned was {planned.token}")
-
-
-def _packed(headers: Mapping[str, str]) -> str:
-    encoding = headers.get("Content-Encoding", "").lower()
-    return "" if encoding == "identity" else encoding
+        raise OtherObjectError(f"its version is {found}, expected {planned.token}")

@@ -1,25 +1,118 @@
-"""Objects of a remote storage: what there is, which version, and the bytes of a range.
+"""Objects of a remote storage: what there is, which version, the bytes of a range, and what is to become an object.
 
-One class per protocol speaks to its storage; each method is one request, tried once. Whoever calls them
-does it through :mod:`tokenlake.store.remote.asking`, which tries again.
+One class for each protocol (S3, GCS, HTTP, other file systems of fsspec) sends its requests, each method with an
+underscore one of them, once. The public methods send them again where that helps.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final, final
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar, final
 
-from tokenlake.store.remote.retry import Failures, ShortBodyError
+from tokenlake.errors import StoreError, TokenlakeError
+from tokenlake.store.base import ByteTarget
+from tokenlake.store.local_files import open_regular
+from tokenlake.store.remote.retry import Failures, ShortBodyError, Trouble, patience, refusal, verdict
 from tokenlake.store.remote.url import Url
 
+LARGE: Final = 32 << 20
+"""Bytes from which on an object is sent in parts, where the storage has such; a smaller one is held in memory."""
+
+PIECE: Final = 8 << 20
+"""Bytes of a part, and of what is held in memory at once of a file that is sent."""
+
+_MOST_PARTS: Final = 9_000  # S3 takes 10,000
+_READ: Final = 1 << 20
+
+
+@final
+class Payload:
+    """Bytes that are to be sent.
+
+    Attributes:
+        size: of all of them.
+        sha256: hex, of all of them.
+        in_parts: whether it is sent in parts where the storage has such.
+        part_bytes: what is sent at once; the last part may be shorter.
+        md5s: base64, of each part.
+    """
+
+    def __init__(self, source: bytes | int, size: int, *, in_parts: bool = False) -> None:
+        """`source`: the bytes, or the descriptor of a file, which must stay open."""
+        self._source, self.size, self.in_parts = source, size, in_parts
+        self.part_bytes = max(PIECE, -(-size // _MOST_PARTS)) if in_parts else max(size, 1)
+        whole = hashlib.sha256()
+        parts: list[str] = []
+        for start in range(0, max(size, 1), self.part_bytes):
+            part = hashlib.md5(usedforsecurity=False)
+            for at in range(start, min(start + self.part_bytes, size), _READ):
+                piece = self.read(at, min(_READ, start + self.part_bytes - at))
+                whole.update(piece)
+                part.update(piece)
+            parts.append(base64.b64encode(part.digest()).decode())
+        self.sha256: str = whole.hexdigest()
+        self.md5s: tuple[str, ...] = tuple(parts)
+
+    @classmethod
+    @contextmanager
+    def of_file(cls, path: Path, *, in_parts: bool) -> Generator[Payload]:
+        """Read a file, and keep it open to be sent.
+
+        Args:
+            in_parts: a large one is sent in parts.
+        """
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            yield cls(stream.fileno(), size, in_parts=in_parts and size >= LARGE)
+
+    @classmethod
+    def of(cls, data: bytes, *, in_parts: bool = False) -> Payload:
+        """Return bytes as a payload."""
+        return cls(data, len(data), in_parts=in_parts)
+
+    def part(self, index: int) -> bytes:
+        """Return the bytes of a part, counted from 0."""
+        return self.read(index * self.part_bytes, self.part_bytes)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return so many bytes from `start` on; fewer only at the end of what was there at first.
+
+        Raises:
+            StoreError: the file has become shorter.
+        """
+        wanted = min(size, self.size - start)
+        if isinstance(self._source, bytes):
+            return self._source if wanted == self.size else self._source[start : start + wanted]
+        data = os.pread(self._source, wanted, start)
+        while len(data) < wanted and (more := os.pread(self._source, wanted - len(data), start + len(data))):
+            data += more
+        if len(data) < wanted:
+            raise StoreError(
+                f"a temporary file has become shorter than its {self.size} bytes; nothing was published"
+            )
+        return data
+
+
 CHUNK: Final = 1 << 20
+
 Write = Callable[[bytes], object]
+_T = TypeVar("_T")
+
+_SLOWEST: Final = 50_000  # bytes a second, below which a request that sends counts as stuck
+_SLOW: Final = 10_000_000  # bytes a second, for which patience allows
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RemoteObject:
     """An object that is there.
 
     Attributes:
@@ -37,12 +130,29 @@ class Found:
     modified: float | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """Some objects of a listing, and the mark of the page that follows, None after the last one."""
 
-    found: list[Found]
+    objects: list[RemoteObject]
     following: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedUpload:
+    """An upload in parts that was begun and not finished.
+
+    Attributes:
+        path: of the object that it was to become.
+        id: the storage's name for it.
+        begun: seconds since the epoch, by the storage's clock.
+    """
+
+    path: str
+    id: str
+    begun: float
 
 
 class OtherObjectError(Exception):
@@ -58,7 +168,7 @@ class NoRangesError(Exception):
 
 
 @final
-class Sink:
+class RangeBuffer:
     """Where a range of bytes goes, piece by piece.
 
     Attributes:
@@ -80,19 +190,27 @@ class Sink:
         return self.start + len(self.data)
 
     @property
-    def left(self) -> int:
-        """Bytes still missing."""
-        return len(self.data) - self.got
+    def header(self) -> str:
+        """The value of ``Range`` that asks for what is missing."""
+        return f"bytes={self.at}-{self.stop - 1}"
 
-    def put(self, chunk: bytes) -> None:
-        """Take the next bytes; what is too much is dropped."""
-        taken = min(len(chunk), self.left)
-        self.data[self.got : self.got + taken] = chunk if taken == len(chunk) else chunk[:taken]
-        self.got += taken
+    async def fill(self, read: Callable[[int], Awaitable[bytes]], stop: int | None = None) -> None:
+        """Take the bytes of a body up to `stop`, all that are missing by default; what is too much is dropped.
+
+        Raises:
+            ShortBodyError: it ended early.
+        """
+        stop = self.stop if stop is None else stop
+        while self.at < stop and (chunk := await read(CHUNK)):
+            taken = min(len(chunk), self.stop - self.at)
+            self.data[self.got : self.got + taken] = chunk if taken == len(chunk) else chunk[:taken]
+            self.got += taken
+        if self.at < stop:
+            raise ShortBodyError(f"the body ended at byte {self.at}, {stop - self.at} before its end")
 
 
-class Objects(ABC):
-    """The objects of one storage.
+class ObjectClient(ABC):
+    """Requests to one storage.
 
     Attributes:
         reached: the storage has answered at least once.
@@ -103,51 +221,168 @@ class Objects(ABC):
     credentials: str = ""
 
     def __init__(self, failures: Failures) -> None:
-        self.failures, self.reached = failures, False
+        self.failures, self.reached, self._patience = failures, False, patience()
 
-    @abstractmethod
-    async def stat(self, url: Url) -> Found:
-        """Return what is known of one object; fails as for a missing file where there is none."""
+    async def stat(self, url: Url) -> RemoteObject:
+        """Return what is known of one object; `failures.missing` where there is none."""
+        return await self.ask(url, lambda: self._stat(url))
 
-    @abstractmethod
-    async def page(self, url: Url, *, flat: bool, mark: str | None) -> Page:
+    async def list(self, url: Url, *, flat: bool, limit: int | None = None) -> list[RemoteObject]:
         """Return objects whose path begins with that of `url`; only those of its folder if `flat`.
 
         Folders may be among them: their path ends with a slash.
 
         Args:
-            mark: what the page before gave as `following`.
+            limit: no further page is asked for once there are so many.
         """
+        found: list[RemoteObject] = []
+        mark: str | None = None
+        while True:
+            page = await self.ask(url, lambda mark=mark: self._page(url, flat, mark))
+            found += page.objects
+            mark = page.following
+            if mark is None or (limit is not None and len(found) >= limit):
+                return found
 
-    @abstractmethod
-    async def fetch(self, url: Url, sink: Sink, planned: Found) -> None:
-        """Fill what is missing in `sink`, as far as it goes in one request.
+    async def fetch(self, url: Url, planned: RemoteObject, start: int, size: int) -> bytearray:
+        """Return `size` bytes from `start` on; after a failure only what is missing is asked for again.
 
         Raises:
             OtherObjectError: the answer is of another version than `planned`.
             NoRangesError: see there.
-            Exception: what the library raises; what had come until then is in `sink`.
         """
+        buffer = RangeBuffer(start, size)
+        await self.ask(url, lambda: self._fetch(url, buffer, planned), lambda: buffer.got)
+        return buffer.data
+
+    async def download(self, url: Url, planned: RemoteObject | None, target: ByteTarget) -> None:
+        """Write the whole object to `target` in one request; after a failure from the beginning.
+
+        Args:
+            planned: what it must be; None for whatever is there.
+        """
+
+        async def once() -> None:
+            target.restart()
+            await self._download(url, target.write, planned)
+
+        await self.ask(url, once)
 
     def pins(self, token: str) -> bool:
         """Say whether every answer to :meth:`fetch` is checked to be of the version `token`."""
         return False
 
-    @abstractmethod
-    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
-        """Hand the whole object to `write`, in one request.
+    async def ask(
+        self,
+        url: Url,
+        request: Callable[[], Awaitable[_T]],
+        progress: Callable[[], int] = lambda: 0,
+        *,
+        done: str = "read",
+        extra_seconds: float = 0.0,
+    ) -> _T:
+        """Return what `request` does, sending it again while its failures are passing ones.
 
         Args:
-            planned: what it must be; None for whatever is there.
+            progress: bytes that have come so far.
+            done: what cannot be done to the object, for messages; a participle.
+            extra_seconds: of patience.
 
         Raises:
-            OtherObjectError: the answer is of another version than `planned`.
-            Exception: what the library raises; some may have been written by then.
+            failures.missing: there is no such object.
+            failures.failed: it cannot be had, after retries where they may help.
+            OtherObjectError, SourceChangedError, NoRangesError: at once.
         """
+        allowed = replace(self._patience, seconds=self._patience.seconds + extra_seconds)
+        trouble = Trouble(allowed, reached=self.reached)
+        while True:
+            before = progress()
+            try:
+                return await request()
+            except (OtherObjectError, SourceChangedError, NoRangesError, TokenlakeError):
+                raise
+            except Exception as error:
+                if verdict(error) == "changed":
+                    raise OtherObjectError("the storage has another version of it now") from None
+                if not await trouble.wait(error, progressed=progress() > before):
+                    raise refusal(url, error, trouble.tries, done, self.failures, self.credentials) from None
+
+    @abstractmethod
+    async def _stat(self, url: Url) -> RemoteObject: ...
+
+    @abstractmethod
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> ListPage: ...
+
+    @abstractmethod
+    async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
+        """Fill what is missing in `buffer`, as far as it goes."""
+
+    @abstractmethod
+    async def _download(self, url: Url, write: Write, planned: RemoteObject | None) -> None: ...
+
+
+class BucketClient(ObjectClient):
+    """A storage that keeps conditions on writes. `over`: the token of the version that is replaced; None: there must
+    be no object.
+
+    Everything raises OtherObjectError where another version is there than `over`, or one where none may be. Whoever
+    writes judges what is there then: it may be what an earlier try of theirs has written, whose answer was lost.
+
+    Attributes:
+        in_parts: large objects are sent in parts.
+        whole_copies: copies in one request keep conditions, as a trial has shown; None: none was made.
+    """
+
+    in_parts: bool = False
+    whole_copies: bool | None = None
+
+    @abstractmethod
+    async def put(self, url: Url, payload: Payload, over: str | None) -> None:
+        """Make the payload the object at `url`, whole or not at all.
+
+        Raises:
+            failures.missing: `over` is gone, or there is no such bucket.
+        """
+
+    @abstractmethod
+    async def copy(self, source: Url, found: RemoteObject, url: Url, over: str | None) -> None:
+        """Make a copy, inside the storage, of the version `found` of another object of the same bucket.
+
+        Raises:
+            SourceChangedError: the source is another one by now.
+        """
+
+    @abstractmethod
+    async def delete(self, url: Url) -> None:
+        """Remove the object, if there is one."""
+
+    @abstractmethod
+    def other_token(self, token: str) -> str:
+        """Return a token that no version of an object has that has this one."""
+
+    async def uploads(self, url: Url) -> list[UnfinishedUpload]:
+        """Return the unfinished uploads of objects whose path begins with that of `url`; none where none are kept."""
+        return []
+
+    async def abort(self, url: Url, upload: str) -> bool:
+        """End an unfinished upload to `url`; return False if there is none."""
+        return False
+
+    async def _write(
+        self, url: Url, request: Callable[[], Awaitable[_T]], size: int = 0, done: str = "written"
+    ) -> _T:
+        """Send a request that writes, with `size` bytes, until it is through."""
+
+        async def once() -> _T:
+            async with asyncio.timeout(120 + size / _SLOWEST):
+                return await request()
+
+        # Of what is sent nothing tells how far it came, and a long way is no reason to give up at its end.
+        return await self.ask(url, once, done=done, extra_seconds=size / _SLOW)
 
 
 async def pour(
-    read: Callable[[int], Awaitable[bytes]], write: Write, stated: int | None, planned: Found | None
+    read: Callable[[int], Awaitable[bytes]], write: Write, stated: int | None, planned: RemoteObject | None
 ) -> None:
     """Hand a body to `write`, piece by piece; it must be as long as its answer stated and as was planned.
 
@@ -155,8 +390,7 @@ async def pour(
         OtherObjectError: it has another length than planned.
         ShortBodyError: it ended early.
     """
-    if planned is not None and stated not in (None, planned.size):
-        raise OtherObjectError(f"it has {stated} bytes, planned were {planned.size}")
+    require_size(stated, planned)
     size, got = stated if planned is None else planned.size, 0
     while chunk := await read(CHUNK):
         got += len(chunk)
@@ -165,3 +399,9 @@ async def pour(
         write(chunk)
     if size is not None and got < size:
         raise ShortBodyError(f"the body ended at byte {got}, {size - got} before its end")
+
+
+def require_size(stated: int | None, planned: RemoteObject | None) -> None:
+    """Raise OtherObjectError if an answer speaks of an object of another size than planned."""
+    if planned is not None and stated not in (None, planned.size):
+        raise OtherObjectError(f"it has {stated} bytes, expected {planned.size}")

@@ -1,16 +1,12 @@
-"""What is worth another try at a storage, and how long it is tried.
-
-Whose a failure is: an input's or a store's. The requests are the same, the errors are not.
-"""
+"""Which failures of a storage are worth another try, for how long, and the errors that people see in the end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
-import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
@@ -32,31 +28,61 @@ _VERDICTS: Final[dict[int, Verdict]] = {
     410: "missing",
     412: "changed",
 }
-_TRANSIENT_CODES: Final = frozenset(
-    {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "ThrottlingException", "Throttling"}
-    | {
-        "RequestThrottled",
-        "TooManyRequestsException",
-        "RequestLimitExceeded",
-        "BandwidthLimitExceeded",
-        "EC2ThrottledException",
-    }
-    # Of two writes at once one may be told to come again; a damaged body is sent again.
-    | {"ConditionalRequestConflict", "OperationAborted", "BadDigest", "IncompleteBody"}
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Of two writes at once one may be told to come again; a damaged body is sent again.
+_TRANSIENT_CODES: Final = _names(
+    "SlowDown InternalError ServiceUnavailable RequestTimeout ThrottlingException Throttling RequestThrottled "
+    "TooManyRequestsException RequestLimitExceeded BandwidthLimitExceeded EC2ThrottledException "
+    "ConditionalRequestConflict OperationAborted BadDigest IncompleteBody"
 )
-_DENIED: Final = frozenset(
-    {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError"}
-)
-_UNREACHABLE: Final = frozenset({"ClientConnectorError", "EndpointConnectionError", "gaierror"})
-# By name, because their packages are optional: of aiohttp, botocore, aiobotocore, requests, urllib3 and Azure.
-_TRANSIENT: Final = frozenset(
-    {"ClientPayloadError", "ClientConnectionError", "ServerDisconnectedError", "ServerTimeoutError"}
-    | {"ClientConnectionResetError", "TransferEncodingError", "ContentLengthError", "FSTimeoutError"}
-    | {"ConnectionClosedError", "ConnectTimeoutError", "ReadTimeoutError", "ResponseStreamingError"}
-    | {"AioReadTimeoutError", "IncompleteReadError", "HTTPClientError", "ChunkedEncodingError", "ReadTimeout"}
-    | {"ProtocolError", "ServiceRequestError", "ServiceResponseError", "IncompleteRead", "RemoteDisconnected"}
-    # Of bodies that were damaged or cut on their way down.
-    | {"FlexibleChecksumError", "ResponseParserError", "JSONDecodeError"}
+# By name, because their packages are optional: of aiohttp, botocore, aiobotocore, requests, urllib3 and Azure. The last
+# three are of bodies that were damaged or cut on their way down.
+_CLASSES: Final[Mapping[Verdict, frozenset[str]]] = {
+    "permanent": _names("SSLCertVerificationError ClientConnectorCertificateError"),
+    "unreachable": _names("ConnectionRefusedError ClientConnectorError EndpointConnectionError gaierror"),
+    "denied": _names(
+        "PermissionError NoCredentialsError PartialCredentialsError DefaultCredentialsError RefreshError"
+    ),
+    "missing": _names("FileNotFoundError"),
+    "transient": _names(
+        "ConnectionError TimeoutError EOFError ClientPayloadError ClientConnectionError ServerDisconnectedError "
+        "ServerTimeoutError ClientConnectionResetError TransferEncodingError ContentLengthError FSTimeoutError "
+        "ConnectionClosedError ConnectTimeoutError ReadTimeoutError ResponseStreamingError AioReadTimeoutError "
+        "IncompleteReadError HTTPClientError ChunkedEncodingError ReadTimeout ProtocolError ServiceRequestError "
+        "ServiceResponseError IncompleteRead RemoteDisconnected FlexibleChecksumError ResponseParserError "
+        "JSONDecodeError"
+    ),
+}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """The errors of one kind of user: of inputs, or of stores. The requests are the same, the errors are not.
+
+    Attributes:
+        option: what holds the URL, for messages about the URL itself.
+        failed: the error of an object that cannot be had.
+        missing: the error of an object that is not there.
+        advice: the last words after a failure of the network; a clause.
+    """
+
+    option: str
+    failed: type[TokenlakeError]
+    missing: type[TokenlakeError]
+    advice: str
+
+
+OF_STORES: Final = Failures(
+    option="store",
+    failed=StoreError,
+    missing=NotFoundError,
+    advice="run again: what is finished is kept, and training resumes from its last checkpoint",
 )
 
 
@@ -75,6 +101,10 @@ class HttpStatusError(Exception):
 
 class ShortBodyError(ConnectionError):
     """A body ended before all of it had come."""
+
+
+class DamagedBodyError(ConnectionError):
+    """Other bytes came than were sent, as a checksum shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +138,6 @@ class Trouble:
 
     Attributes:
         tries: how many in all.
-        last: the last one.
     """
 
     def __init__(self, patience: Patience, *, reached: bool) -> None:
@@ -116,21 +145,18 @@ class Trouble:
         self._patience, self._reached = patience, reached
         self._since, self._failures = time.monotonic(), 0
         self.tries = 0
-        self.last: BaseException | None = None
 
     async def wait(self, error: Exception, *, progressed: bool) -> bool:
         """Wait before another try; return False where none is worth it."""
-        self.tries, self.last = self.tries + 1, error
+        self.tries += 1
         if progressed:
             self._since, self._failures = time.monotonic(), 0
         self._failures += 1
         kind = verdict(error)
-        if kind not in ("transient", "unreachable"):
+        if kind not in ("transient", "unreachable") or self._failures >= self._patience.tries:
             return False
         pause = self._pause(error)
         share = 1.0 if kind == "transient" or self._reached else 0.1
-        if self._failures >= self._patience.tries:
-            return False
         if time.monotonic() + pause - self._since > self._patience.seconds * share:
             return False
         await asyncio.sleep(pause)
@@ -146,12 +172,10 @@ class Trouble:
 
 def verdict(error: BaseException) -> Verdict:
     """Say what a failure of another library means."""
-    for cause in _chain(error):
-        if found := _of_status(cause):
-            return found
-    for cause in _chain(error):
-        if found := _of_class(cause):
-            return found
+    for look in (_of_status, _of_class):
+        for cause in _chain(error):
+            if found := look(cause):
+                return found
     return "permanent"
 
 
@@ -161,6 +185,32 @@ def told(error: BaseException) -> str:
     # Scrubbed before it is cut: a part of a secret would not be known for one.
     text = scrub(" ".join(str(deepest).split()))[:500]
     return f"{type(deepest).__name__}: {text}" if text else type(deepest).__name__
+
+
+def refusal(
+    url: object, error: Exception, tries: int, done: str, failures: Failures, credentials: str
+) -> TokenlakeError:
+    """Return the error for people of a request that is not tried again.
+
+    Args:
+        done: what cannot be done to the object; a participle.
+        credentials: sentences on what was tried, and how to give others.
+    """
+    kind, said = verdict(error), told(error)
+    if kind == "missing":
+        return failures.missing(f"{url}: there is no such object ({said}).", url=str(url))
+    if kind == "denied":
+        return failures.failed(f"{url}: access is denied ({said}). {credentials}.", url=str(url))
+    if kind == "permanent":
+        return failures.failed(f"{url}: it cannot be {done}: {said}.", url=str(url))
+    reason = "cannot be reached" if kind == "unreachable" else f"cannot be {done}"
+    times = "once" if tries == 1 else f"{tries} times"
+    return failures.failed(
+        f"{url}: it {reason}: tried {times}, the last failure was {said}. Check the network and the "
+        f"storage and {failures.advice}. {SECONDS_VARIABLE} sets how long is tried.",
+        url=str(url),
+        tries=tries,
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -186,47 +236,4 @@ def _of_status(error: BaseException) -> Verdict | None:
 
 def _of_class(error: BaseException) -> Verdict | None:
     names = {cls.__name__ for cls in type(error).__mro__}
-    if isinstance(error, ssl.SSLCertVerificationError) or "ClientConnectorCertificateError" in names:
-        return "permanent"
-    if isinstance(error, ConnectionRefusedError) or names & _UNREACHABLE:
-        return "unreachable"
-    if isinstance(error, PermissionError) or names & _DENIED:
-        return "denied"
-    if isinstance(error, FileNotFoundError):
-        return "missing"
-    if isinstance(error, ConnectionError | TimeoutError | EOFError) or names & _TRANSIENT:
-        return "transient"
-    return None
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """How what goes wrong at a storage is told.
-
-    Attributes:
-        option: what holds the URL, for messages about the URL itself.
-        failed: the error of an object that cannot be had.
-        missing: the error of an object that is not there.
-        advice: the last words after a failure of the network; a clause.
-    """
-
-    option: str
-    failed: type[TokenlakeError]
-    missing: type[TokenlakeError]
-    advice: str
-
-
-OF_STORES: Final = Failures(
-    option="store",
-    failed=StoreError,
-    missing=NotFoundError,
-    advice="go on from the last checkpoint",
-)
-
-OF_WRITERS: Final = Failures(
-    option="store",
-    failed=StoreError,
-    missing=NotFoundError,
-    advice="run again: what is finished is kept",
-)
+    return next((kind for kind, classes in _CLASSES.items() if names & classes), None)

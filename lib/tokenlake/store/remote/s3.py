@@ -1,94 +1,259 @@
-"""Objects of S3 and what speaks like it, through s3fs."""
+"""Objects of S3 and what speaks like it, through the client of s3fs, with conditions and MD5 sums."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, final
+from functools import partial
+from typing import Any, Final, cast, final
 
-from tokenlake.store.remote.objects import CHUNK, Found, Objects, OtherObjectError, Page, Sink, Write, pour
-from tokenlake.store.remote.retry import Failures, ShortBodyError
+from tokenlake.errors import NotFoundError
+from tokenlake.store.remote.filesystems import OpenFileSystem
+from tokenlake.store.remote.objects import (
+    BucketClient,
+    ListPage,
+    OtherObjectError,
+    Payload,
+    RangeBuffer,
+    RemoteObject,
+    SourceChangedError,
+    UnfinishedUpload,
+    Write,
+    pour,
+    require_size,
+)
+from tokenlake.store.remote.retry import Failures, HttpStatusError, ShortBodyError
 from tokenlake.store.remote.url import Url
 
-_VERSION = "?versionId="
+_VERSION: Final = "?versionId="
+_COPIED: Final = 1 << 30  # bytes that are copied at once
+_AT_ONCE: Final = 4  # parts of one object that are under way at once
+_Part = dict[str, Any]
 
 
 @final
-class S3Objects(Objects):
+class S3Client(BucketClient):
     """Requests to S3. Tokens are ETags, with the version where the URL names one (``?versionId=``).
 
-    An ETag changes with the bytes, except for an object put again with the same ones.
+    An ETag changes with the bytes, except for an object put again with the same ones. Large objects are uploads in
+    parts, whose completion has the condition. A copy is one request where the service keeps the create-only condition
+    of CopyObject, which not all do; else, and where it is large or replaces an object, it is an upload in parts too.
     """
 
+    in_parts = True
     credentials = (
-        "AWS's usual chain was asked: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profiles in ~/.aws, the role "
-        "of this container or machine. Others are given by storage_options: {key: {env: NAME}, secret: {env: NAME}}, "
+        "Credentials were looked up where AWS's tools look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profiles "
+        "in ~/.aws, the role of this container or machine. Others are given by storage_options: {key: {env: NAME}, "
+        "secret: {env: NAME}}, "
         "a public bucket is read with storage_options: {anon: true}"
     )
 
-    def __init__(self, filesystem: Any, failures: Failures) -> None:
+    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
         super().__init__(failures)
-        self._fs = filesystem
+        self._opened, self._fs = opened, opened.filesystem
 
-    async def stat(self, url: Url) -> Found:
-        answer = await self._call("head_object", url)
-        return Found(
+    async def _stat(self, url: Url) -> RemoteObject:
+        answer = await self._send("head_object", url)
+        return RemoteObject(
             path=url.path,
             size=answer["ContentLength"],
             token=_token(answer, url),
             modified=_seconds(answer.get("LastModified")),
         )
 
-    async def page(self, url: Url, *, flat: bool, mark: str | None) -> Page:
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> ListPage:
         asked = {"Delimiter": "/"} if flat else {}
         if mark is not None:
             asked["ContinuationToken"] = mark
-        answer = await self._fs._call_s3("list_objects_v2", Bucket=_bucket(url), Prefix=url.path, **asked)
-        self.reached = True
-        found = [Found(path=one["Prefix"], size=0, token="") for one in answer.get("CommonPrefixes", ())]
+        answer = await self._call("list_objects_v2", Bucket=_bucket(url), Prefix=url.path, **asked)
+        found = [
+            RemoteObject(path=one["Prefix"], size=0, token="") for one in answer.get("CommonPrefixes", ())
+        ]
         found += [
-            Found(
+            RemoteObject(
                 path=one["Key"],
                 size=one["Size"],
-                token=_etag(one.get("ETag")),
+                token=_etag_token(one.get("ETag")),
                 modified=_seconds(one.get("LastModified")),
             )
             for one in answer.get("Contents", ())
         ]
-        return Page(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
+        return ListPage(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
 
-    async def fetch(self, url: Url, sink: Sink, planned: Found) -> None:
-        wanted = {"Range": f"bytes={sink.at}-{sink.stop - 1}", **_condition(planned.token)}
-        answer = await self._call("get_object", url, **wanted)
-        body = answer["Body"]
-        try:
-            _check(answer, url, sink, planned)
-            while sink.left and (chunk := await body.read(CHUNK)):
-                sink.put(chunk)
-        finally:
-            body.close()
-        if sink.left:
-            raise ShortBodyError(f"the body ended at byte {sink.at}, {sink.left} before its end")
+    async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
+        answer = await self._send("get_object", url, Range=buffer.header, **_planned(planned))
+        with contextlib.closing(answer["Body"]) as body:
+            _require_version(answer, url, planned)
+            span, _, total = answer.get("ContentRange", "").rpartition("/")
+            require_size(int(total) if total.isdigit() else None, planned)
+            if span and span.replace(" ", "=") != buffer.header:
+                raise ShortBodyError(f"asked for {buffer.header}, got {span}")
+            await buffer.fill(body.read)
 
-    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
-        answer = await self._call("get_object", url, **({} if planned is None else _condition(planned.token)))
-        body = answer["Body"]
-        try:
+    async def _download(self, url: Url, write: Write, planned: RemoteObject | None) -> None:
+        answer = await self._send("get_object", url, **({} if planned is None else _planned(planned)))
+        with contextlib.closing(answer["Body"]) as body:
             if planned is not None:
-                _check_version(answer, url, planned)
+                _require_version(answer, url, planned)
             await pour(body.read, write, answer["ContentLength"], planned)
-        finally:
-            body.close()
 
     def pins(self, token: str) -> bool:
         return token.startswith("etag:")
 
-    async def _call(self, method: str, url: Url, **arguments: Any) -> Any:
+    async def put(self, url: Url, payload: Payload, over: str | None) -> None:
+        if payload.in_parts:
+            await self._in_parts(url, over, len(payload.md5s), partial(self._put_part, url, payload))
+            return
+        given = {"Body": payload.part(0), "ContentMD5": payload.md5s[0], **_condition(over)}
+        await self._write(url, partial(self._send, "put_object", url, **given), payload.size)
+
+    async def copy(self, source: Url, found: RemoteObject, url: Url, over: str | None) -> None:
+        count = max(-(-found.size // _COPIED), 1)
+        if self.whole_copies and count == 1 and over is None:
+            await self._copy_whole(source, found, url)
+            return
+        await self._in_parts(url, over, count, partial(self._copy_part, source, found, url))
+
+    async def delete(self, url: Url) -> None:
+        await self._write(url, partial(self._send, "delete_object", url), done="deleted")
+
+    def other_token(self, token: str) -> str:
+        return "etag:" + ("0" * 32 if token != "etag:" + "0" * 32 else "1" * 32)
+
+    async def uploads(self, url: Url) -> list[UnfinishedUpload]:
+        found: list[UnfinishedUpload] = []
+        marks: dict[str, str] = {}
+        while True:
+            asked = {"Bucket": _bucket(url), "Prefix": url.path, **marks}
+            request = partial(self._call, "list_multipart_uploads", **asked)
+            answer = await self._write(url, request, done="listed")
+            found += (
+                UnfinishedUpload(path=one["Key"], id=one["UploadId"], begun=one["Initiated"].timestamp())
+                for one in answer.get("Uploads", ())
+            )
+            if not answer.get("IsTruncated"):
+                return found
+            marks = {
+                "KeyMarker": answer["NextKeyMarker"],
+                "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
+            }
+
+    async def abort(self, url: Url, upload: str) -> bool:
+        request = partial(self._send, "abort_multipart_upload", url, UploadId=upload)
+        try:
+            await self._write(url, request, done="removed")
+        except NotFoundError:
+            return False
+        return True
+
+    async def _in_parts(
+        self, url: Url, over: str | None, count: int, send: Callable[[str, int], Awaitable[_Part]]
+    ) -> None:
+        """Upload parts, several at once; whatever happens, nothing of them stays unless all became the object."""
+        upload = (await self._write(url, partial(self._send, "create_multipart_upload", url)))["UploadId"]
+        try:
+            parts = await _together([partial(send, upload, index) for index in range(count)])
+            given = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **_condition(over)}
+            try:
+                await self._write(url, partial(self._complete, url, given))
+            except NotFoundError:
+                # The upload is gone: an earlier try has made the object of it and its answer was lost, or
+                # somebody aborted it. What is there says which.
+                raise OtherObjectError("its upload is gone") from None
+        except BaseException:
+            # Shielded: also when whoever waits for us was interrupted.
+            await asyncio.shield(self._give_up(url, upload))
+            raise
+
+    async def _complete(self, url: Url, given: dict[str, Any]) -> None:
+        try:
+            await self._send("complete_multipart_upload", url, **given)
+        except Exception as error:
+            if _code(error) == "ConditionalRequestConflict":
+                # S3 asks for all parts again then, after a look at what is there.
+                raise OtherObjectError("another write was under way") from None
+            raise
+
+    async def _give_up(self, url: Url, upload: str) -> None:
+        # What is under way is the better message, and gc sweeps the upload.
+        with contextlib.suppress(Exception):
+            await self.abort(url, upload)
+
+    async def _put_part(self, url: Url, payload: Payload, upload: str, index: int) -> _Part:
+        data = await asyncio.to_thread(payload.part, index)
+        given = {"UploadId": upload, "PartNumber": index + 1, "Body": data, "ContentMD5": payload.md5s[index]}
+        answer = await self._write(url, partial(self._send, "upload_part", url, **given), len(data))
+        return {"PartNumber": index + 1, "ETag": answer["ETag"]}
+
+    async def _copy_whole(self, source: Url, found: RemoteObject, url: Url) -> None:
+        given = _copied(source, found) | _condition(None)
+        try:
+            await self._write(url, partial(self._send, "copy_object", url, **given))
+        except NotFoundError as error:
+            raise SourceChangedError(str(error)) from None
+        except OtherObjectError:
+            # The same status for the source's condition and the target's.
+            now = await self.stat(source)
+            if now.token != found.token:
+                raise SourceChangedError(f"{now.token}, read was {found.token}") from None
+            raise
+
+    async def _copy_part(self, source: Url, found: RemoteObject, url: Url, upload: str, index: int) -> _Part:
+        start = index * _COPIED
+        stop = min(start + _COPIED, found.size)
+        given = {"UploadId": upload, "PartNumber": index + 1, **_copied(source, found)}
+        if stop - start < found.size:
+            given["CopySourceRange"] = f"bytes={start}-{stop - 1}"
+        try:
+            answer = await self._write(url, partial(self._send, "upload_part_copy", url, **given))
+        except (OtherObjectError, NotFoundError) as error:
+            raise SourceChangedError(str(error)) from None
+        return {"PartNumber": index + 1, "ETag": answer["CopyPartResult"]["ETag"]}
+
+    async def _send(self, method: str, url: Url, **given: Any) -> Any:
         key, _, version = url.path.partition(_VERSION)
         if version:
-            arguments["VersionId"] = version
-        answer = await self._fs._call_s3(method, Bucket=_bucket(url), Key=key, **arguments)
+            given["VersionId"] = version
+        return await self._call(method, Bucket=_bucket(url), Key=key, **given)
+
+    async def _call(self, method: str, **given: Any) -> Any:
+        await self._opened.session()
+        client = await self._fs.get_s3(given["Bucket"])
+        operation = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
+        # What storage_options say of all requests, such as who pays, where the operation knows it.
+        usual = {**self._fs.s3_additional_kwargs, **self._fs.req_kw}
+        known = {name: value for name, value in usual.items() if name in operation.input_shape.members}
+        answer = await getattr(client, method)(**known, **given)
         self.reached = True
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 200)
+        if not 200 <= status < 300:
+            raise HttpStatusError(status, method)
         return answer
+
+
+async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Part]:
+    """Return what all requests give, in their order; after a failure none is under way any more."""
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(request: Callable[[], Awaitable[_Part]]) -> _Part:
+        async with turn:
+            return await request()
+
+    tasks = [asyncio.ensure_future(one(request)) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _code(error: BaseException) -> str:
+    """Return S3's name for a failure, "" where it has none."""
+    response = getattr(error, "response", None)
+    return str(cast("dict[str, Any]", response).get("Error", {}).get("Code", "")) if response else ""
 
 
 def _bucket(url: Url) -> str:
@@ -99,30 +264,35 @@ def _seconds(time: datetime | None) -> float | None:
     return None if time is None else time.timestamp()
 
 
-def _etag(etag: str | None) -> str:
+def _etag_token(etag: str | None) -> str:
     return "etag:" + etag.strip('"') if etag else ""
 
 
 def _token(answer: dict[str, Any], url: Url) -> str:
     version = url.path.partition(_VERSION)[2]
-    return _etag(answer.get("ETag")) + (f",version:{version}" if version else "")
+    return _etag_token(answer.get("ETag")) + (f",version:{version}" if version else "")
 
 
-def _condition(token: str) -> dict[str, str]:
-    etag = token.partition(",version:")[0].removeprefix("etag:")
-    return {"IfMatch": f'"{etag}"'} if token.startswith("etag:") else {}
+def _quoted(token: str) -> str:
+    return f'"{token.partition(",version:")[0].removeprefix("etag:")}"'
 
 
-def _check_version(answer: dict[str, Any], url: Url, planned: Found) -> None:
+def _planned(planned: RemoteObject) -> dict[str, str]:
+    return {"IfMatch": _quoted(planned.token)} if planned.token.startswith("etag:") else {}
+
+
+def _condition(over: str | None) -> dict[str, str]:
+    return {"IfNoneMatch": "*"} if over is None else {"IfMatch": _quoted(over)}
+
+
+def _copied(source: Url, found: RemoteObject) -> dict[str, Any]:
+    return {
+        "CopySource": {"Bucket": _bucket(source), "Key": source.path},
+        "CopySourceIfMatch": _quoted(found.token),
+    }
+
+
+def _require_version(answer: dict[str, Any], url: Url, planned: RemoteObject) -> None:
     token = _token(answer, url)
     if planned.token.startswith("etag:") and token != planned.token:
-        raise OtherObjectError(f"its version is {token}, planned was {planned.token}")
-
-
-def _check(answer: dict[str, Any], url: Url, sink: Sink, planned: Found) -> None:
-    _check_version(answer, url, planned)
-    span, _, total = answer.get("ContentRange", "").rpartition("/")
-    if total.isdigit() and int(total) != planned.size:
-        raise OtherObjectError(f"it has {total} bytes, planned were {planned.size}")
-    if span and span != f"bytes {sink.at}-{sink.stop - 1}":
-        raise ShortBodyError(f"asked for bytes {sink.at}-{sink.stop - 1}, got {span}")
+        raise OtherObjectError(f"its version is {token}, expected {planned.token}")

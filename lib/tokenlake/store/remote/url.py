@@ -1,17 +1,10 @@
-"""URLs of inputs and stores: their parts, and no secrets in them.
+"""URLs of inputs and stores: their parts without secrets, the kinds of storage that may be named, and the keys below.
 
-Which kinds of storage a URL may name: an allow-list, because fsspec opens much that nobody meant.
-
-Among its file systems are shells on other machines, caches that unpickle what lies in a folder, and ways round the
-rules for local paths. What is not on the list is refused before anything of fsspec is asked.
-
-The list of places that a worker's owner allows for inputs: how it is written, and what lies in it.
-
-Folders and URLs, separated like ``PATH``::
+The schemes are an allow-list, because fsspec opens much that nobody meant: shells on other machines, caches that
+unpickle what lies in a folder, ways round the rules for local paths. What is not on it is refused before anything of
+fsspec is asked. The places that a worker's owner allows for inputs are folders and URLs, separated like ``PATH``::
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
-
-Keys and URLs: what is where below the root of a remote store.
 """
 
 from __future__ import annotations
@@ -69,12 +62,12 @@ def check_scheme(scheme: str, option: str) -> None:
     near = difflib.get_close_matches(scheme, (*USUAL, "s3a", "gcs", "sftp", "ftp"), 1)
     guess = f"; did you mean {near[0]}?" if near else ""
     allow = (
-        "it goes round the rules for addresses, and cannot be allowed"
+        "it bypasses the rules for addresses and cannot be allowed"
         if scheme in _NEVER
         else f"to allow it, set {VARIABLE}={scheme} in the environment"
     )
     raise ConfigError(
-        f"{option}: {scheme}:// is no scheme that may be read; expected one of {', '.join(USUAL)}{guess} ({allow})",
+        f"{option}: {scheme}:// is not an allowed scheme; expected one of {', '.join(USUAL)}{guess} ({allow})",
         got=scheme,
     )
 
@@ -119,7 +112,7 @@ def parse_url(text: str, option: str = "data_files") -> Url:
     scheme = scheme.lower()
     if not _SCHEME.fullmatch(scheme):
         raise ConfigError(
-            f"{option}: {scheme.partition(':')[0]!r}... is no URL that can be read; expected scheme://host/path, "
+            f"{option}: {scheme.partition(':')[0]!r}... is not a URL; expected scheme://host/path, "
             "with one scheme (file systems cannot be chained with ::)"
         )
     scheme = _ALIASES.get(scheme, scheme)
@@ -151,8 +144,8 @@ def _refuse_password(url: Url, host: str, option: str) -> None:
         f"{url.scheme}://...@{host.rpartition('@')[2]}/{without_query(str(url)).partition(url.root + '/')[2]}"
     )
     raise ConfigError(
-        f"{option}: {shown} has a password in it (not shown), and URLs are written down "
-        "with what is made from them. Write the URL without it, and storage_options: "
+        f"{option}: {shown} has a password in it (not shown), and URLs are recorded "
+        "with what is built from them. Write the URL without it, and storage_options: "
         "{username: NAME, password: {env: VARIABLE}}"
     )
 
@@ -163,7 +156,7 @@ def _refuse_signature(url: Url, option: str) -> None:
     if signed := [name for name in names if SIGNED.search(name) and "versionid" not in name.lower()]:
         raise ConfigError(
             f"{option}: {str(url).partition('?')[0]}?... has credentials in its query ({', '.join(signed)}), and "
-            "URLs are written down with what is made from them. Write the URL without its query, and the query as "
+            "URLs are recorded with what is built from them. Write the URL without its query, and the query as "
             "storage_options: {query: {env: VARIABLE}}, or {query: {FILE NAME: {env: VARIABLE}}} where every "
             "file has its own"
         )

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from tests.sources.support import one, read
 from tokenlake.errors import DamagedFileError, InputChangedError
-from tokenlake.rowwise import row_index as rowindex_module
-from tokenlake.rowwise.row_index import (
+from tokenlake.rowwise import file_rows as rowindex_module
+from tokenlake.rowwise.file_rows import (
+    NO_INDEX,
     RowIndex,
     RowIndexes,
     line_rows,
-    no_index,
     rows_without_reading,
     scanned,
     seek,
@@ -77,7 +77,7 @@ def row_places(file: InputFile) -> list[int]:
 
 def indexed(file: InputFile, row: int = 1 << 60, known: RowIndex | None = None) -> RowIndex:
     with opened(file) as data:
-        return scanned(known or no_index(), data, row)
+        return scanned(known or NO_INDEX, data, row)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "text"])
@@ -102,7 +102,7 @@ def test_the_index_finds_every_row_where_the_readers_see_one(kind, lines, bom, e
 def test_a_scan_that_goes_on_later_ends_like_one_that_went_through(lines, stops):
     with tempfile.TemporaryDirectory() as folder, patch.object(rowindex_module, "_STEP", 8):
         file = listed(folder, "jsonl", b"\n".join(lines))
-        index = no_index()
+        index = NO_INDEX
         for row in stops:
             index = indexed(file, row, index)
             assert index.complete or index.count > row

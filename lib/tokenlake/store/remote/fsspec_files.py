@@ -7,26 +7,39 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
-from tokenlake.store.remote.objects import Found, Objects, OtherObjectError, Page, Sink, Write
-from tokenlake.store.remote.retry import Failures, ShortBodyError
+from tokenlake.store.remote.filesystems import OpenFileSystem
+from tokenlake.store.remote.objects import (
+    ListPage,
+    ObjectClient,
+    RangeBuffer,
+    RemoteObject,
+    Write,
+    require_size,
+)
+from tokenlake.store.remote.retry import Failures
 from tokenlake.store.remote.url import Url
 
 # Kinds of token, the best first, with what file systems call them.
-_KINDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("generation", ("generation",)),
-    ("version", ("version_id", "versionId", "VersionId", "version")),
-    ("etag", ("etag", "ETag", "e_tag")),
-    ("checksum", ("checksum", "md5", "content_md5", "sha256", "blob_id")),
-    (
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "generation": ("generation",),
+    "version": ("version_id", "versionId", "VersionId", "version"),
+    "etag": ("etag", "ETag", "e_tag"),
+    "checksum": ("checksum", "md5", "content_md5", "sha256", "blob_id"),
+    "modified": (
+        "mtime",
+        "last_modified",
+        "LastModified",
         "modified",
-        ("mtime", "last_modified", "LastModified", "modified", "updated", "ModifiedAt", "modificationTime"),
+        "updated",
+        "ModifiedAt",
+        "modificationTime",
     ),
-    ("created", ("created", "creation_time")),
-)
+    "created": ("created", "creation_time"),
+}
 
 
 @final
-class OtherObjects(Objects):
+class FsspecClient(ObjectClient):
     """Calls of an fsspec file system; tokens are what its `info` has of the names above, else ``size:``."""
 
     credentials = (
@@ -34,43 +47,45 @@ class OtherObjects(Objects):
         "{NAME: {env: VARIABLE}}"
     )
 
-    def __init__(self, filesystem: Any, failures: Failures) -> None:
+    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
         super().__init__(failures)
-        self._fs = filesystem
+        self._fs = opened.filesystem
         # One connection often serves a whole synchronous file system (FTP, SFTP): one call at a time.
         self._turn = asyncio.Lock()
 
-    async def stat(self, url: Url) -> Found:
+    async def _stat(self, url: Url) -> RemoteObject:
         info = await self._call("info", self._path(url))
         if info["type"] != "file" or info.get("size") is None:
             raise FileNotFoundError(str(url))
         return _found(url.path, info)
 
-    async def page(self, url: Url, *, flat: bool, mark: str | None) -> Page:
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> ListPage:
         folder = Url(url.scheme, url.root, url.path.rpartition("/")[0])
         top = self._path(folder)
         try:
             infos = await self._call("ls" if flat else "find", top, detail=True)
         except (FileNotFoundError, NotADirectoryError):
-            return Page([])
+            return ListPage([])
         entries: list[dict[str, Any]] = list(infos.values()) if isinstance(infos, dict) else infos
         found = [_found(self._below(folder, top, info), info) for info in entries]
-        return Page([one for one in found if one.path.startswith(url.path)])
+        return ListPage([one for one in found if one.path.startswith(url.path)])
 
-    async def fetch(self, url: Url, sink: Sink, planned: Found) -> None:
-        data = await self._call("cat_file", self._path(url), start=sink.at, end=sink.stop)
-        sink.put(data)
-        if sink.left:
-            raise ShortBodyError(f"the answer ended at byte {sink.at}, {sink.left} before its end")
+    async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
+        data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
+        pieces = iter([data])
 
-    async def download(self, url: Url, write: Write, planned: Found | None) -> None:
+        async def read(_: int) -> bytes:
+            return next(pieces, b"")
+
+        await buffer.fill(read)
+
+    async def _download(self, url: Url, write: Write, planned: RemoteObject | None) -> None:
         data = await self._call("cat_file", self._path(url))
-        if planned is not None and len(data) != planned.size:
-            raise OtherObjectError(f"it has {len(data)} bytes, planned were {planned.size}")
+        require_size(len(data), planned)
         write(data)
 
     def _path(self, url: Url) -> str:
-        return self._fs._strip_protocol(str(url))
+        return type(self._fs)._strip_protocol(str(url))  # fsspec's own extension point, without a public name
 
     def _below(self, folder: Url, top: str, info: Mapping[str, Any]) -> str:
         name = str(info["name"]).strip("/")
@@ -80,7 +95,9 @@ class OtherObjects(Objects):
 
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         if self._fs.async_impl:
-            answer = await getattr(self._fs, f"_{name}")(*args, **options)
+            answer = await getattr(self._fs, f"_{name}")(
+                *args, **options
+            )  # the documented asynchronous names
         else:
             async with self._turn:
                 answer = await asyncio.to_thread(getattr(self._fs, name), *args, **options)
@@ -88,16 +105,17 @@ class OtherObjects(Objects):
         return answer
 
 
-def _found(path: str, info: Mapping[str, Any]) -> Found:
+def _found(path: str, info: Mapping[str, Any]) -> RemoteObject:
     size = int(info.get("size") or 0)
-    return Found(path=path, size=size, token=_token(info) or f"size:{size}")
+    return RemoteObject(path=path, size=size, token=_token(info) or f"size:{size}")
 
 
 def _token(info: Mapping[str, Any]) -> str:
-    for kind, names in _KINDS:
-        for name in names:
-            if value := info.get(name):
-                return f"{kind}:{_moment(value) if kind in ('modified', 'created') else str(value).strip(chr(34))}"
+    for kind, names in _KINDS.items():
+        if value := next((info[name] for name in names if info.get(name)), None):
+            return (
+                f"{kind}:{_moment(value) if kind in ('modified', 'created') else str(value).strip(chr(34))}"
+            )
     return ""
 
 

@@ -1,0 +1,399 @@
+"""The rows of one file from any row on: where reading begins so that the row comes soon, and the rows with numbers.
+
+Parquet says in its footer which row group holds a row, an Arrow file which record batch. Plain files of lines get an
+index: one entry for about every MiB, made by a scan for the ends of lines that parses nothing, goes only as far as it
+is asked to, and is kept in the cache directory. A row is a line that is not blank, good or bad, exactly as the readers
+count. Everything else (compressed files, CSV, JSON arrays, streams) is read from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import xxhash
+
+from tokenlake.arrays import Int64s
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.errors import BadRecordError
+from tokenlake.fingerprint import canonical_json
+from tokenlake.rowwise.source import Numbered, bad_row, beyond
+from tokenlake.sources.arrow_messages import batch_starts, is_file
+from tokenlake.sources.batch import BadRecord, RowBatch, refuse
+from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
+from tokenlake.sources.lines import BOM, LongLine, count_lines, index_lines, read_blocks
+from tokenlake.sources.local.hash_cache import default_path
+from tokenlake.sources.opening import opened
+from tokenlake.sources.parquet import row_group_starts
+from tokenlake.sources.records import read_rows
+
+_STEP: Final = (
+    1 << 20
+)  # bytes between entries: stays in the cache when made, scanned again in half a millisecond
+_JSON_SPACE: Final = b" \t\r\n"  # a JSON line of nothing else is blank
+_MAX_BLANK: Final = 16 << 20  # the readers take a longer line for a record, whatever it holds
+_FIRST: Final = 64 << 10  # bytes of the first range of lines after a seek: the first row must come soon
+_LARGEST: Final = 256 << 20
+_GROWTH: Final = 4
+
+_SLICE_BYTES: Final = 256 << 10  # of columns that become Python objects at a time: the first row comes soon
+_SLICE_ROWS: Final = 1024
+END: Final = (1 << 63) - 1
+"""A number above that of any row."""
+
+_RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
+_VERSION: Final = 1
+_LEAST: Final = 16 << 20  # bytes; what is scanned faster than a file is opened need not be stored
+_DIGEST: Final = 16  # bytes of an xxh3_128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seek:
+    """Where to read for a row.
+
+    Attributes:
+        parts: ranges to read one after the other, up to the end of the file.
+        number: of the first record of the first range; `row - number` records are to be dropped. The
+            number of rows, where there is nothing to read.
+    """
+
+    parts: Iterable[FileRange]
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowIndex:
+    """What is known so far of the rows of a line file.
+
+    Attributes:
+        rows, offsets: int64[n], the numbers of some rows and the bytes at which they start; both ascend.
+        count: rows that start before byte `end`.
+        end: where a line starts that was not looked at, or the end of the file.
+        complete: all lines were looked at, so that `count` is the number of rows.
+    """
+
+    rows: Int64s
+    offsets: Int64s
+    count: int
+    end: int
+    complete: bool
+
+
+NO_INDEX: Final = RowIndex(
+    rows=np.zeros(0, np.int64), offsets=np.zeros(0, np.int64), count=0, end=0, complete=False
+)
+
+
+@final
+class RowIndexes:
+    """Indexes of the rows of line files, by the state that a file is in."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, least: int = _LEAST) -> None:
+        """Keep indexes of files of at least `least` scanned bytes in `directory` (default: the cache's)."""
+        self._directory, self._least = directory, least
+        self._known: dict[InputFile, RowIndex] = {}
+
+    def get(self, file: InputFile) -> RowIndex:
+        """Return what is known of `file`, perhaps nothing."""
+        found = self._known.get(file)
+        if found is None:
+            found = NO_INDEX
+            with suppress(OSError, RuntimeError):
+                found = _unpacked(self._path(file).read_bytes(), _key(file)) or found
+            self._known[file] = found
+        return found
+
+    def put(self, file: InputFile, index: RowIndex) -> None:
+        """Remember `index`; a file that changed within the last two seconds may still change unseen."""
+        self._known[file] = index
+        fresh = file.is_local and time.time_ns() - max(file.stat[1:]) < _RACY_NS
+        if index.end < self._least or fresh:
+            return
+        with suppress(OSError, RuntimeError):
+            _replace(self._path(file), _packed(index, _key(file)))
+
+    def up_to(self, data: InputBytes, row: int) -> RowIndex:
+        """Return the index of an open file, continued until it knows where `row` starts or that there is none."""
+        known = self.get(data.file)
+        found = scanned(known, data, row)
+        if found is not known:
+            self.put(data.file, found)
+        return found
+
+    def _path(self, file: InputFile) -> Path:
+        folder = default_path().parent / "rows" if self._directory is None else Path(self._directory)
+        return folder / f"{xxhash.xxh3_128_hexdigest(_key(file))}.rows"
+
+
+@final
+class FileRows:
+    """The rows of one file, each with its number.
+
+    Args:
+        name: of the shard, for messages.
+        source: its policy, predicate and limits count; its `content_field` names the only field of text.
+        columns: fields to read, None for all.
+    """
+
+    def __init__(
+        self, file: InputFile, name: str, source: ResolvedSource, columns: tuple[str, ...] | None
+    ) -> None:
+        self._file, self._name, self._columns = file, name, columns
+        # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
+        self._fails, self._source = (
+            source.on_bad_record == "fail",
+            replace(source, on_bad_record="quarantine"),
+        )
+
+    def rows(self, start: Seek, row: int, stop: int) -> Generator[tuple[int, dict[str, Any]], None, int]:
+        """Yield (number, row) from number `row` on; return how many rows there are, at most `stop`.
+
+        Raises:
+            BadRecordError: a record from `row` on is bad and the policy is ``fail``; rows before it have come.
+            ConfigError: `row` is beyond the end.
+            DamagedFileError, InputChangedError: as :func:`tokenlake.sources.records.read_rows`.
+        """
+        number = start.number
+        for batch in self._batches(start):
+            kept, bad = _numbers(batch, number)
+            number += batch.rows_read + sum(batch.skipped.values())
+            yield from self._judged(batch, kept, bad, row, stop)
+            if number >= stop:
+                return stop
+        if row > number:
+            raise beyond(self._name, row, number)
+        return number
+
+    def count(self, start: Seek, enough: int) -> int:
+        """Return how many rows there are, good or bad, by reading them; reading stops once there are `enough`."""
+        count = 0
+        for batch in self._batches(start):
+            count += batch.rows_read
+            if count >= enough:
+                break
+        return count
+
+    def _batches(self, start: Seek) -> Iterator[RowBatch]:
+        for part in start.parts:
+            yield from read_rows(part, self._source, self._columns, plain=self._source.content_field)
+
+    def _judged(self, batch: RowBatch, kept: Int64s, bad: Int64s, row: int, stop: int) -> Numbered:
+        judged = np.flatnonzero((bad >= row) & (bad < stop)).tolist() if self._fails else []
+        stop = int(bad[judged[0]]) if judged else stop
+        at, end = np.searchsorted(kept, [row, stop]).tolist()
+        yield from _dicts(batch, kept, range(at, end))
+        if judged:
+            raise self._refused(batch.bad[judged[0]], stop)
+
+    def _refused(self, record: BadRecord, number: int) -> BadRecordError:
+        error = refuse(replace(record, line=self._line(record)), self._file)
+        return bad_row(self._name, number, str(error), **error.details)
+
+    def _line(self, record: BadRecord) -> int | None:
+        """Return the line of a bad record; far into a local file it was not counted yet."""
+        if record.line is not None or not is_lines(self._file) or not self._file.is_local:
+            return record.line
+        with opened(self._file, self._source.storage_options) as data:
+            return count_lines(data, record.position) + 1
+
+
+def _numbers(batch: RowBatch, number: int) -> tuple[Int64s, Int64s]:
+    """Return the numbers of the rows of a batch, of which `number` is the first, and of its bad records."""
+    bad = np.array([record.position for record in batch.bad], np.int64)
+    if batch.file.format not in ("jsonl", "text"):
+        return batch.positions, bad
+    places = np.sort(np.concatenate([batch.positions, bad, batch.left_out]))
+    return number + np.searchsorted(places, batch.positions), number + np.searchsorted(places, bad)
+
+
+def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
+    """Yield (number, row) for the rows at `places` of a batch, some at a time."""
+    if batch.objects is not None:
+        for place in places:
+            yield int(numbers[place]), batch.objects[place]
+        return
+    rows = batch.rows
+    step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * max(len(rows), 1) // max(rows.nbytes, 1)))
+    for first in range(places.start, places.stop, step):
+        some = slice(first, min(first + step, places.stop))
+        part = rows.slice(first, some.stop - first)
+        yield from zip(numbers[some].tolist(), part.to_pylist(), strict=True)
+
+
+def seek(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None) -> Seek:
+    """Return where to read `file` for `row`, a row number of it or one beyond.
+
+    Args:
+        indexes: of line files, to use and to add to.
+        options: of the file system that a URL is on.
+
+    Raises:
+        DamagedFileError: the footer cannot be read.
+        InputChangedError: the file is not, or does not stay, what was listed.
+    """
+    if is_lines(file):
+        return _in_lines(file, row, indexes, options)
+    starts = _block_starts(file, options)
+    if starts is None:
+        return Seek(parts=[FileRange(file=file, start=0, stop=file.size, weight=file.size)], number=0)
+    block, count = bisect_right(starts, row) - 1, len(starts) - 1
+    if block >= count:
+        return Seek(parts=[], number=starts[-1])
+    return Seek(parts=[FileRange(file=file, start=block, stop=count, weight=0)], number=starts[block])
+
+
+def is_lines(file: InputFile) -> bool:
+    """Say whether the rows of `file` are the lines of a plain file."""
+    lines = file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines")
+    return lines and file.compression is None
+
+
+def rows_without_reading(file: InputFile, options: Mapping[str, Any] | None = None) -> int | None:
+    """Return how many rows a file has, good or bad, where its metadata tell; else None."""
+    if file.format == "text" and file.text_mode == "document":
+        return 1
+    starts = _block_starts(file, options)
+    return None if starts is None else starts[-1]
+
+
+def line_rows(
+    file: InputFile, enough: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None
+) -> int:
+    """Return how many rows a plain file of lines has, counting stops once there are `enough`; nothing is parsed."""
+    with opened(file, options) as data:
+        return indexes.up_to(data, enough - 1).count
+
+
+def scanned(index: RowIndex, data: InputBytes, row: int) -> RowIndex:
+    """Return `index`, continued until it knows where `row` starts or that there is no such row."""
+    if index.complete or row < index.count:
+        return index
+    rows, offsets, count, end = [index.rows], [index.offsets], index.count, index.end
+    for starts, after in _row_starts(data, end):
+        if len(starts):
+            rows.append(np.array([count]))
+            offsets.append(starts[:1])
+        count, end = count + len(starts), after
+        if row < count:
+            break
+    return RowIndex(
+        rows=np.concatenate(rows),
+        offsets=np.concatenate(offsets),
+        count=count,
+        end=end,
+        complete=end >= data.file.size,
+    )
+
+
+def start_of(index: RowIndex, data: InputBytes, row: int) -> int:
+    """Return the byte at which `row` starts, one that `index` has passed."""
+    entry = int(np.searchsorted(index.rows, row, side="right")) - 1
+    first = int(index.rows[entry])
+    for starts, _ in _row_starts(data, int(index.offsets[entry])):
+        if row < first + len(starts):
+            return int(starts[row - first])
+        first += len(starts)
+    return data.file.size
+
+
+def _in_lines(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None) -> Seek:
+    if row == 0:
+        return Seek(parts=_growing(file, 0), number=0)
+    with opened(file, options) as data:
+        index = indexes.up_to(data, row)
+        if row >= index.count:
+            return Seek(parts=[], number=index.count)
+        return Seek(parts=_growing(file, start_of(index, data, row)), number=row)
+
+
+def _growing(file: InputFile, start: int) -> Iterator[FileRange]:
+    """Yield ranges from byte `start` on, small ones first; any partition gives the same rows."""
+    size = _FIRST
+    while start < file.size:
+        stop = min(start + size, file.size)
+        yield FileRange(file=file, start=start, stop=stop, weight=stop - start)
+        start, size = stop, min(size * _GROWTH, _LARGEST)
+
+
+def _block_starts(file: InputFile, options: Mapping[str, Any] | None) -> list[int] | None:
+    """Return the numbers of the first rows of row groups or record batches, and behind them that of rows.
+
+    None for a file without such blocks.
+    """
+    if file.format not in ("parquet", "arrow"):
+        return None
+    with opened(file, options) as data:
+        if file.format == "parquet":
+            return row_group_starts(data)
+        return batch_starts(data) if is_file(data) else None
+
+
+def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
+    """Yield (where the rows of a block start, where the next block starts); a line starts at `start`."""
+    file = data.file
+    part = FileRange(file=file, start=start, stop=file.size, weight=file.size - start)
+    for block in read_blocks(part, data, _MAX_BLANK, _STEP):
+        if isinstance(block, LongLine):
+            blank = file.format == "jsonl" and _is_blank(block)
+            yield np.array([] if blank else [block.offset], np.int64), block.offset + block.size
+            continue
+        lines = index_lines(block)
+        starts = lines.positions(block)
+        if file.format == "jsonl":
+            starts = starts[_not_blank(block.data, lines.starts, lines.stops)]
+        yield starts, block.offset + block.size
+
+
+def _not_blank(data: bytes, starts: Int64s, stops: Int64s) -> Int64s:
+    """Return which lines hold more than white space."""
+    rows = np.ones(len(starts), np.bool_)
+    firsts = np.frombuffer(data, np.uint8)[starts]
+    for line in np.flatnonzero(np.isin(firsts, list(_JSON_SPACE))).tolist():
+        rows[line] = bool(data[int(starts[line]) : int(stops[line])].strip(_JSON_SPACE))
+    return np.flatnonzero(rows)
+
+
+def _is_blank(line: LongLine) -> bool:
+    skip = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
+    # `head` first: a long record is not copied to find out what its first byte tells.
+    return not line.head[skip:].strip(_JSON_SPACE) and (
+        line.data is not None and not line.data[skip:].strip(_JSON_SPACE)
+    )
+
+
+def _key(file: InputFile) -> bytes:
+    """Return what tells this state of the file, and what counts as a row in it, from any other."""
+    state = [*file.stat] if file.is_local else file.token
+    return canonical_json([_VERSION, file.url, file.size, state, file.format])
+
+
+def _packed(index: RowIndex, key: bytes) -> bytes:
+    head = np.array([index.count, index.end, int(index.complete)], np.int64)
+    body = np.concatenate([head, index.rows, index.offsets]).astype("<i8").tobytes()
+    return xxhash.xxh3_128_digest(key + body) + body
+
+
+def _unpacked(data: bytes, key: bytes) -> RowIndex | None:
+    digest, body = data[:_DIGEST], data[_DIGEST:]
+    if xxhash.xxh3_128_digest(key + body) != digest:
+        return None
+    (count, end, complete), places = np.split(np.frombuffer(body, "<i8").astype(np.int64), [3])
+    rows, offsets = np.split(places, 2)
+    return RowIndex(rows=rows, offsets=offsets, count=int(count), end=int(end), complete=bool(complete))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

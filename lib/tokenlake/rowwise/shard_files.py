@@ -1,0 +1,413 @@
+"""The files of a split while they are written: Parquet, Arrow IPC or JSON Lines, ended at a size or at given rows."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tokenlake.config.suggestion import did_you_mean
+from tokenlake.errors import BadRecordError, ConfigError, SourceError
+from tokenlake.rowwise.directory import FlatFile, file_mode
+from tokenlake.store.local_files import HashingFile
+
+_ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
+_PARQUET: Final[Any] = pq
+_GROUP_BYTES: Final = 4 << 20  # Arrow data of a row group, at most where one row is not larger
+_GZIP_LEVEL: Final = 6
+_JSON_OPTIONS: Final = (
+    orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME
+)
+
+LINES: Final = pa.schema([pa.field("line", pa.large_binary(), metadata={"tokenlake": "a line of JSON"})])
+"""Schema of batches that hold finished lines, ends of line included."""
+
+_COMPRESSIONS: Final = {
+    "parquet": ("none", "gzip", "lz4", "zstd"),
+    "arrow": ("none", "lz4", "zstd"),
+    "jsonl": ("none", "gzip", "zstd"),
+}
+_WHY: Final = {
+    ("arrow", "gzip"): "Arrow IPC knows lz4 and zstd alone",
+    ("jsonl", "lz4"): "readers of JSON Lines know gzip and zstd alone",
+}
+_ENDINGS: Final = {"gzip": ".gz", "zstd": ".zst"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How files are written: ``parquet``, ``arrow`` (IPC files) or ``jsonl``, and ``none`` or a compression."""
+
+    format: str
+    compression: str
+
+    @classmethod
+    def of(cls, format: str, compression: str | None) -> FileFormat:
+        """Return the format; None compresses as usual: zstd in Parquet, else nothing.
+
+        Raises:
+            ConfigError: there is no such format or compression, or they do not go together.
+        """
+        _check("format", format, tuple(_COMPRESSIONS))
+        if compression is None:
+            compression = "zstd" if format == "parquet" else "none"
+        _check("compression", compression, _COMPRESSIONS["parquet"])
+        if compression not in (fitting := _COMPRESSIONS[format]):
+            raise ConfigError(
+                f"compression: {compression!r} with format {format!r}: {_WHY[format, compression]}; "
+                f"use one of {', '.join(map(repr, fitting))}",
+                got=compression,
+            )
+        return cls(format, compression)
+
+    @property
+    def extension(self) -> str:
+        """Return ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``."""
+        return f".{self.format}" + (_ENDINGS.get(self.compression, "") if self.format == "jsonl" else "")
+
+
+def _check(what: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        near = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        raise ConfigError(
+            f"{what}: got {value!r}, must be one of {', '.join(map(repr, allowed))}{near}", got=repr(value)
+        )
+
+
+def check_naming(naming: str, splits: Sequence[str], form: FileFormat) -> None:
+    """Raise ConfigError unless `naming` makes names, and no two the same."""
+    names = {_shard_name(split, index, 2, form, naming) for split in splits for index in range(2)}
+    if len(names) < 2 * len(splits):
+        raise _bad_naming(
+            naming, "two files would get the same name; it must hold {index} (and {split}, with several)"
+        )
+
+
+def _shard_name(split: str, index: int, count: int, form: FileFormat, naming: str) -> str:
+    """Return ``train-00000-of-00042.parquet``, or what `naming` makes of the split, the index and the count."""
+    try:
+        stem = naming.format(split=split, index=index, count=count)
+    except (KeyError, IndexError, ValueError) as error:
+        raise _bad_naming(naming, f"{type(error).__name__}: {error}") from None
+    if not stem or stem.startswith((".", "_")) or "/" in stem or "\x00" in stem:
+        raise _bad_naming(naming, f"it makes {stem!r}, which is no name of a data file")
+    return stem + form.extension
+
+
+def _bad_naming(naming: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"naming: got {naming!r}: {why}. Expected something like '{{split}}-{{index:05d}}-of-{{count:05d}}'",
+        got=naming,
+    )
+
+
+def edges_of(rows: int, shards: int) -> tuple[int, ...]:
+    """Return where each of `shards` files ends: contiguous shares of `rows`, whose sizes differ by one at most."""
+    return tuple((index + 1) * rows // shards for index in range(shards))
+
+
+@final
+class ShardFiles:
+    """The files of one split while they are written. Batches must be of one schema.
+
+    Args:
+        max_bytes: a file ends at the row group after which another one, of the size of its largest, would not fit;
+            None: never. Below 8 MiB row groups are an eighth of it, and what belongs at a file's end is counted.
+        edges: rows at which a file ends, ascending, the last of them the number of all rows; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        form: FileFormat,
+        schema: pa.Schema,
+        *,
+        max_bytes: int | None = None,
+        edges: tuple[int, ...] | None = None,
+    ) -> None:
+        self._folder, self._split, self._form, self._schema = folder, split, form, schema
+        self._max_bytes, self._edges = max_bytes, edges
+        # Files so small that usual row groups would not do.
+        self._tight = max_bytes is not None and max_bytes < 2 * _GROUP_BYTES
+        self._group_bytes = max(1, (max_bytes or 0) // 8) if self._tight else _GROUP_BYTES
+        self._done: list[FlatFile] = []
+        self._open: OpenFile | None = None
+        self._edge = 0  # index of the edge that the open file ends at
+        self._rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        while len(batch):
+            part = batch.slice(0, min(self._room(), self._fitting(batch)))
+            self._waiting.append(part)
+            self._waiting_bytes += part.nbytes
+            self._rows += len(part)
+            if self._waiting_bytes >= self._group_bytes:
+                self._flush()
+            batch = batch.slice(len(part))
+
+    def finish(self, naming: str) -> list[FlatFile]:
+        """Close the last file, name all, and return what they are; at least one, be it without rows."""
+        self._flush()
+        if self._edges is not None and self._rows != self._edges[-1]:
+            raise _miscounted(self._edges[-1], str(self._rows))
+        while self._edges is not None and self._edge < len(self._edges):
+            self._end()
+        if self._open is not None or not self._done:
+            self._end()
+        return [self._named(index, naming) for index in range(len(self._done))]
+
+    def discard(self) -> None:
+        """Close what is open; the files are for the caller to remove."""
+        if self._open is not None:
+            self._open.discard()
+
+    def _room(self) -> int:
+        """Return how many rows the file may still take, having ended those that may take none."""
+        if (edges := self._edges) is None:
+            return 1 << 62
+        while self._edge < len(edges) and edges[self._edge] <= self._rows:
+            self._flush()
+            self._end()
+        if self._edge == len(edges):
+            raise _miscounted(edges[-1], f"more than {edges[-1]}")
+        return edges[self._edge] - self._rows
+
+    def _fitting(self, batch: pa.RecordBatch) -> int:
+        """Return how many rows of a batch make a row group."""
+        rows = max(1, len(batch) * self._group_bytes // max(batch.nbytes, 1))
+        while self._tight and rows > 1 and batch.slice(0, rows).nbytes > 2 * self._group_bytes:
+            rows //= 2
+        return rows
+
+    def _flush(self) -> None:
+        """Write what waits as one row group, and end the file if it is full."""
+        if not self._waiting:
+            return
+        batch = self._waiting[0] if len(self._waiting) == 1 else _ARROW.concat_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        limit = self._max_bytes
+        if limit is not None and self._open is not None and self._open.is_full(limit, batch):
+            self._end(rolled=True)
+        self._opened().write(batch)
+
+    def _opened(self) -> OpenFile:
+        if self._open is None:
+            path = self._folder / f"{self._split}-{len(self._done)}"
+            self._open = OpenFile(path, self._form, self._schema, tight=self._tight)
+        return self._open
+
+    def _end(self, *, rolled: bool = False) -> None:
+        self._done.append(replace(self._opened().close(), split=self._split))
+        self._open = None
+        self._edge += not rolled
+
+    def _named(self, index: int, naming: str) -> FlatFile:
+        name = _shard_name(self._split, index, len(self._done), self._form, naming)
+        (self._folder / self._done[index].path).rename(self._folder / name)
+        return replace(self._done[index], path=name)
+
+
+def _miscounted(expected: int, got: str) -> SourceError:
+    return SourceError(
+        f"the source said it has {expected} rows, but {got} came; nothing was written. Correct its length"
+    )
+
+
+@final
+class OpenFile:
+    """One file while it is written: each batch is a row group, a record batch, or lines.
+
+    Args:
+        tight: the file is to end before a size so small that its end counts.
+    """
+
+    def __init__(self, path: Path, form: FileFormat, schema: pa.Schema, *, tight: bool = False) -> None:
+        self._path, self._tight, self._format = path, tight, form.format
+        self._sink = HashingFile(path)
+        self._write, self._flush, self._close = _WRITERS[form.format](form.compression, self._sink, schema)
+        self._rows = self._largest = 0
+        self._ending = 0 if form.format == "jsonl" else 1024 + 2 * schema.serialize().size
+
+    def is_full(self, limit: int, following: pa.RecordBatch) -> bool:
+        if not self._tight:
+            return self._sink.bytes + self._largest > limit
+        ending = self._ending + self._listed(following)
+        return self._sink.bytes + ending + max(self._largest, following.nbytes) > limit
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        before = self._sink.bytes
+        self._write(batch)
+        if self._tight:
+            self._flush()
+            self._ending += self._listed(batch)
+        self._largest = max(self._largest, self._sink.bytes - before)
+        self._rows += len(batch)
+
+    def close(self) -> FlatFile:
+        self._close()
+        self._sink.close()
+        self._path.chmod(file_mode(self._path.parent))
+        return FlatFile(
+            path=self._path.name, split="", bytes=self._sink.bytes, sha256=self._sink.sha256, rows=self._rows
+        )
+
+    def discard(self) -> None:
+        with suppress(Exception):  # the disk may be full; the file goes anyway
+            self._close()
+        self._sink.close()
+
+    def _listed(self, batch: pa.RecordBatch) -> int:
+        """Return how many bytes a row group takes at most at the file's end: places, sizes, least and largest value."""
+        if self._format != "parquet":
+            return 0 if self._format == "jsonl" else 64
+        texts = [column for column in batch.columns if column.type in (pa.string(), pa.large_string())]
+        longest = [_COMPUTE.max(_COMPUTE.binary_length(text)).as_py() or 0 for text in texts]
+        places = [path for field in batch.schema for path in _leaves(field.name, field.type)]
+        return 256 * len(places) + sum(2 * min(4096, size) for size in longest)
+
+
+_Writer = tuple[Callable[[pa.RecordBatch], object], Callable[[], object], Callable[[], object]]
+"""How to write a batch, how to write what a compression holds back, and how to write what belongs at the end."""
+
+
+def _nothing() -> None:
+    pass
+
+
+def _parquet(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
+    # Page checksums always; token ids PLAIN, because dictionaries and statistics of them cost size and time.
+    encoded = [path for field in schema for path in _leaves(field.name, field.type) if not _is_ids(field)]
+    writer = _PARQUET.ParquetWriter(
+        sink,
+        schema,
+        compression=compression,  # what is called lz4 is LZ4_RAW: no two readers agree on Parquet's own lz4
+        compression_level=3 if compression == "zstd" else None,
+        use_dictionary=encoded or False,
+        write_statistics=encoded or False,
+        write_page_checksum=True,
+        data_page_size=1 << 20,
+        write_batch_size=1 << 16,
+        version="2.6",
+    )
+    return lambda batch: writer.write_batch(batch, row_group_size=max(1, len(batch))), _nothing, writer.close
+
+
+def _arrow(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
+    # The file format: any batch can be read alone, and memory-mapped where nothing is compressed.
+    options = _ARROW.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+    writer = _ARROW.ipc.new_file(sink, schema, options=options)
+    return writer.write_batch, _nothing, writer.close
+
+
+def _json_lines(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
+    if compression == "none":
+        return lambda batch: sink.write(text_of(batch)), _nothing, _nothing
+    # Neither name nor clock in gzip's header: equal rows make equal bytes.
+    packed: Any = (
+        gzip.GzipFile("", "wb", _GZIP_LEVEL, sink, mtime=0)
+        if compression == "gzip"
+        else _ARROW.CompressedOutputStream(_ARROW.PythonFile(sink, "w"), "zstd")
+    )
+    return lambda batch: packed.write(text_of(batch)), packed.flush, packed.close
+
+
+_WRITERS: Final = {"parquet": _parquet, "arrow": _arrow, "jsonl": _json_lines}
+
+
+def _leaves(path: str, kind: Any) -> list[str]:
+    """Return the paths of a field's columns as Parquet names them."""
+    types = _ARROW.types
+    if types.is_struct(kind):
+        return [leaf for child in kind for leaf in _leaves(f"{path}.{child.name}", child.type)]
+    if types.is_map(kind):
+        key = _leaves(f"{path}.key_value.key", kind.key_type)
+        return key + _leaves(f"{path}.key_value.value", kind.item_type)
+    if is_list(kind):
+        return _leaves(f"{path}.list.element", kind.value_type)
+    return [path]
+
+
+def is_list(kind: Any) -> bool:
+    """Return whether values of an Arrow type are lists, whatever their layout."""
+    types = _ARROW.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def _is_ids(field: Any) -> bool:
+    """Whether a column holds lists of int32: ids, labels, masks."""
+    return is_list(field.type) and field.type.value_type == pa.int32()
+
+
+def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
+    """Return rows (dicts), the first of them number `first`, as a batch of :data:`LINES`.
+
+    Raises:
+        BadRecordError: JSON has no such value; it would read back as another one.
+    """
+    lines = [_line(row, first + place) for place, row in enumerate(rows)]
+    return _ARROW.RecordBatch.from_arrays([_ARROW.array(lines, pa.large_binary())], schema=LINES)
+
+
+def text_of(batch: pa.RecordBatch) -> bytes:
+    """Return the lines of a batch, of :data:`LINES` or of columns."""
+    if batch.schema.equals(LINES, check_metadata=True):
+        lines: Any = batch.column(0)
+        return b"".join(lines.to_pylist())
+    return b"".join(_line(row, place) for place, row in enumerate(_rows(batch)))
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows; lists of integers stay arrays, so that there is no Python object for each number."""
+    names: Sequence[str] = batch.schema.names
+    columns = [_values(column) for column in batch.columns]
+    for values in zip(*columns, strict=True) if columns else ((),) * len(batch):
+        yield dict(zip(names, values, strict=True))
+
+
+def _values(column: Any) -> Iterable[Any]:
+    kind = column.type
+    integers = is_list(kind) and _ARROW.types.is_integer(kind.value_type)
+    if integers and not column.null_count and not column.flatten().null_count:
+        return (value.values.to_numpy() for value in column)
+    return column.to_pylist()
+
+
+def _line(row: Any, number: int) -> bytes:
+    if not isinstance(row, dict):
+        raise BadRecordError(f"row {number}: got {type(row).__name__}, expected a dict", row=number)
+    try:
+        line = orjson.dumps(row, option=_JSON_OPTIONS)
+    except TypeError as error:
+        raise BadRecordError(f"row {number}: JSON cannot hold it: {error}", row=number) from error
+    # orjson writes null for what JSON has no number for.
+    odd = (str(name) for name, value in row.items() if _has_nan(value)) if b"null" in line else iter(())
+    if (field := next(odd, None)) is not None:
+        raise BadRecordError(
+            f"row {number}, field {field!r}: NaN and infinities are no JSON", row=number, field=field
+        )
+    return line
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_nan, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_nan, value))
+    if hasattr(value, "dtype"):
+        return value.dtype.kind == "f" and not bool((value - value == 0).all())
+    return isinstance(value, float) and not math.isfinite(value)

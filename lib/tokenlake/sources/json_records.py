@@ -1,0 +1,249 @@
+"""One JSON record, read strictly: its text, or the whole of it, or why it cannot be used.
+
+RFC 8259 as orjson reads it: valid UTF-8, no NaN, no lone surrogates, at most 1024 levels, one object and nothing else.
+Where texts alone are wanted, the content field must be there once and hold a string. Of rows, each wanted field
+must be there at most once and hold no number beyond 64 bits and a double, which would be altered. Fields that
+nobody wants are only checked for being JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any, Final, NamedTuple, cast
+
+import orjson
+
+from tokenlake.sources.batch import Want
+from tokenlake.sources.rows import Fault, Record, count_members, too_long
+
+MAX_DEPTH: Final = 1024  # orjson's limit: what is nested deeper is a bad record
+_SHOWN: Final = 120  # characters of a foreign message or value in ours
+_KINDS: Final[dict[type[Any], str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_TOKEN: Final = re.compile(_STRING + rb'|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
+_STRING_OR_NUMBER: Final = re.compile(
+    _STRING + rb"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?", re.DOTALL
+)
+# What only large numbers, and some strings, hold: 2 ** 63 has 19 digits, 1e308 an exponent of three.
+LARGE: Final = "[0-9]{19}|[eE][+]?[0-9]{3}"
+_LARGE_BYTES: Final = re.compile(LARGE.encode())
+# What every member holds once; a string may, too, behind an escaped quote.
+_KEY_END: Final = re.compile(rb'"[ \t\r\n]*:')
+_INT64_MIN: Final = -(1 << 63)
+_UINT64_MAX: Final = (1 << 64) - 1
+_UINT64_DIGITS: Final = 20
+_MISSING: Final = object()
+
+
+class Member(NamedTuple):
+    """One ``"key": value`` of a record.
+
+    Attributes:
+        path: the keys from the record down to this one, None for every array on the way. It changes as
+            the next member is looked for.
+        repeats: whether the same object has given the key before.
+        value: offset at which the value begins.
+    """
+
+    path: list[str | None]
+    repeats: bool
+    value: int
+
+
+class Judged(NamedTuple):
+    """A record, and its text or why it has none; None where no text is wanted."""
+
+    record: Record
+    text: str | Fault | None
+
+
+def judge_text(line: bytes, name: str, limit: int) -> str | Fault:
+    """Return the text in the field `name` of the JSON object `line` (no newline), or what is wrong with it."""
+    if len(line) > limit:
+        return too_long(len(line), limit)
+    record = load_object(line)
+    return record if isinstance(record, Fault) else text_of(record, line, name)
+
+
+def load_object(line: bytes) -> Record | Fault:
+    """Parse `line` as one JSON object."""
+    try:
+        record = _loads(line)
+    except orjson.JSONDecodeError as error:
+        return syntax_fault(line, error)
+    if isinstance(record, dict):
+        return cast("Record", record)
+    return Fault("not_an_object", f"the record is a JSON {_KINDS[type(record)]}, expected an object")
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if "infinity" not in str(error):
+            raise
+        return orjson.loads(_STRING_OR_NUMBER.sub(_tame, line))
+
+
+def _tame(token: re.Match[bytes]) -> bytes:
+    # A number beyond a double's range is valid JSON and nothing to us. `0e0` cannot be extended to
+    # another number by what follows, so nothing malformed becomes valid.
+    return token[0] if token[0].startswith(b'"') else b"0e0"
+
+
+def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
+    """Name the reason for which orjson refused `line`."""
+    message = str(error)[:_SHOWN]
+    try:
+        str(line, "utf-8")
+    except UnicodeDecodeError as unicode_error:
+        return Fault("invalid_utf8", f"byte {unicode_error.start} of the record is not UTF-8")
+    if "depth limit" in message or "recursion limit" in message:
+        return Fault("too_deep", f"values are nested more than {MAX_DEPTH} levels deep")
+    if "surrogate" in message:
+        return Fault(
+            "lone_surrogate", f"half a surrogate pair stands alone, which is no character: {message}"
+        )
+    return Fault("invalid_json", f"not a JSON object: {message}")
+
+
+def text_of(record: Record, line: bytes, name: str) -> str | Fault:
+    """Return the string in the field `name` (a dotted path) of `record`, which was parsed from `line`."""
+    keys = keys_of(record, name)
+    if keys[0] in record and _may_repeat(line, keys) and _is_repeated(line, keys):
+        return Fault("duplicate_key", f"the field {name!r} is given more than once")
+    text: Any = record
+    for key in keys:
+        text = cast("Record", text).get(key, _MISSING) if isinstance(text, dict) else _MISSING
+    if isinstance(text, str):
+        return text
+    if text is _MISSING:
+        names = ", ".join(map(repr, sorted(record)[:12]))[:_SHOWN]
+        return Fault("missing_field", f"there is no field {name!r}; the record has {names or 'no fields'}")
+    if text is None:
+        return Fault("null_text", f"the field {name!r} is null, expected a string")
+    return Fault("not_a_string", f"the field {name!r} holds a JSON {_KINDS[type(text)]}, expected a string")
+
+
+def keys_of(record: Record, path: str) -> tuple[str, ...]:
+    """Return the keys that `path` stands for: ``a.b`` is the field "a.b" where there is one, else "b" of "a"."""
+    return (path,) if path in record else tuple(path.split("."))
+
+
+def _may_repeat(line: bytes, keys: tuple[str, ...]) -> bool:
+    return disguise_of(keys).search(line) is not None or any(
+        line.count(orjson.dumps(key)) != 1 for key in keys
+    )
+
+
+def disguise_of(keys: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Return what every other spelling of one of these keys holds; letters, digits and underscores have one."""
+    return re.compile(rb"\\u00[2-7]" if all(map(is_plain, keys)) else rb"\\")
+
+
+def is_plain(key: str) -> bool:
+    return key.isascii() and key.isidentifier()
+
+
+def _is_repeated(line: bytes, keys: tuple[str, ...]) -> bool:
+    """Say whether the member that `keys` lead to, or one on the way, is given more than once."""
+    wanted = [list(keys[: depth + 1]) for depth in range(len(keys))]
+    return any(member.repeats and member.path in wanted for member in members_of(line))
+
+
+def members_of(line: bytes) -> Iterator[Member]:
+    """Yield every member of every object in the valid JSON `line`, repeated ones too."""
+    path: list[str | None] = []
+    seen: list[set[str]] = []
+    name = b""
+    for token in _TOKEN.finditer(line):
+        first = token[0][:1]
+        if first in b"{[":
+            path.append(None)
+            seen.append(set())
+        elif first in b"}]":
+            path.pop()
+            seen.pop()
+        elif first == b'"':
+            name = token[0]
+        elif (colon := token[0].find(b":")) >= 0 and not token[0][:colon].strip():
+            key: str = orjson.loads(name)
+            path[-1] = key
+            yield Member(path, key in seen[-1], token.end() - len(token[0][colon + 1 :].lstrip()))
+            seen[-1].add(key)
+
+
+def judge_row(line: bytes, want: Want) -> Judged | Fault:
+    """Return the record on `line` and its text, or what makes it unusable as a record."""
+    if len(line) > want.max_record_bytes:
+        return too_long(len(line), want.max_record_bytes)
+    record = load_object(line)
+    if isinstance(record, Fault):
+        return record
+    many = len(_KEY_END.findall(line)) != count_members(record)
+    fault = _repeated(line, want) if many else None
+    fault = fault or (_too_large(line, want) if _LARGE_BYTES.search(line) else None)
+    return fault or Judged(record, None if want.text is None else text_of(record, line, want.text))
+
+
+def judge_quickly(line: bytes, key_ends: int, want: Want) -> Judged | None:
+    """Return the record of a line that is not odd, if it surely holds every member of it; None: look closer.
+
+    Written out again it has as many ends of keys then: a repeated key would be there once.
+    """
+    if len(line) > want.max_record_bytes:
+        return None
+    try:
+        record = orjson.loads(line)
+        if type(record) is not dict or key_ends != orjson.dumps(record).count(b'":'):
+            return None
+    except (ValueError, TypeError):  # orjson's own: no JSON, or nested deeper than it writes
+        return None
+    found = cast("Record", record)
+    return Judged(found, None if want.text is None else text_of(found, line, want.text))
+
+
+def _repeated(line: bytes, want: Want) -> Fault | None:
+    for member in members_of(line):
+        if member.repeats and _is_wanted(want, member.path[0]):
+            name = ".".join(key for key in member.path if key is not None)
+            return Fault("duplicate_key", f"the field {name!r} is given more than once")
+    return None
+
+
+def _too_large(line: bytes, want: Want) -> Fault | None:
+    fields = [(member.value, member.path[0]) for member in members_of(line) if len(member.path) == 1]
+    starts = [start for start, _ in fields]
+    for token in _STRING_OR_NUMBER.finditer(line):
+        if token[0].startswith(b'"') or _is_held(token[0]):
+            continue
+        name = fields[bisect_right(starts, token.start()) - 1][1]
+        if _is_wanted(want, name):
+            shown = token[0][:40].decode() + ("..." if len(token[0]) > 40 else "")
+            return Fault(
+                "number_too_large",
+                f"the field {name!r} holds {shown}, which neither 64 bits nor a double can hold",
+            )
+    return None
+
+
+def _is_wanted(want: Want, name: str | None) -> bool:
+    return want.columns is None or name in want.columns
+
+
+def _is_held(number: bytes) -> bool:
+    """Say whether a JSON number is an integer of 64 bits, or another number in a double's range."""
+    if number.strip(b"-0123456789"):
+        return isfinite(float(number))
+    return len(number) <= _UINT64_DIGITS and _INT64_MIN <= int(number) <= _UINT64_MAX
