@@ -138,8 +138,11 @@ class Pair:
 
     def located(self, texts: list[str]) -> int:
         """Return for how many texts ids alone tell the places."""
-        _, blocks = self._fast._locate(pa.array(texts, pa.large_string()))
-        return len(texts) - sum(len(block.odd) for block in blocks)
+        column = pa.array(texts, pa.large_string())
+        encoded, sizes = self._fast.encode(column), self._fast._locator.sizes
+        if sizes is None:
+            return 0
+        return len(texts) - len(sizes.places(column, encoded.offsets, encoded.ids)[2])
 
 
 def fuzz(

@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.loader_contenders import GRAIN, LITDATA, OURS, Loader
 from benchmarks.loader_input import CORPUS, LoaderInput
 from benchmarks.loader_rates import once
+from benchmarks.shuffle_quality import ShuffleQuality, quality_of, references
 from benchmarks.systems.loader_sink import BATCH
-from tokenlake.mixing.quality import ShuffleQuality, quality_of, references
 from tokenlake.reading.version import open_rows
 from tokenlake.store.address import open_store
 

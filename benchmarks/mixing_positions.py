@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.goals import Goal
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler, constant
 
 FAR: Final = 10**12
@@ -27,17 +27,17 @@ _SIZES: Final = {"lanes": _LANES, "batch_size": 256}
 _AT_ONCE: Final = 1000  # rows that a lane is asked for
 
 
-def mixtures() -> dict[str, Callable[[], Mixture]]:
+def mixtures() -> dict[str, Callable[[], SourceMixture]]:
     """What is measured: a name, and how to make the mixture afresh."""
     first, last = {"web": 0.7, "code": 0.2, "math": 0.1}, {"web": 0.2, "code": 0.3, "math": 0.5}
     tied = {"web": 0.6, "code": 0.2, "math": 0.2}, {"web": 0.2, "code": 0.4, "math": 0.4}
 
-    def moving(a: dict[str, float], b: dict[str, float], how: str) -> Callable[[], Mixture]:
+    def moving(a: dict[str, float], b: dict[str, float], how: str) -> Callable[[], SourceMixture]:
         points = [{"step": 0, "weights": a}, {"step": 2 * FAR, "weights": b}]
-        return lambda: Mixture(_LENGTHS, WeightScheduler(points, how), **_SIZES)
+        return lambda: SourceMixture(_LENGTHS, WeightScheduler(points, how), **_SIZES)
 
     return {
-        "constant weights": lambda: Mixture(_LENGTHS, constant(first), **_SIZES),
+        "constant weights": lambda: SourceMixture(_LENGTHS, constant(first), **_SIZES),
         "weights in a line": moving(first, last, "linear"),
         "weights along a cosine": moving(first, last, "cosine"),
         "two equal weights along a cosine": moving(*tied, "cosine"),
@@ -61,12 +61,12 @@ def measure_positions(repeats: int, rows: int = _ROWS) -> tuple[list[Goal], list
     return goals, [_seeking(repeats)]
 
 
-def _cpu(make: Callable[[], Mixture], start: int, rows: int, repeats: int) -> float:
+def _cpu(make: Callable[[], SourceMixture], start: int, rows: int, repeats: int) -> float:
     """Median CPU seconds of reading rows of a mixture that was never asked before, after a warm-up."""
     return statistics.median([_once(make(), start, rows) for _ in range(repeats + 1)][1:])
 
 
-def _once(mixture: Mixture, start: int, rows: int) -> float:
+def _once(mixture: SourceMixture, start: int, rows: int) -> float:
     began = time.process_time()
     for first in range(start // _LANES, (start + rows) // _LANES, _AT_ONCE):
         for lane in range(_LANES):
@@ -80,7 +80,7 @@ def _seeking(repeats: int) -> str:
     scheduler = WeightScheduler(points, "cosine")
     at, before = [], []
     for number in range(max(repeats, 5)):
-        mixture = Mixture(
+        mixture = SourceMixture(
             {"a": 10**9, "b": 10**7}, scheduler, lanes=_LANES, batch_size=256, step_rows=256, seed=number
         )
         began = time.process_time()

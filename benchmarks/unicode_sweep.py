@@ -21,7 +21,7 @@ import pyarrow as pa
 from tokenlake.tokenizers.allowlist import SPLIT_REGEXES
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.reference import ReferenceEngine
 
 CODE_POINTS = [point for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000]
 ASCII = "aAsx1. \n'/\t"
@@ -77,7 +77,7 @@ def glue_tokenizer(regex: str | None, *, nfc: bool = False) -> TokenizerFiles:
 
 def differing(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int, str]:
     """Return the code points that encode differently, each with the first context that showed it."""
-    reference, fast = Reference(files), GigatokenEngine(files)
+    reference, fast = ReferenceEngine(files), GigatokenEngine(files)
     found: dict[int, str] = {}
     for context in contexts:
         for first in range(0, len(CODE_POINTS), BATCH):

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from typing import Final, TypeVar
+from concurrent.futures import Future, wait
+from typing import Final, TypeVar, final
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _PATIENCE: Final = 10.0  # seconds at exit: a read that hangs must not keep the process from ending
+
+_LOOK: Final = 0.1  # seconds
+_MANY: Final = "tokenlake-many"
 
 _RUNNING: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
 
@@ -38,6 +42,13 @@ def start_thread(work: Callable[[], None], *, end: Callable[[], None], name: str
     return thread
 
 
+def available_cpus() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def end_threads() -> None:
     """End all that still run, and wait for them, but not for ever."""
     running = [(thread, end) for thread, end in list(_RUNNING.items()) if thread.is_alive()]
@@ -48,33 +59,73 @@ def end_threads() -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def in_order(function: Callable[[T], R], items: Sequence[T], threads: int) -> Iterator[R]:
+class Stopped(Exception):
+    """Nobody waits for the result any more."""
+
+
+@final
+class Stop:
+    """Says whether work is still wanted; any number of threads."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        """Ask for an end."""
+        self._asked.set()
+
+    def check(self) -> None:
+        """Raise :class:`Stopped` if the work is not wanted any more."""
+        if self._asked.is_set():
+            raise Stopped
+
+
+def in_order(
+    function: Callable[[T], R], items: Sequence[T], threads: int, *, stop: Stop | None = None
+) -> Iterator[R]:
     """Yield ``function(item)`` for every item, in order; the first error ends it, later items are not begun.
 
-    The threads are daemons, unlike those of ``concurrent.futures``: hashing terabytes must not keep a cancelled
-    program alive. One thread is the caller's.
+    Nobody waits for the threads where it ends early: they may wait for a network. They are daemons, unlike those of
+    ``concurrent.futures``: hashing terabytes must not keep a cancelled program alive. One thread is the caller's.
+
+    Args:
+        stop: `function` looks at it now and then, and any error, or Ctrl-C, asks for it at once.
     """
-    if threads <= 1:
+    if threads <= 1 or len(items) <= 1:
         yield from map(function, items)
         return
     results: list[Future[R]] = [Future() for _ in items]
-    numbers, stopped = itertools.count(), threading.Event()
+    numbers, errors, ended = itertools.count(), list[BaseException](), stop or Stop()
 
     def work() -> None:
         # next() of a count is one step of the interpreter: no two threads get the same number
-        while not stopped.is_set() and (number := next(numbers)) < len(items):
+        while not ended.asked and (number := next(numbers)) < len(items):
             try:
                 results[number].set_result(function(items[number]))
             except BaseException as error:
+                errors.append(error)
                 results[number].set_exception(error)
 
-    for _ in range(min(threads, len(items))):
-        threading.Thread(target=work, name="tokenlake-many", daemon=True).start()
     try:
+        for _ in range(min(threads, len(items))):
+            if stop is None:
+                threading.Thread(target=work, name=_MANY, daemon=True).start()
+            else:
+                start_thread(work, end=stop.ask, name=_MANY)
         for future in results:
+            while not future.done():
+                # Woken now and then: a signal that another thread got wakes nobody.
+                wait([future], _LOOK)
+                if stop is not None and errors:
+                    raise errors[0]
             yield future.result()
-    finally:
-        stopped.set()
+    except BaseException:
+        ended.ask()
+        raise
 
 
 atexit.register(end_threads)

@@ -135,7 +135,7 @@ def test_show_prints_the_whole_story(capsys: Output, store: Path) -> None:
 
 def test_verify_says_all_well_or_ends_with_3(capsys: Output, store: Path, tmp_path: Path) -> None:
     assert main(["verify", "small", "--deep"]) == 0
-    assert "small v2: all well" in capsys.readouterr().out
+    assert "small v2: intact" in capsys.readouterr().out
     copy = copy_store(store, tmp_path / "copy")
     shard = copy / "small/v2/data/train-00000-00.parquet"
     data = bytearray(shard.read_bytes())
@@ -291,7 +291,7 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
         f"{shard.name} is {'missing' if damage == 'missing' else f'{len(original) - 1} bytes long'}"
         in captured.err
     )
-    assert "`tokenlake repair small@v1` mends it" in captured.err
+    assert "`tokenlake repair small@v1` repairs it" in captured.err
     shard.unlink(missing_ok=True)
     shard.write_bytes(original)
     assert main(["run", str(config)]) == 0

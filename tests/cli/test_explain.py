@@ -14,8 +14,8 @@ from tests.loader.support import plain
 from tests.reading.support import lake_of
 from tokenlake.cli.app import main
 from tokenlake.loader.explain import explain_step, files_of
+from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.steps import BatchSizes
 
 Output = pytest.CaptureFixture[str]
 BATCH = ("--batch-size", "8")
@@ -81,7 +81,7 @@ def test_a_batch_is_that_of_a_loader_with_these_options(
     capsys: Output, ds: tl.Dataset, arguments: list[str], sizes: Any, options: dict[str, Any]
 ):
     given = str(sizes) if isinstance(sizes, int) else ",".join(f"{a}:{b}" for a, b in sizes.items())
-    plan = BatchPlan(ds, BatchSizes.of(sizes), **options)
+    plan = BatchPlan(ds, LoaderOptions(batch_size=sizes, **options))
     batch = plan.batch(6)
     found = asked(capsys, "plain", "--batch-size", given, "--step", "6", *arguments)
     assert found["rows"] == listed(plan, 6)
@@ -91,7 +91,7 @@ def test_a_batch_is_that_of_a_loader_with_these_options(
 
 
 def test_a_batch_is_listed_a_line_for_each_segment(capsys: Output, ds: tl.Dataset):
-    plan = BatchPlan(ds, BatchSizes.of(8))
+    plan = BatchPlan(ds, LoaderOptions(batch_size=8))
     assert main(["explain", "plain", *BATCH, "--step", "3"]) == 0
     out = capsys.readouterr().out.splitlines()
     rows = explain_step(plan, 3)
@@ -130,7 +130,7 @@ def test_a_state_of_a_mixture_names_its_datasets(capsys: Output, mixture: tl.Mix
 
 
 def test_a_document_is_followed_to_its_batches(capsys: Output, ds: tl.Dataset):
-    plan = BatchPlan(ds, BatchSizes.of(8), epochs=2)
+    plan = BatchPlan(ds, LoaderOptions(batch_size=8, epochs=2))
     (row,) = explain_step(plan, 9, 4)
     segment = row.segments[0]
     place = f"{segment.path}:{segment.position}"

@@ -119,7 +119,7 @@ def test_ls_and_show_name_the_tags_of_a_version(catalog: Catalog, capsys: Output
 
 def test_verify_takes_a_tag_and_sees_no_stray_files(catalog: Catalog, capsys: Output) -> None:
     catalog.set_tag("code", "prod", 2)
-    assert say(capsys, "verify", "code@prod").startswith("code v2: all well")
+    assert say(capsys, "verify", "code@prod").startswith("code v2: intact")
 
 
 def test_sql_sees_versions_and_no_tags(catalog: Catalog, capsys: Output) -> None:

@@ -13,10 +13,10 @@ from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import make_plan
 from tokenlake.fingerprint import file_id
+from tokenlake.mixing.stream import MixtureStream
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.manifest import Kind, Manifest
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -147,3 +147,15 @@ def _shard(
         row_groups=tuple(accumulate(groups, initial=0))[:-1],
         logical=dict.fromkeys(columns, content * 32),
     )
+
+
+def taken(stream: MixtureStream, start: int, stop: int) -> list[tuple[int, int]]:
+    """Of each source: how many row groups a range of positions takes rows of, epoch by epoch, and how many rows."""
+    rows = stream.rows(start, stop)
+    found: list[tuple[int, int]] = []
+    for source in range(len(stream.orders)):
+        own = rows.source == source
+        found.append(
+            (len(set(zip(rows.epoch[own].tolist(), rows.group[own].tolist(), strict=True))), int(own.sum()))
+        )
+    return found

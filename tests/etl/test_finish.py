@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tokenlake.etl.unit.bos_eos import Finish
 from tokenlake.packing.loss_mask import learned, marked, plain
-from tokenlake.tokenizers.arrays import Spans, byte_stretches
+from tokenlake.tokenizers.arrays import Spans, byte_spans
 
 tokens = st.tuples(st.integers(1, 6), st.booleans())
 documents = st.lists(st.lists(tokens, min_size=1, max_size=6), min_size=1, max_size=8)
@@ -89,7 +89,7 @@ def test_stretches_of_characters_become_stretches_of_bytes(text: str, data: st.D
     whole = text.encode("utf-8", "surrogatepass")
     if whole.decode("utf-8", "replace") != text:
         return
-    got = byte_stretches(text, [*pairs, (len(text), len(text))])
+    got = byte_spans(text, [*pairs, (len(text), len(text))])
     assert [whole[a:b].decode() for a, b in got] == [text[a:b] for a, b in pairs]
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.etl.mix_plan_support import Lake, described, figures
+from tests.etl.mix_plan_support import Lake, described, figures, taken
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.job import RowsOut
 from tokenlake.etl.mixture import MixtureSpec, open_mixture, open_stream
@@ -21,7 +21,7 @@ from tokenlake.etl.plan.mixture import choose_unit_rows
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.plan.stored_units import UnitIdentity
 from tokenlake.mixing.lanes import choose_lanes
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.store.address import open_store
 from tokenlake.store.ledger import MIXED
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -364,10 +364,10 @@ def test_a_unit_decodes_at_most_a_fifth_more_bytes_than_it_takes(lake: Lake) -> 
     units = ranges(plan)
     assert len(units) > 3
     for unit in units:
-        needed = stream.needed(unit.start, unit.stop)
-        decoded = sum(size * len(one.group) for size, one in zip(sizes, needed, strict=True))
+        counts = taken(stream, unit.start, unit.stop)
+        decoded = sum(size * held for size, (held, _) in zip(sizes, counts, strict=True))
         means = [size / groups[name].mean() for size, name in zip(sizes, "abc", strict=True)]
-        assert decoded <= 1.2 * sum(mean * one.rows for mean, one in zip(means, needed, strict=True))
+        assert decoded <= 1.2 * sum(mean * rows for mean, (_, rows) in zip(means, counts, strict=True))
 
 
 # When work is the same
@@ -500,7 +500,7 @@ def test_units_of_equal_fingerprints_hold_the_same_rows_whatever_the_schedule_do
             assert start + 60 + lanes * group + lanes * step_lanes >= parted * lanes * step_lanes
 
 
-def _rows(mixture: Mixture, start: int, stop: int) -> list[tuple[str, int, int]]:
+def _rows(mixture: SourceMixture, start: int, stop: int) -> list[tuple[str, int, int]]:
     """(source, epoch, index) of the rows between two positions, lane by lane."""
     bounds = np.stack([mixture.layout.places_before(position) for position in (start, stop)], axis=1)
     found = [mixture.lane(lane, int(first), int(last)) for lane, (first, last) in enumerate(bounds)]

@@ -16,8 +16,7 @@ from tokenlake.report.dataset import account_table
 from tokenlake.report.mixture import mixture_table, order_table, recipe, share, weights_in_words
 from tokenlake.report.table import to_markdown
 from tokenlake.store.account import Account
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import Parent
+from tokenlake.store.entries import Parent, ShardEntry
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord
 

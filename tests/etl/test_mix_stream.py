@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit.mix import Agenda
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
 from tokenlake.mixing.shuffle import EpochOrder
 from tokenlake.mixing.stream import MixtureStream, source_order
@@ -23,7 +23,7 @@ def _stream(
     sizes: list[list[int]], *, lanes: int = 2, batch: int = 6, stop: str = "restart", **changes: Any
 ) -> MixtureStream:
     names = [f"s{index}" for index in range(len(sizes))]
-    mixture = Mixture(
+    mixture = SourceMixture(
         {name: sum(size) for name, size in zip(names, sizes, strict=True)},
         constant({name: 1 / len(names) for name in names}),
         lanes=lanes,
@@ -73,17 +73,6 @@ def test_a_stream_that_ends_is_walked_to_its_end(sizes: Sizes, stop: str) -> Non
     )
     with pytest.raises(ConfigError):
         stream.rows(rows, rows + 1)
-
-
-@given(_SIZES, st.integers(0, 50), st.integers(0, 80))
-def test_what_a_range_needs_is_known_without_its_rows(sizes: Sizes, start: int, count: int) -> None:
-    stream = _stream(sizes)
-    rows = stream.rows(start, start + count)
-    for source, needed in enumerate(stream.needed(start, start + count)):
-        own = rows.source == source
-        assert needed.rows == own.sum()
-        expected = sorted(set(zip(rows.epoch[own].tolist(), rows.group[own].tolist(), strict=True)))
-        assert list(zip(needed.epoch.tolist(), needed.group.tolist(), strict=True)) == expected
 
 
 def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_parts() -> None:
@@ -139,7 +128,7 @@ def test_the_rows_of_a_stream_are_pinned() -> None:
     lengths = {"code": 7, "web": 11}
     groups = {"code": np.array([3, 4]), "web": np.array([4, 4, 3])}
     weights = constant({"code": 0.25, "web": 0.75})
-    mixture = Mixture(lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5)
+    mixture = SourceMixture(lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5)
     orders = [source_order(name, groups[name], lanes=2, seed=5) for name in mixture.names]
     rows = MixtureStream(mixture, orders).rows(0, 24)
     found = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.etl.mix_plan_support import taken
 from tests.etl.mix_units_support import (
     mix_job,
     mixture,
@@ -34,7 +35,7 @@ from tokenlake.etl.unit import mix
 from tokenlake.etl.unit.mix import Agenda
 from tokenlake.etl.unit.stored_rows import OpenedParents, check_written
 from tokenlake.etl.workbench import InProcessPool
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
 from tokenlake.mixing.shuffle import EpochOrder
 from tokenlake.mixing.stream import MixtureStream
@@ -303,9 +304,9 @@ def test_a_row_group_is_decoded_once_for_each_time_a_lane_goes_through_it(store:
     told: list[Row] = []
     job = _sequences(store, 0, 150, lanes=1)
     run(job, told)
-    for needed in stream_of(store, job).needed(0, 150):
-        assert needed.rows
-    groups = sum(len(needed.group) for needed in stream_of(store, job).needed(0, 150))
+    counts = taken(stream_of(store, job), 0, 150)
+    assert all(rows for _, rows in counts)
+    groups = sum(held for held, _ in counts)
     largest = max(int(opened(store, each).group_rows.max()) for each in job.parents)
     assert 0 < told[-1]["decoded_rows"] <= groups * largest
 
@@ -359,7 +360,7 @@ def test_a_unit_of_the_planned_size_decodes_hardly_more_than_it_writes(
     groups = np.full(1000, 40)
     total = sum(weights)
     shares = {f"s{at}": weight / total for at, weight in enumerate(weights)}
-    mixed = Mixture(dict.fromkeys(shares, 40_000), constant(shares), lanes=lanes, batch_size=64)
+    mixed = SourceMixture(dict.fromkeys(shares, 40_000), constant(shares), lanes=lanes, batch_size=64)
     stream = MixtureStream(mixed, [EpochOrder(groups, lanes=lanes, seed=at) for at in range(len(shares))])
     size = 12 * lanes * len(shares) * 40
     held, decoded, most = set[tuple[int, int]](), 0, 0

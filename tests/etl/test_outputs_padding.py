@@ -21,7 +21,7 @@ from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl.output.token_rows import Padding, RowGroups
 from tokenlake.etl.planner import make_plan
-from tokenlake.integrity.verify_shard import Expected, RowCheck
+from tokenlake.integrity.verify_rows import RowCheck, RowRules
 from tokenlake.query.sequences import read_sequences
 from tokenlake.schema import open_writer
 from tokenlake.store.address import open_store
@@ -243,12 +243,11 @@ MASKS = {
 def test_a_wrong_mask_is_found(config, expected):
     built = build_here(with_tokenizer(config, padding="max_length", max_length=30))
     table = built.table().slice(0, 2)
-    wanted = Expected.of(built.manifest)
-    ids = np.sort(np.array([entry.file_id for entry in built.manifest.inputs]))
+    rules = RowRules.of(built.manifest)
 
     def faults(masks: list[list[int]]) -> set[str]:
         columns = table.to_pydict() | {"input_ids": [[5, 6, 7], [5, 6, 7]], "attention_mask": masks}
-        check = RowCheck(wanted, ids)
+        check = RowCheck(rules)
         check.add(type(table).from_pydict(columns, schema=table.schema))
         return {fault[1] for fault in check.faults.values()}
 
@@ -267,9 +266,7 @@ def test_verify_deep_counts_what_is_not_padding(config, tmp_path, capsys):
     changed = table.to_pydict() | {"attention_mask": masks}
     with open_writer(str(path), table.schema) as writer:
         writer.write_table(type(table).from_pydict(changed, schema=table.schema))
-    check = RowCheck(
-        Expected.of(built.manifest), np.sort(np.array([e.file_id for e in built.manifest.inputs]))
-    )
+    check = RowCheck(RowRules.of(built.manifest))
     check.add(pq.read_table(path))
     assert check.tokens == built.manifest.totals.tokens + 1
     assert main(["verify", "set", "--deep", "--store", str(store)]) == 3

@@ -111,7 +111,7 @@ WRITE_SHARD: Final = """
 OPEN: Final = """
     from tokenlake.reading.version import open_rows
     from tokenlake.store.address import open_store
-    from tokenlake.integrity import verify
+    from tokenlake.integrity.verify import verify
     store = open_store(folder)
     rows = open_rows(store, "small", 2, "train")
 """

@@ -10,17 +10,8 @@ from random import Random
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.integrity.support import (
-    KINDS,
-    build,
-    damage,
-    files_of,
-    linked_copy,
-    one_pool,
-    repaired_until_killed,
-    tree,
-)
-from tests.store.support import settings, write_inputs
+from tests.integrity.support import KINDS, build, damage, files_of, one_pool, repaired_until_killed, tree
+from tests.store.support import linked_copy, settings, write_inputs
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.integrity.repair import repair
 from tokenlake.integrity.verify import verify
@@ -84,7 +75,7 @@ def _repair_all(lake: Path) -> bool:
     return all(report.ok for report in reports)
 
 
-def test_random_damage_is_mended_byte_for_byte(built: Path, tmp_path: Path, cases: Cases) -> None:
+def test_random_damage_is_repaired_byte_for_byte(built: Path, tmp_path: Path, cases: Cases) -> None:
     expected = tree(built / "store")
     for seed in cases.choose(range(_RANDOM), sample=12):
         lake, dice = linked_copy(built / "store", tmp_path / str(seed)), Random(seed)

@@ -93,7 +93,7 @@ def test_a_new_version_is_made_once(lake: Path) -> None:
     assert tree(lake) == first
 
 
-def test_what_can_be_mended_as_it_was_is_mended_in_place(built: Path, lake: Path) -> None:
+def test_what_can_be_repaired_as_it_was_is_repaired_in_place(built: Path, lake: Path) -> None:
     for path in (OWN, "README.md", "quarantine/00001.parquet", "ledger/00000.json"):
         damage(lake / "small/v1" / path, "truncate", Random(2))
     report = repair(lake, "small@v1")
@@ -129,7 +129,7 @@ def test_nothing_becomes_a_new_version_while_other_files_are_lost(built: Path, l
     (moved / "lake.jsonl").write_text(pages)
     before = tree(lake)
     report = repair(lake, "small@v1", overrides=[f"datasets.pages.data_files={moved}"])
-    assert report.mended == 0 and report.new_version is None
+    assert report.repaired == 0 and report.new_version is None
     assert tree(lake) == before
 
 

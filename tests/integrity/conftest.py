@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrity.support import linked_copy, one_pool
+from tests.integrity.support import one_pool
+from tests.store.support import linked_copy
 from tokenlake.etl.pool import WorkerPool
 
 

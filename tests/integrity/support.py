@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,23 +19,6 @@ from tokenlake.integrity import repair_units
 from tokenlake.store.manifest import Manifest
 
 KINDS = ("flip", "truncate", "empty", "append", "remove")
-
-
-def linked_copy(store: Path, target: Path) -> Path:
-    """Copy a store; files that were one inode are one inode again, and may be written to."""
-    inodes: dict[int, Path] = {}
-    for path in sorted(store.rglob("*")):
-        copy = target / path.relative_to(store)
-        if path.is_dir():
-            copy.mkdir(parents=True, exist_ok=True)
-            continue
-        first = inodes.setdefault(path.stat().st_ino, copy)
-        if first is copy:
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-        else:
-            os.link(first, copy)
-    return target
 
 
 def tree(root: Path, *, runs: bool = False) -> dict[str, str]:
@@ -101,7 +82,7 @@ class _Borrowed:
 
 _KILLED = """
 import os, signal, sys
-from tokenlake.integrity import repair
+from tokenlake.integrity.repair import repair
 from tokenlake.store.local import LocalStore
 
 moment, seen = int(sys.argv[3]), 0

@@ -42,7 +42,7 @@ def test_a_damaged_manifest_is_made_again(built: Path, lake: Path, kind: str, se
     assert report.ok and tree(lake) == tree(built / "store")
 
 
-def test_other_damage_is_mended_with_it(built: Path, lake: Path) -> None:
+def test_other_damage_is_repaired_with_it(built: Path, lake: Path) -> None:
     damage(manifest_of(lake), "truncate", Random(1))
     for path in ("data/train-00000-00.parquet", "README.md", "config.yaml", "quarantine/00001.parquet"):
         damage(lake / "small" / "v1" / path, "flip", Random(2))

@@ -70,7 +70,7 @@ def test_the_configuration_of_the_whole_does_for_each_step(
         for asked in (lake / name / "v1" / "runs").iterdir():
             asked.unlink()
         lost = repair(lake, f"{name}@v1")
-        assert lost.mended == 0 and "--config FILE" in lost.files[0].note
+        assert lost.repaired == 0 and "--config FILE" in lost.files[0].note
         assert repair(lake, f"{name}@v1", config=config).ok
     assert tree(lake) == tree(built / "store")
 
@@ -83,5 +83,7 @@ def test_a_parent_that_is_damaged_is_named(lake: Path) -> None:
     damage(shard, "flip", Random(1))
     before = tree(lake)
     report = repair(lake, "pile@v1")
-    assert report.mended == 0 and "tokens@v1: data/train-00000-00.parquet has 0 bytes" in report.files[0].note
+    assert (
+        report.repaired == 0 and "tokens@v1: data/train-00000-00.parquet has 0 bytes" in report.files[0].note
+    )
     assert tree(lake) == before

@@ -15,8 +15,13 @@ import pytest
 from tests.reading.support import lake_of
 from tests.store.support import build_store, copy_store
 from tokenlake.cli.app import main
+from tokenlake.errors import IntegrityError
 from tokenlake.integrity.verify import verify
+from tokenlake.integrity.verify_config import config_problems
 from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+from tokenlake.store.layout import Layout
+from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal
 
 FREE: Final = {
@@ -97,12 +102,23 @@ def edited(root: Path, name: str, version: int, part: str, option: str | None = 
         for at in [at for at in places(whole[part]) if option is None or option in at]:
             for value in [..., *others(_at(whole[part], at))]:
                 tried += 1
-                path.write_bytes(seal(whole | {part: changed(whole[part], at, value)}))
+                data = seal(whole | {part: changed(whole[part], at, value)})
+                if _is_refused(lake, Layout(name, version), data):
+                    continue
+                path.write_bytes(data)
                 if verify(lake, name, version, deep=True).ok:
                     passed.add(at[-1])
     finally:
         path.write_bytes(original)
     return passed, tried
+
+
+def _is_refused(lake: Store, layout: Layout, data: bytes) -> bool:
+    """Say whether a manifest cannot be read, or contradicts the files of its version: most of a deep verification."""
+    try:
+        return bool(config_problems(lake, layout, Manifest.from_bytes(data)))
+    except IntegrityError:
+        return True
 
 
 def _at(value: Any, at: tuple[Any, ...]) -> Any:

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.integrity.support import KINDS, build, damage, files_of, linked_copy, tree
-from tests.store.support import settings, write_inputs
+from tests.integrity.support import KINDS, build, damage, files_of, tree
+from tests.store.support import linked_copy, settings, write_inputs
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair
@@ -96,7 +96,7 @@ def test_a_committed_shard_is_replaced_and_never_written_to(lake: Path) -> None:
 # Files that versions share
 
 
-def test_damage_that_two_versions_share_is_mended_in_both(built: Path, lake: Path) -> None:
+def test_damage_that_two_versions_share_is_repaired_in_both(built: Path, lake: Path) -> None:
     hurt(lake, 1, SHARD)
     report = repair(lake, "small@v1")
     assert how(report) == {f"small@v1 {SHARD}": "rebuilt", f"small@v2 {SHARD}": "copied"}
@@ -112,7 +112,7 @@ def test_what_another_version_holds_well_is_copied_from_it(built: Path, lake: Pa
     nowhere = {"name": "small", "datasets": [{"name": "notes", "data_files": str(lake / "none")}]}
     report = repair(lake, "small@v1", config=nowhere)  # nothing is planned
     assert how(report) == {f"small@v1 {SHARD}": "copied"}
-    assert report.well == (f"small@v2: {SHARD}",)
+    assert report.intact == (f"small@v2: {SHARD}",)
     assert path.samefile(lake / "small" / "v2" / SHARD)
     assert tree(lake) == tree(built / "store")
 
@@ -144,12 +144,12 @@ def test_an_input_that_changed_is_named_and_nothing_is_changed(
     entry = next(
         e for e in Catalog(open_store(root / "store")).manifest("small", 2).inputs if e.source == "pages"
     )
-    assert state == "not mended"
+    assert state == "not repaired"
     assert "lake.jsonl of pages is" in note and f"expected {entry.size} bytes, {entry.token}" in note
     after = tree(root / "store")
     assert {name for name in after if after[name] != before[name]} == {f"small/v2/{OWN}"}
     assert not report.ok and [problem.path for problem in report.problems] == [SHARD]
-    assert repair(root / "store", "small@v2", config=config).mended == 0
+    assert repair(root / "store", "small@v2", config=config).repaired == 0
 
 
 def test_an_input_that_is_gone_is_named(built: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
@@ -157,7 +157,7 @@ def test_an_input_that_is_gone_is_named(built: Path, tmp_path: Path, tokenizer_d
     (root / "notes" / "sea.txt").unlink()
     hurt(root / "store", 2, OWN)
     report = repair(root / "store", "small@v2", config=settings(root, tokenizer_dir))
-    assert [file.how for file in report.files] == ["not mended"]
+    assert [file.how for file in report.files] == ["not repaired"]
     assert "sea.txt of notes is gone" in report.files[0].note
 
 
@@ -173,6 +173,6 @@ def test_inputs_that_moved_are_found_with_a_configuration(
         run.chmod(0o644)
         run.write_text(json.dumps(asked))
     report = repair(root / "store", "small@v1")
-    assert report.mended == 0 and "nowhere" in report.files[0].note
+    assert report.repaired == 0 and "nowhere" in report.files[0].note
     assert repair(root / "store", "small@v1", config=settings(root, tokenizer_dir)).ok
     assert tree(root / "store") == tree(built / "store")

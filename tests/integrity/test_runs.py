@@ -118,7 +118,7 @@ def test_a_configuration_that_was_not_kept_is_asked_for(built: Path, lake: Path)
         path.chmod(0o644)
         path.write_bytes(kept.to_bytes())
     report = repair(lake, "small")
-    assert report.mended == 0
+    assert report.repaired == 0
     assert (
         "secrets themselves: datasets.0.x" in report.files[0].note and "--config FILE" in report.files[0].note
     )
@@ -130,13 +130,13 @@ def test_a_configuration_that_was_not_kept_is_asked_for(built: Path, lake: Path)
 def test_the_command_says_what_it_did(capsys: Output, built: Path, lake: Path) -> None:
     where = ["--store", str(lake)]
     assert main(["repair", "small", *where]) == 0
-    assert capsys.readouterr().out == "small v1: all well\n"
+    assert capsys.readouterr().out == "small v1: nothing is damaged\n"
     damage(lake / "small/v1" / OWN, "flip", Random(1))
     damage(lake / "small/v1" / "README.md", "remove", Random(1))
     before = tree(lake)
     assert main(["repair", "small", "--dry-run", *where]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("small v1: 2 files would be mended\n") and "from the inputs of unit 0" in out
+    assert out.startswith("small v1: 2 files would be repaired\n") and "from the inputs of unit 0" in out
     assert tree(lake) == before
     assert main(["repair", "small", "--json", *where]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -147,7 +147,7 @@ def test_the_command_says_what_it_did(capsys: Output, built: Path, lake: Path) -
     assert tree(lake) == tree(built / "store")
 
 
-def test_exit_codes_tell_whether_anything_was_mended(capsys: Output, lake: Path, tmp_path: Path) -> None:
+def test_exit_codes_tell_whether_anything_was_repaired(capsys: Output, lake: Path, tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "lake.jsonl").write_text('{"text": "other"}\n')
     command = [
@@ -160,10 +160,10 @@ def test_exit_codes_tell_whether_anything_was_mended(capsys: Output, lake: Path,
     ]
     damage(lake / "small/v1" / SHARD, "flip", Random(1))
     assert main(command) == 1
-    assert "not mended" in capsys.readouterr().out
+    assert "not repaired" in capsys.readouterr().out
     damage(lake / "small/v1" / OWN, "flip", Random(1))
     assert main(command) == 3
-    assert "1 file mended, 1 not" in capsys.readouterr().out
+    assert "1 file repaired, 1 not" in capsys.readouterr().out
     assert main(["repair", "nothing", "--store", str(lake)]) == 2
 
 
@@ -186,7 +186,7 @@ def test_what_is_no_file_is_left_to_a_person(lake: Path, tmp_path: Path) -> None
     own.unlink()
     own.mkdir()
     report = repair(lake, "small")
-    assert [file.how for file in report.files] == ["not mended", "not mended"]
+    assert [file.how for file in report.files] == ["not repaired", "not repaired"]
     assert all("Remove what is there, and repair again" in file.note for file in report.files)
     assert (tmp_path / "precious").read_text() == "not ours"
     shard.unlink()

@@ -26,12 +26,12 @@ from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
 from tokenlake.integrity.findings import FILE_PROBLEMS, VerifyReport
 from tokenlake.integrity.verify import read_whole, verify
-from tokenlake.integrity.verify_records import Stop, Stopped, each
 from tokenlake.schema import LogicalHasher
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
+from tokenlake.threads import Stop, Stopped, in_order
 
 Found = set[tuple[str, str]]
 
@@ -236,7 +236,7 @@ def test_a_file_that_grows_while_it_is_read_is_no_other_file(tmp_path: Path) -> 
 
 
 def test_results_come_in_order_and_the_first_error_is_raised() -> None:
-    assert each(list(range(100)), lambda item: item * 2, threads=4, stop=Stop()) == list(range(0, 200, 2))
+    assert list(in_order(lambda item: item * 2, range(100), 4, stop=Stop())) == list(range(0, 200, 2))
 
     def fail(item: int) -> int:
         if item == 30:
@@ -245,7 +245,7 @@ def test_results_come_in_order_and_the_first_error_is_raised() -> None:
 
     for threads in (1, 4):
         with pytest.raises(IntegrityError, match="thirty"):
-            each(list(range(100)), fail, threads=threads, stop=Stop())
+            list(in_order(fail, range(100), threads, stop=Stop()))
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_an_interrupt_does_not_wait_for_what_hangs() -> None:
             _thread.interrupt_main()
 
     with pytest.raises(KeyboardInterrupt):
-        each([0, 1, 2], work, threads=2, stop=stop)
+        list(in_order(work, [0, 1, 2], 2, stop=stop))
     never.set()
     assert ended.wait(60)
 
@@ -325,7 +325,7 @@ def test_a_web_server_says_what_was_not_looked_for(lake: Store, capsys: pytest.C
     with serving("http", files) as served:
         assert main(["verify", "learned@v1", "--store", served.url]) == 0
     out = capsys.readouterr().out
-    assert "all well" in out and "unlisted files and tags were not looked for" in out
+    assert "intact" in out and "unlisted files and tags were not looked for" in out
 
 
 def test_records_of_another_version_are_no_records_of_this_one(copy: Path) -> None:

@@ -25,8 +25,7 @@ from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
-from tokenlake.store.inputs import InputEntry
+from tokenlake.store.entries import FileEntry, InputEntry, QuarantineEntry, ShardEntry
 from tokenlake.store.layout import Layout, quarantine_path, shard_path
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.local_files import HashingFile

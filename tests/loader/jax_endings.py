@@ -21,8 +21,9 @@ import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake.errors import IntegrityError
 from tokenlake.loader.host_batches import HostBatch
-from tokenlake.loader.jax import DeviceBatches, Placement
-from tokenlake.loader.steps import Batch, BatchSizes
+from tokenlake.loader.jax import Placement
+from tokenlake.loader.prefetch import Prefetched
+from tokenlake.loader.steps import BatchSizes, BatchStep
 
 ROWS, LENGTH = 8, 32
 
@@ -106,7 +107,7 @@ def _check_damage(data: Any, sharding: NamedSharding) -> None:
 def _check_bad_batch(placement: Placement, prefetch: int) -> None:
     """The devices' own errors come in their place too, and what is read from is closed."""
     given = _Given([_batch(0), _batch(1, LENGTH + 1), _batch(2)])
-    batches = DeviceBatches(given, placement, prefetch=prefetch)
+    batches = Prefetched(given, placement.place, ahead=prefetch)
     assert next(batches).step.step == 0
     with pytest.raises(ValueError, match="shape"):
         next(batches)
@@ -118,7 +119,7 @@ def _check_bad_batch(placement: Placement, prefetch: int) -> None:
 def _check_ahead(placement: Placement) -> None:
     """Two batches are put ahead of the one that was asked for, and no more."""
     given = _Given(_batch(step) for step in range(100))
-    batches = DeviceBatches(given, placement, prefetch=2)
+    batches = Prefetched(given, placement.place, ahead=2)
     for step in range(5):
         assert next(batches).step.step == step
         _wait_until(lambda step=step: given.drawn == step + 3)
@@ -146,7 +147,7 @@ def _check_interrupt(placement: Placement) -> None:
         yield _batch(1)
 
     given = _Given(slow())
-    batches = DeviceBatches(given, placement, prefetch=2)
+    batches = Prefetched(given, placement.place, ahead=2)
     next(batches)
     with pytest.raises(KeyboardInterrupt):
         next(batches)
@@ -170,7 +171,7 @@ class _Given(Iterator[HostBatch]):
 
 def _batch(step: int, length: int = LENGTH) -> HostBatch:
     values = np.full((ROWS, length), step, np.int32)
-    return HostBatch(Batch(step, 0, step * ROWS, ROWS, ROWS), np.arange(ROWS), {"input_ids": values})
+    return HostBatch(BatchStep(step, 0, step * ROWS, ROWS, ROWS), np.arange(ROWS), {"input_ids": values})
 
 
 def _threads() -> list[str]:

@@ -63,7 +63,7 @@ def _shardings() -> list[tuple[NamedSharding, float]]:
 def _check_pass(data: Any, batch_size: Any, sharding: NamedSharding, share: float, **options: Any) -> None:
     loader = tl.DataLoader(data, batch_size, sharding=sharding, **options)
     for size in loader.plan.sizes.points:
-        wanted = loader._wanted(size[1])
+        wanted = loader._reader.wanted(size[1])
         assert len(wanted) == share * size[1]
     twin = tl.DataLoader(data, batch_size, pad_last=True, **options)
     for got, expected in zip(loader, twin, strict=True):

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader.support import LENGTH, ids, plain, same
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.loader.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -350,9 +349,6 @@ def test_every_row_of_a_tiny_dataset_comes_once_in_an_epoch(
 def test_a_mistyped_option_is_told_in_a_sentence(ds: tl.Dataset, options: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=f"^{message}"):
         tl.DataLoader(ds, **{"batch_size": 8, **options})
-    if options.keys() <= {"batch_size", "seed", "shuffle", "drop_last", "epochs", "host"}:
-        with pytest.raises(ConfigError, match=f"^{message}"):
-            Run(ds, **{"batch_size": 8, **options})
     if options.keys() <= {"seed", "drop_last"}:
         with pytest.raises(ConfigError, match=f"^{message}"):
             tl.AsyncDataLoader(ds, **options)

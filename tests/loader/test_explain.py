@@ -20,9 +20,10 @@ from tests.reading.support import lake_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.explain import Document, ExplainedRow, explain_step, files_of, steps_of_document
+from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
-from tokenlake.loader.steps import Batch, BatchSizes
+from tokenlake.loader.steps import BatchStep
 from tokenlake.mixing.lanes import LaneLayout
 
 WARM_UP = {0: 4, 3: 8, 5: 12}
@@ -39,21 +40,21 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
 
 
 def plan_of(data: tl.Dataset | tl.Mixture, sizes: Any = 8, **options: Any) -> BatchPlan:
-    return BatchPlan(data, BatchSizes.of(sizes), **options)
+    return BatchPlan(data, LoaderOptions(batch_size=sizes, **options))
 
 
 def mixed(ds: tl.Dataset, learned: tl.Dataset, **options: Any) -> tl.Mixture:
     return tl.Mixture({"a": ds, "b": learned}, {"a": 0.6, "b": 0.4}, block_size=10, **options)
 
 
-def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[Batch]:
+def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[BatchStep]:
     """The batches of some passes, one after the other."""
-    place = plan.steps.place(0)
+    place = plan.steps.position(0)
     for _ in range(passes):
         while (batch := plan.next(place)) is not None and batch.step < most:
             yield batch
             place = batch.after
-        place = plan.steps.place(place.step)
+        place = plan.steps.position(place.step)
 
 
 # -- rows back to steps
@@ -108,7 +109,7 @@ def assert_inverse(plan: BatchPlan, passes: int, most: int) -> None:
             assert epoch in reach
         delivered |= {(batch.passes, *row) for row in zip(*(each.tolist() for each in rows), strict=True)}
     assert delivered
-    if not plan.drop_last or plan.steps.rows is None:
+    if not plan.options.drop_last or plan.steps.rows is None:
         return
     whole = plan.steps.rows // plan.sizes.first  # nothing that drop_last leaves out is said to be delivered
     assert len(delivered) == passes * whole * plan.sizes.first < passes * plan.steps.rows
@@ -315,7 +316,7 @@ def test_a_state_says_what_the_next_batch_is(ds: tl.Dataset, options: dict[str, 
     batch = next(iterator)
     loader.close()
     plan, place = restored(state, lambda name, split: ds)
-    assert (plan.identity(), place.step) == (loader.plan.identity(), 3)
+    assert (plan.identity, place.step) == (loader.plan.identity, 3)
     for row in explain_step(plan, place.step):
         assert (ds[row.stored_row]["input_ids"] == batch["input_ids"][row.row]).all()
 

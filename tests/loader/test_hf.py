@@ -20,8 +20,10 @@ import tokenlake as tl
 from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.loader.grain import grain_dataset
-from tokenlake.loader.hf import HfColumns, HfSteps, hf_dataset, to_hf
-from tokenlake.loader.run import Run
+from tokenlake.loader.hf import HfSteps, hf_dataset
+from tokenlake.loader.hf_arrow import HfColumns
+from tokenlake.loader.host_batches import shared_reader
+from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.torch import torch_dataset
 from tokenlake.reading.version import StoredRows
 
@@ -64,7 +66,7 @@ def threads() -> int:
 
 
 def test_all_rows_by_number(learned: tl.Dataset):
-    found = to_hf(learned, columns=ALL)
+    found = learned.to_hf(columns=ALL)
     rows = np.arange(len(learned))
     wanted = learned.take(rows, ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"])
     wanted["position_ids"] = wanted.pop("positions")
@@ -78,11 +80,11 @@ def test_all_rows_by_number(learned: tl.Dataset):
     assert types.pop("attention_mask") == ("int8", 32)
     assert types.pop("loss_mask") == ("bool", 32)
     assert set(types.values()) == {("int32", 32)}
-    assert to_hf(learned).column_names == ["input_ids", "labels", "position_ids"]
+    assert learned.to_hf().column_names == ["input_ids", "labels", "position_ids"]
 
 
 def test_columns_may_have_other_names(learned: tl.Dataset):
-    found = to_hf(learned, columns=["input_ids", "attention_mask"], rename={"input_ids": "tokens"})
+    found = learned.to_hf(columns=["input_ids", "attention_mask"], rename={"input_ids": "tokens"})
     assert found.column_names == ["tokens", "attention_mask"]
     assert found[3]["tokens"] == learned[3]["input_ids"].tolist()
 
@@ -90,23 +92,23 @@ def test_columns_may_have_other_names(learned: tl.Dataset):
 @pytest.mark.parametrize("name", ["texts", "answers", "left", "judged"])
 def test_other_kinds_come_as_they_are_stored(root: str, name: str):
     data = tl.open(root, name)
-    assert to_hf(data)[:] == data.read(0, len(data)).to_pydict()
+    assert data.to_hf()[:] == data.read(0, len(data)).to_pydict()
     first = data.schema.names[0]
-    assert to_hf(data, columns=[first], rename={first: "x"}).column_names == ["x"]
+    assert data.to_hf(columns=[first], rename={first: "x"}).column_names == ["x"]
 
 
 def test_files_are_made_once_and_hashed_when_they_are_used_again(learned: tl.Dataset, cache: Path):
-    wanted = to_hf(learned)[:]
+    wanted = learned.to_hf()[:]
     files = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert {path.suffix for path in files} == {".arrow", ".sha256"}
     assert len(files) == 2 * sum(shard.split == "train" for shard in learned.manifest.files)
-    assert to_hf(learned)[:] == wanted
+    assert learned.to_hf()[:] == wanted
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == files
     damaged = next(path for path in files if path.suffix == ".arrow")
     data = bytearray(damaged.read_bytes())
     data[-len(data) // 2] ^= 1
     damaged.write_bytes(data)
-    assert to_hf(learned)[:] == wanted
+    assert learned.to_hf()[:] == wanted
     assert cache.exists()
     assert sorted(cache.iterdir()) == sorted(files)
 
@@ -119,7 +121,7 @@ def test_a_damaged_shard_makes_no_file(root: str, tmp_path: Path, cache: Path):
         data[len(data) // 3] ^= 1
         path.write_bytes(data)
     with pytest.raises(IntegrityError, match=r"learned@v1: data/train-.*\.parquet: row group"):
-        to_hf(tl.open(str(tmp_path / "store"), "learned"))
+        tl.open(str(tmp_path / "store"), "learned").to_hf()
     assert list(cache.iterdir()) == []
 
 
@@ -190,7 +192,9 @@ def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded
 def test_steps_of_one_of_several_workers_are_read_ahead(learned: tl.Dataset, decoded: list[int]):
     wanted = ids(tl.DataLoader(learned, **OPTIONS))
     groups = len(learned.rows.group_rows)
-    steps = HfSteps(Run(learned, **OPTIONS), HfColumns.of(learned, ["input_ids"], None))
+    steps = HfSteps(
+        shared_reader(learned, LoaderOptions(**OPTIONS)), HfColumns.of(learned.rows, ["input_ids"], None)
+    )
     decoded.clear()
     for step in range(1, len(wanted), 2):
         assert ids(steps([step])) == wanted[step]
@@ -214,7 +218,7 @@ def test_transformers_keeps_the_segments_of_a_row_apart(learned: tl.Dataset):
     model = LlamaForCausalLM(config).eval()
     rows = list(hf_dataset(learned, 2, shuffle=False))[:2]
     batch = default_data_collator(rows)
-    assert default_data_collator([to_hf(learned)[row] for row in range(2)]).keys() == batch.keys()
+    assert default_data_collator([learned.to_hf()[row] for row in range(2)]).keys() == batch.keys()
     with torch.no_grad():
         out = model(**batch)
         lengths = np.bincount(learned[0]["segment_ids"])[1:]
@@ -231,11 +235,11 @@ def test_transformers_keeps_the_segments_of_a_row_apart(learned: tl.Dataset):
 
 def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset):
     with pytest.raises(ConfigError, match=r"columns: got .*positions"):
-        to_hf(learned, columns=["positions"])
+        learned.to_hf(columns=["positions"])
     with pytest.raises(ConfigError, match="rename: got x"):
-        to_hf(learned, rename={"x": "y"})
+        learned.to_hf(rename={"x": "y"})
     with pytest.raises(ConfigError, match="two columns would have one name"):
-        to_hf(learned, rename={"labels": "input_ids"})
+        learned.to_hf(rename={"labels": "input_ids"})
     endless = tl.Mixture({"a": learned}, {"a": 1.0})
     with pytest.raises(ConfigError, match="must end"):
         hf_dataset(endless, 4)
@@ -248,4 +252,4 @@ def test_missing_datasets_are_named_with_their_install_line(
 ):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match="pip install datasets"):
-        to_hf(learned)
+        learned.to_hf()

@@ -83,7 +83,7 @@ def test_weights_of_tokens_and_masks(store: str):
     by_tokens = tl.Mixture(sources(store), {"code": 0.5, "web": 0.5}, weights_by="tokens", rows=4000)
     totals = dict.fromkeys(("code", "web"), 0)
     loader = tl.DataLoader(by_tokens, 8, columns=["segment_ids"])
-    place = loader.plan.steps.place(0)
+    place = loader.plan.steps.position(0)
     batches = [loader.plan.batch(step) for step in range(500)]
     assert place.step == 0
     for batch, rows in zip(loader, loader.plan.rows(batches, lambda size: np.arange(size)), strict=True):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.plan import ShuffledOrder
-from tokenlake.loader.steps import BatchSizes, Steps
+from tokenlake.loader.steps import BatchSizes, PassSteps
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.random import Int64
 from tokenlake.mixing.shuffle import EpochOrder
@@ -19,8 +19,8 @@ GROUPS = st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda grou
 
 def delivered(order: ShuffledOrder, sizes: BatchSizes) -> list[tuple[int, int, int]]:
     """(epoch, row group, row) of a pass, batch by batch."""
-    steps, found = Steps(sizes, order.rows, drop_last=False), list[tuple[int, int, int]]()
-    place = steps.place(0)
+    steps, found = PassSteps(sizes, order.rows, drop_last=False), list[tuple[int, int, int]]()
+    place = steps.position(0)
     while (batch := steps.next(place)) is not None:
         rows = np.arange(batch.rows)
         full = np.full(len(rows), 1)
@@ -61,9 +61,9 @@ def test_positions_are_the_inverse(groups: list[int], lanes: int, epochs: int, f
     got = order.at(position // 8 * 8, np.full(len(position), 8), position % 8)
     for epoch in range(first + epochs + 1):
         there = got.epoch == epoch
-        back = order.positions_of(0, epoch, got.group, got.row)
-        assert (back[there] == position[there]).all()
-        assert ((back >= 0) == (first <= epoch < first + epochs)).all()
+        lane, place = order.places_of(0, epoch, got.group, got.row)
+        assert ((place >= 0) == (first <= epoch < first + epochs)).all()
+        assert (order.layout.position(lane[there], place[there]) == position[there]).all()
 
 
 @given(

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps
+from tokenlake.loader.steps import BatchSizes, BatchStep, PassSteps, Position
 
 SCHEDULES = st.dictionaries(st.integers(1, 12), st.integers(1, 9), max_size=3).flatmap(
     lambda later: st.integers(1, 9).map(lambda first: {0: first, **later})
 )
 
 
-def walk(steps: Steps, count: int) -> list[Batch]:
+def walk(steps: PassSteps, count: int) -> list[BatchStep]:
     """The first batches, one after the other."""
-    place, found = Place(0, 0, 0), list[Batch]()
+    place, found = Position(0, 0, 0), list[BatchStep]()
     while len(found) < count:
         batch = steps.next(place)
         if batch is None:
-            place = Place(place.step, place.passes + 1, 0)
+            place = Position(place.step, place.passes + 1, 0)
             continue
         found.append(batch)
         place = batch.after
@@ -47,17 +47,17 @@ def test_the_full_batches_of_some_rows_are_counted_without_a_walk(
 
 @given(SCHEDULES, st.integers(9, 60), st.booleans(), st.integers(0, 50))
 def test_a_place_is_where_a_walk_arrives(asked: dict[int, int], rows: int, drop_last: bool, step: int):
-    steps = Steps(BatchSizes.of(asked), rows, drop_last)
+    steps = PassSteps(BatchSizes.of(asked), rows, drop_last)
     batch = walk(steps, step + 1)[step]
-    assert steps.place(step) == Place(step, batch.passes, batch.start)
-    assert steps.next(steps.place(step)) == batch
+    assert steps.position(step) == Position(step, batch.passes, batch.start)
+    assert steps.next(steps.position(step)) == batch
 
 
 @given(SCHEDULES, st.integers(9, 60), st.booleans(), st.integers(0, 5))
 def test_a_pass_has_as_many_batches_as_it_says(
     asked: dict[int, int], rows: int, drop_last: bool, passes: int
 ):
-    steps = Steps(BatchSizes.of(asked), rows, drop_last)
+    steps = PassSteps(BatchSizes.of(asked), rows, drop_last)
     batches = [batch for batch in walk(steps, 400) if batch.passes == passes]
     assert steps.begin(passes) == batches[0].step
     assert steps.batches(batches[0].step) == len(batches)
@@ -65,14 +65,14 @@ def test_a_pass_has_as_many_batches_as_it_says(
 
 
 def test_a_pass_without_end_has_no_number_of_batches():
-    steps = Steps(BatchSizes.of({0: 8, 100: 16}), None, drop_last=False)
+    steps = PassSteps(BatchSizes.of({0: 8, 100: 16}), None, drop_last=False)
     assert steps.batches(0) is None
-    assert steps.place(10**15) == Place(10**15, 0, 800 + 16 * (10**15 - 100))
+    assert steps.position(10**15) == Position(10**15, 0, 800 + 16 * (10**15 - 100))
 
 
 def test_far_steps_are_found_at_once():
-    steps = Steps(BatchSizes.of({0: 4, 10: 8}), 1001, drop_last=False)
-    far = steps.place(10**15)
+    steps = PassSteps(BatchSizes.of({0: 4, 10: 8}), 1001, drop_last=False)
+    far = steps.position(10**15)
     assert 0 <= far.rows < 1001
     assert steps.begin(far.passes) <= 10**15 < steps.begin(far.passes + 1)
 

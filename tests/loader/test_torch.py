@@ -22,10 +22,11 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tokenlake as tl
 from tests.reading.support import lake_of
+from tokenlake import loader
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.loader.run import PerProcess
+from tokenlake.loader import torch as loader_torch
+from tokenlake.loader.host_batches import PerProcess
 from tokenlake.loader.torch import torch_dataset, torch_rows
-from tokenlake.loader.torch_tensors import tensors_of
 
 # Workers are forked from a process where other tests have left threads; torchdata calls what torch deprecates.
 pytestmark = [
@@ -100,9 +101,9 @@ def test_integers_are_of_the_type_that_is_asked_for_and_copied_for_no_other():
         ("mixed", "labels", True),
         ("int64", "x", True),
     ]:
-        tensor = tensors_of({name: array}, rule)[name]
+        tensor = loader_torch._tensors({name: array}, rule)[name]
         assert (tensor.data_ptr() != array.ctypes.data) == copied == (tensor.dtype == torch.int64)
-    assert tensors_of({"labels": array}, "int32")["labels"].data_ptr() == array.ctypes.data
+    assert loader_torch._tensors({"labels": array}, "int32")["labels"].data_ptr() == array.ctypes.data
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -278,7 +279,7 @@ def test_nothing_that_is_open_travels_to_a_process(learned: tl.Dataset):
     head = ids(islice(iter(dataset), 2))
     copy = pickle.loads(pickle.dumps(dataset))
     assert ids(islice(iter(copy), 2)) == head
-    assert copy.run.plan.sources[0] is not dataset.run.plan.sources[0] is not learned.rows
+    assert copy.reader.get().plan.sources[0] is not dataset.reader.get().plan.sources[0] is not learned.rows
 
 
 def test_a_forked_process_makes_its_own():
@@ -307,11 +308,10 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl
         torch_rows(tl.open(root, "texts"))
 
 
-@pytest.mark.parametrize("module", ["torch.batches", "torch.rows"])
-def test_a_missing_torch_is_named_with_its_install_line(
-    learned: tl.Dataset, monkeypatch: pytest.MonkeyPatch, module: str
-):
-    monkeypatch.delitem(sys.modules, f"tokenlake.loader.{module}", raising=False)
+def test_a_missing_torch_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "tokenlake.loader.torch")
+    monkeypatch.delattr(loader, "torch")
     monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(vars(tl), "torch_rows", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[torch\]'"):
-        torch_dataset(learned, 4) if module == "torch.batches" else torch_rows(learned)
+        _ = tl.torch_rows

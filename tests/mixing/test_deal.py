@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler, constant
 from tokenlake.mixing.stream import MixtureStream, source_order
 
@@ -67,7 +67,7 @@ def test_every_source_is_within_a_row_of_its_share_at_every_batch(
     """At positions between, a lane's rows of the batch are shuffled."""
     batch = lanes * width
     lengths = dict.fromkeys(named(shares), 10**6)
-    mixture = Mixture(lengths, constant(named(shares)), lanes=lanes, batch_size=batch, seed=1)
+    mixture = SourceMixture(lengths, constant(named(shares)), lanes=lanes, batch_size=batch, seed=1)
     for position in (
         *range(0, 99 * batch, 3 * batch),
         *range(10**6 * batch, 10**6 * batch + 9 * batch, batch),
@@ -77,7 +77,7 @@ def test_every_source_is_within_a_row_of_its_share_at_every_batch(
 
 
 def test_a_rare_source_comes_up_in_its_turn_and_not_once_for_each_lane() -> None:
-    mixture = Mixture(
+    mixture = SourceMixture(
         {"much": 10**7, "rare": 10**5},
         constant({"much": 0.9999, "rare": 0.0001}),
         lanes=64,
@@ -121,7 +121,7 @@ def test_an_extension_moves_no_row_before_it(
     further = [{"step": at + 9, "weights": data.draw(weights(len(scheduler.names)))}]
     sizes = {"lanes": lanes, "batch_size": 2 * lanes, "step_rows": 7 * lanes, "seed": 3}
     before, after = (
-        Mixture(dict.fromkeys(scheduler.names, 50), one, **sizes)
+        SourceMixture(dict.fromkeys(scheduler.names, 50), one, **sizes)
         for one in (scheduler, scheduler.extend(at=at, points=further))
     )
     end = 7 * at
@@ -132,7 +132,7 @@ def test_an_extension_moves_no_row_before_it(
 
 def test_each_lane_reads_its_own_lane_of_each_source() -> None:
     groups = {"a": np.array([30, 50, 20] * 9), "b": np.array([40] * 8), "c": np.array([9] * 20)}
-    mixture = Mixture(
+    mixture = SourceMixture(
         {name: int(rows.sum()) for name, rows in groups.items()},
         constant({"a": 0.6, "b": 0.39, "c": 0.01}),
         lanes=8,

@@ -17,7 +17,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.mixture import MIXTURE_ORDER, ORDERS, STOPS, Mixture
+from tokenlake.mixing.mixture import MIXTURE_ORDER, ORDERS, STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, constant
 
@@ -28,12 +28,12 @@ def even(*names: str) -> WeightScheduler:
     return constant({name: 1 / len(names) for name in names})
 
 
-def rows_of(mixture: Mixture, lane: int, start: int, stop: int) -> list[Row]:
+def rows_of(mixture: SourceMixture, lane: int, start: int, stop: int) -> list[Row]:
     draws = mixture.lane(lane, start, stop)
     return list(zip(draws.source.tolist(), draws.epoch.tolist(), draws.index.tolist(), strict=True))
 
 
-def whole_lane(mixture: Mixture, lane: int) -> list[Row]:
+def whole_lane(mixture: SourceMixture, lane: int) -> list[Row]:
     rows = mixture.lane_rows(lane)
     assert rows is not None
     return rows_of(mixture, lane, 0, rows)
@@ -120,7 +120,7 @@ class TestPositions:
     @given(asked(), st.integers(0, 400))
     @settings(max_examples=150, deadline=None)
     def test_every_lane_is_what_a_walk_from_slot_to_slot_finds(self, options, places):
-        mixture = Mixture(**options)
+        mixture = SourceMixture(**options)
         for lane in range(options["lanes"]):
             walk = list(islice(walked_lane(options, lane), places))
             end = mixture.lane_rows(lane)
@@ -132,18 +132,18 @@ class TestPositions:
     @given(asked(), st.integers(0, 300), st.data())
     @settings(max_examples=60, deadline=None)
     def test_any_partition_of_a_lane_concatenates_to_the_same_rows(self, options, places, data):
-        mixture = Mixture(**options)
+        mixture = SourceMixture(**options)
         lane = data.draw(st.integers(0, options["lanes"] - 1))
         end = mixture.lane_rows(lane)
         places = places if end is None else min(places, end)
         cuts = sorted({0, places, *data.draw(st.lists(st.integers(0, places), max_size=9))})
-        parts = [rows_of(Mixture(**options), lane, a, b) for a, b in pairwise(cuts)]
+        parts = [rows_of(SourceMixture(**options), lane, a, b) for a, b in pairwise(cuts)]
         assert list(chain(*parts)) == rows_of(mixture, lane, 0, places)
 
     @given(asked(), st.lists(st.integers(0, 250), min_size=1, max_size=4))
     @settings(max_examples=50, deadline=None)
     def test_a_position_is_a_place_of_a_lane(self, options, positions):
-        mixture = Mixture(**options)
+        mixture = SourceMixture(**options)
         walks = [list(islice(walked_lane(options, lane), 600)) for lane in range(options["lanes"])]
         lengths = None if mixture.rows is None else np.array([len(walk) for walk in walks])
         layout = LaneLayout(lengths, options["lanes"], options["batch_size"])
@@ -157,7 +157,7 @@ class TestPositions:
     @given(asked(), st.integers(0, 300), st.data())
     @settings(max_examples=60, deadline=None)
     def test_what_was_drawn_before_is_what_came_before(self, options, places, data):
-        mixture = Mixture(**options)
+        mixture = SourceMixture(**options)
         lane = data.draw(st.integers(0, options["lanes"] - 1))
         end = mixture.lane_rows(lane)
         places = places if end is None else min(places, end)
@@ -173,7 +173,7 @@ class TestPositions:
             assert step.tolist() == [int(one == name) for one in mixture.names]
 
     def test_positions_at_a_million_millions_are_as_exact(self):
-        mixture = Mixture({"a": 10**9, "b": 10**7, "c": 3}, constant({"a": 0.7, "b": 0.2, "c": 0.1}))
+        mixture = SourceMixture({"a": 10**9, "b": 10**7, "c": 3}, constant({"a": 0.7, "b": 0.2, "c": 0.1}))
         far = 10**12
         draws = mixture.lane(0, far, far + 3000)
         assert np.bincount(draws.source).tolist() == [2100, 600, 300]
@@ -187,7 +187,7 @@ class TestPositions:
     @given(asked())
     @settings(max_examples=20, deadline=None)
     def test_another_process_gets_the_same_mixture(self, options):
-        mixture = Mixture(**options)
+        mixture = SourceMixture(**options)
         again = pickle.loads(pickle.dumps(mixture))
         assert again.rows == mixture.rows
         end = min(99, 99 if mixture.lane_rows(0) is None else mixture.lane_rows(0))
@@ -249,7 +249,7 @@ class TestGolden:
         ],
     )
     def test_the_order_of_a_lane(self, order, seed, lane, want):
-        mixture = Mixture(
+        mixture = SourceMixture(
             {"a": 40, "b": 20, "c": 12},
             constant({"a": 0.5, "b": 0.3, "c": 0.2}),
             lanes=4,
@@ -285,7 +285,7 @@ class TestGolden:
             [{"step": 0, "weights": {"a": 0.9, "b": 0.1}}, {"step": 10, "weights": {"a": 0.1, "b": 0.9}}],
             "cosine",
         )
-        mixture = Mixture(
+        mixture = SourceMixture(
             {"a": 7, "b": 9},
             scheduler,
             lanes=2,
@@ -329,7 +329,7 @@ class TestGolden:
             {"step": 0, "weights": {"a": 0.9, "b": 0.1}},
             {"step": 1 << 35, "weights": {"a": 0.1, "b": 0.9}},
         ]
-        mixture = Mixture(
+        mixture = SourceMixture(
             {"a": 10**6, "b": 999},
             WeightScheduler(points, "cosine"),
             lanes=64,
@@ -344,7 +344,9 @@ class TestGolden:
 class TestSeeds:
     def test_none_is_the_seed_zero_and_zero_is_a_seed(self):
         rows = {
-            seed: rows_of(Mixture({"a": 90, "b": 90}, even("a", "b"), batch_size=30, seed=seed), 0, 0, 90)
+            seed: rows_of(
+                SourceMixture({"a": 90, "b": 90}, even("a", "b"), batch_size=30, seed=seed), 0, 0, 90
+            )
             for seed in (None, 0, 1)
         }
         assert rows[None] == rows[0] != rows[1]
@@ -352,7 +354,7 @@ class TestSeeds:
     def test_no_block_equals_the_first_block_of_another_seed(self):
         def block(seed: int, number: int) -> bytes:
             return (
-                Mixture({"a": 90, "b": 90}, even("a", "b"), batch_size=64, block_size=64, seed=seed)
+                SourceMixture({"a": 90, "b": 90}, even("a", "b"), batch_size=64, block_size=64, seed=seed)
                 .lane(0, 64 * number, 64 * number + 64)
                 .source.tobytes()
             )
@@ -361,12 +363,12 @@ class TestSeeds:
         assert len(set(blocks)) == len(blocks)
 
     def test_lanes_are_shuffled_each_for_itself(self):
-        mixture = Mixture({"a": 99, "b": 99}, even("a", "b"), block_size=64, lanes=8, batch_size=512)
+        mixture = SourceMixture({"a": 99, "b": 99}, even("a", "b"), block_size=64, lanes=8, batch_size=512)
         assert len({mixture.lane(lane, 0, 64).source.tobytes() for lane in range(8)}) == 8
 
     def test_the_lists_of_many_sources_are_no_problem(self):
         names = [f"s{at}" for at in range(300)]
-        mixture = Mixture(dict.fromkeys(names, 5), even(*names), block_size=600)
+        mixture = SourceMixture(dict.fromkeys(names, 5), even(*names), block_size=600)
         assert np.bincount(mixture.lane(0, 0, 1200).source).tolist() == [4] * 300
 
 
@@ -376,7 +378,7 @@ class TestStops:
     @pytest.mark.parametrize("lanes", [1, 4])
     @pytest.mark.parametrize("block_size", [1000, 3])
     def test_all_exhausted_gives_every_row_exactly_once(self, rows, total, weights, lanes, block_size):
-        mixture = Mixture(
+        mixture = SourceMixture(
             {"a": rows[0], "b": rows[1]},
             constant({"a": weights[0], "b": weights[1]}),
             lanes=lanes,
@@ -393,7 +395,7 @@ class TestStops:
     def test_all_exhausted_comes_to_the_rows_of_two_very_rare_sources(self):
         tiny = 1e-9
         weights = {"a": 1 - 2 * tiny, "b": tiny, "c": tiny}
-        mixture = Mixture({"a": 5, "b": 4, "c": 6}, constant(weights), stop="all_exhausted")
+        mixture = SourceMixture({"a": 5, "b": 4, "c": 6}, constant(weights), stop="all_exhausted")
         got = whole_lane(mixture, 0)
         assert sorted(got) == [(0, 0, at) for at in range(5)] + [(1, 0, at) for at in range(4)] + [
             (2, 0, at) for at in range(6)
@@ -404,7 +406,7 @@ class TestStops:
     @given(asked(("first_exhausted",)))
     @settings(max_examples=40, deadline=None)
     def test_first_exhausted_ends_each_lane_before_the_first_row_that_is_not_there(self, options):
-        mixture = Mixture(**options)
+        mixture = SourceMixture(**options)
         total = 0
         for lane in range(options["lanes"]):
             got = whole_lane(mixture, lane)
@@ -415,7 +417,7 @@ class TestStops:
     @given(asked(("restart",)))
     @settings(max_examples=30, deadline=None)
     def test_restart_gives_every_row_of_a_lane_once_in_each_epoch(self, options):
-        mixture = Mixture(**options)
+        mixture = SourceMixture(**options)
         for lane in range(options["lanes"]):
             seen = Counter(rows_of(mixture, lane, 0, 900))
             assert max(seen.values()) == 1
@@ -429,9 +431,10 @@ class TestStops:
     def test_a_source_too_small_for_the_lanes_is_named(self):
         for stop in ("restart", "first_exhausted"):
             with pytest.raises(ConfigError, match=f"source 'small' has 3 rows for 4 lanes.*{stop}"):
-                Mixture({"a": 9, "small": 3}, even("a", "small"), lanes=4, batch_size=4, stop=stop)
+                SourceMixture({"a": 9, "small": 3}, even("a", "small"), lanes=4, batch_size=4, stop=stop)
         assert (
-            Mixture({"a": 9, "b": 3}, even("a", "b"), lanes=4, batch_size=4, stop="all_exhausted").rows == 12
+            SourceMixture({"a": 9, "b": 3}, even("a", "b"), lanes=4, batch_size=4, stop="all_exhausted").rows
+            == 12
         )
 
     @pytest.mark.parametrize("interpolation", ["step", "linear", "cosine"])
@@ -439,18 +442,18 @@ class TestStops:
         points = [{"step": 0, "weights": {"a": 0.5, "b": 0.5}}, {"step": 40, "weights": {"a": 0.0, "b": 1.0}}]
         scheduler = WeightScheduler(points, interpolation)
         enough = 20 if interpolation == "step" else 10
-        mixture = Mixture({"a": enough, "b": 99}, scheduler, stop="all_exhausted")
+        mixture = SourceMixture({"a": enough, "b": 99}, scheduler, stop="all_exhausted")
         assert len(set(whole_lane(mixture, 0))) == mixture.rows == 99 + enough
         with pytest.raises(
             ConfigError, match=f"source 'a' can never be exhausted: of its 30 rows .* takes {enough}"
         ):
-            Mixture({"a": 30, "b": 99}, scheduler, stop="all_exhausted")
+            SourceMixture({"a": 30, "b": 99}, scheduler, stop="all_exhausted")
         with pytest.raises(ConfigError, match="'b' can never be exhausted"):
-            Mixture({"a": 3, "b": 1}, constant({"a": 1.0, "b": 0.0}), stop="all_exhausted")
+            SourceMixture({"a": 3, "b": 1}, constant({"a": 1.0, "b": 0.0}), stop="all_exhausted")
 
     def test_rows_cut_the_stream(self):
-        whole = Mixture({"a": 50, "b": 50}, even("a", "b"), lanes=2, batch_size=4)
-        cut = Mixture({"a": 50, "b": 50}, even("a", "b"), lanes=2, batch_size=4, rows=103)
+        whole = SourceMixture({"a": 50, "b": 50}, even("a", "b"), lanes=2, batch_size=4)
+        cut = SourceMixture({"a": 50, "b": 50}, even("a", "b"), lanes=2, batch_size=4, rows=103)
         assert (whole.rows, cut.rows) == (None, 103)
         assert [cut.lane_rows(lane) for lane in (0, 1)] == [52, 51]
         assert [cut.at(position) for position in range(103)] == [
@@ -465,19 +468,19 @@ class TestStops:
 
     def test_more_rows_than_there_are_is_an_error_that_says_how_many(self):
         with pytest.raises(ConfigError, match="31 rows was asked for; its sources end after 30 rows"):
-            Mixture({"a": 10, "b": 20}, even("a", "b"), stop="all_exhausted", rows=31)
-        assert Mixture({"a": 10, "b": 20}, even("a", "b"), stop="all_exhausted", rows=30).rows == 30
+            SourceMixture({"a": 10, "b": 20}, even("a", "b"), stop="all_exhausted", rows=31)
+        assert SourceMixture({"a": 10, "b": 20}, even("a", "b"), stop="all_exhausted", rows=30).rows == 30
 
 
 class TestUnknownLengths:
     def test_an_endless_lane_is_the_same_as_with_lengths(self):
-        unknown = Mixture({"a": None, "b": None}, even("a", "b"), batch_size=50, seed=5)
-        known = Mixture({"a": 700, "b": 700}, even("a", "b"), batch_size=50, seed=5)
+        unknown = SourceMixture({"a": None, "b": None}, even("a", "b"), batch_size=50, seed=5)
+        known = SourceMixture({"a": 700, "b": 700}, even("a", "b"), batch_size=50, seed=5)
         assert rows_of(unknown, 0, 0, 200) == rows_of(known, 0, 0, 200)
 
     @pytest.mark.parametrize("stop", STOPS)
     def test_rows_are_numbered_without_an_end(self, stop):
-        mixture = Mixture({"a": None, "b": 30}, even("a", "b"), stop=stop)
+        mixture = SourceMixture({"a": None, "b": 30}, even("a", "b"), stop=stop)
         draws = mixture.lane(0, 0, 200)
         assert mixture.rows is None
         of_unknown = draws.source == 0
@@ -488,7 +491,7 @@ class TestUnknownLengths:
         with pytest.raises(
             ConfigError, match="'b' has an unknown number of rows and cannot be cut into 2 lanes"
         ):
-            Mixture({"a": 9, "b": None}, even("a", "b"), lanes=2, batch_size=2)
+            SourceMixture({"a": 9, "b": None}, even("a", "b"), lanes=2, batch_size=2)
 
 
 class TestExtendedSchedules:
@@ -498,7 +501,7 @@ class TestExtendedSchedules:
         """Also where the step lies inside a block, or inside a batch of rows of all lanes."""
         old = options["scheduler"]
         new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 50)), data)])
-        before, after = Mixture(**options), Mixture(**options | {"scheduler": new})
+        before, after = SourceMixture(**options), SourceMixture(**options | {"scheduler": new})
         rows = at * options["step_rows"]
         positions = {rows - 1, *data.draw(st.lists(st.integers(0, rows), max_size=5))} - {-1, rows}
         for position in positions:
@@ -508,13 +511,13 @@ class TestExtendedSchedules:
     @given(asked(("first_exhausted", "all_exhausted")), st.data())
     @settings(max_examples=60, deadline=None)
     def test_streams_that_end_say_at_which_step_they_may_be_extended(self, options, data):
-        before = Mixture(**options)
+        before = SourceMixture(**options)
         assert before.rows is not None
         position = data.draw(st.integers(0, before.rows) | st.just(before.rows))
         at = before.step_after(position)
         old = options["scheduler"]
         new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 9)), data)])
-        after = Mixture(**options | {"scheduler": new})
+        after = SourceMixture(**options | {"scheduler": new})
         assert [after.at(one) for one in range(position)] == [before.at(one) for one in range(position)]
 
     def test_behind_the_end_of_the_shortest_lane_the_ends_of_all_of_them_count(self):
@@ -522,21 +525,21 @@ class TestExtendedSchedules:
         sizes = {"lanes": 3, "batch_size": 3, "block_size": 3, "step_rows": 3, "stop": "first_exhausted"}
         lengths, old = {"a": 14, "b": 18}, constant({"a": 0.87, "b": 0.13})
         for seed in range(12):
-            before = Mixture(lengths, old, seed=seed, **sizes)
+            before = SourceMixture(lengths, old, seed=seed, **sizes)
             at = before.step_after(before.rows or 0)
             new = old.extend(at=at, points=[{"step": at + 1, "weights": {"a": 0.1, "b": 0.9}}])
-            after = Mixture(lengths, new, seed=seed, **sizes)
+            after = SourceMixture(lengths, new, seed=seed, **sizes)
             assert [after.at(one) for one in range(before.rows or 0)] == [
                 before.at(one) for one in range(before.rows or 0)
             ]
 
     def test_an_endless_stream_may_be_extended_at_the_step_of_a_position(self):
-        mixture = Mixture({"a": 99, "b": 99}, even("a", "b"), lanes=2, batch_size=4, step_rows=4)
+        mixture = SourceMixture({"a": 99, "b": 99}, even("a", "b"), lanes=2, batch_size=4, step_rows=4)
         assert [mixture.step_after(position) for position in (0, 1, 4, 5, 400)] == [0, 1, 1, 2, 100]
 
     def test_the_new_weights_do_take_effect(self):
         new = even("a", "b").extend(at=100, points=[{"step": 101, "weights": {"a": 0.0, "b": 1.0}}])
-        mixture = Mixture({"a": 999, "b": 9999}, new, block_size=50, step_rows=1)
+        mixture = SourceMixture({"a": 999, "b": 9999}, new, block_size=50, step_rows=1)
         assert np.bincount(mixture.lane(0, 0, 100).source).tolist() == [50, 50]
         assert set(mixture.lane(0, 150, 1150).source.tolist()) == {1}
 
@@ -566,10 +569,10 @@ class TestMistakes:
     def test_a_mixture_that_cannot_be_says_why(self, change, message):
         options = {"lengths": {"a": 5, "b": 5}, "scheduler": even("a", "b")} | change
         with pytest.raises(ConfigError, match=message):
-            Mixture(**options)
+            SourceMixture(**options)
 
     def test_places_and_lanes_that_are_not_there_are_refused(self):
-        mixture = Mixture({"a": 5, "b": 5}, even("a", "b"), stop="all_exhausted")
+        mixture = SourceMixture({"a": 5, "b": 5}, even("a", "b"), stop="all_exhausted")
         with pytest.raises(ConfigError, match="there is no lane 1; expected 0 to 0"):
             mixture.lane(1, 0, 1)
         with pytest.raises(ConfigError, match="places 3 to 2 of lane 0"):

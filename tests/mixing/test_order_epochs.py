@@ -113,21 +113,6 @@ def test_place_of_is_the_inverse(order: tuple[list[int], int, int, int], epoch: 
     assert [part.tolist() for part in back] == [lane.tolist(), place.tolist()]
 
 
-@given(orders, st.integers(0, 9), st.data())
-def test_the_groups_of_a_range_are_those_of_its_places(
-    order: tuple[list[int], int, int, int], epoch: int, data: st.DataObject
-) -> None:
-    found = _order(*order)
-    lane = data.draw(st.integers(0, found.lanes - 1))
-    stop = data.draw(st.integers(0, found.lane_rows(lane)))
-    start = data.draw(st.integers(0, stop))
-    laid = Permutation(len(order[0]), key_of(order[2], 1, epoch)).at(np.arange(len(order[0])))
-    for first, last in ((start, stop), (0, found.lane_rows(lane)), (start, found.lane_rows(lane))):
-        group, _ = found.at(epoch, lane, np.arange(first, last))
-        expected = [int(one) for one in laid if one in group]
-        assert found.groups(epoch, lane, first, last).tolist() == expected
-
-
 @given(st.lists(st.integers(0, 30), min_size=3, max_size=9), st.integers(0, 99))
 def test_hosts_together_read_what_one_reads(group_rows: list[int], epoch: int) -> None:
     """Eight lanes for 1, 2, 4 or 8 hosts: what each reads of the batches joins to the same batches."""
@@ -262,8 +247,6 @@ def test_what_is_not_there_is_refused() -> None:
         order.place_of(0, np.array([0, 1]), np.array([0, 0]))
     with pytest.raises(ConfigError, match="row groups 0 to 4; expected those of 0 to 3"):
         order.place_of(0, np.array([0, 4]), np.array([0, 0]))
-    with pytest.raises(ConfigError, match="places 1 to 5 of lane 0; expected a range within its 4 rows"):
-        order.groups(0, 0, 1, 5)
     with pytest.raises(ConfigError, match="a row group of -1 rows"):
         _order([1, -1], 1, 0)
     with pytest.raises(ConfigError, match="a window of 0 row groups"):

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.errors import ConfigError
-from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.quality import (
+from benchmarks.shuffle_quality import (
     Figure,
     ShuffleQuality,
     buffer_shuffled,
@@ -21,6 +19,8 @@ from tokenlake.mixing.quality import (
     references,
     shuffle_quality,
 )
+from tokenlake.errors import ConfigError
+from tokenlake.mixing.lanes import LaneLayout, lane_bounds
 from tokenlake.mixing.random import Int64, Permutation, key_of, shuffled, splitmix64
 from tokenlake.mixing.shuffle import EpochOrder
 

@@ -49,7 +49,7 @@ def test_names_stand_for_all_their_versions_or_for_one(catalog: Catalog) -> None
 def test_the_page_lists_every_version_and_what_is_wrong(catalog: Catalog) -> None:
     bad = report(Problem("data/x.parquet", "sha256", "aa", "bb"), version=2)
     page = findings([report(), bad])
-    assert "| small v1 | all well | 3 |" in page
+    assert "| small v1 | intact | 3 |" in page
     assert "| small v2 | 1 problem | 3 |" in page
     assert "| small v2 | data/x.parquet | sha256 | aa | bb |" in page
     assert "Damage" not in findings([verify(catalog.store, "small", 1)])

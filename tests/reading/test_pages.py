@@ -28,16 +28,17 @@ from tests.sources.parquet_by_hand import (
 )
 from tokenlake.errors import IntegrityError
 from tokenlake.reading.packed import PackedReader
-from tokenlake.reading.page import (
-    PageHeader,
+from tokenlake.reading.page_headers import PageHeader, parse_header
+from tokenlake.reading.pages import (
+    DecodedPage,
     SeenLevels,
     Unfamiliar,
     decode_levels,
     fixed_numbers,
     list_numbers,
-    parse_header,
 )
 from tokenlake.reading.shard_file import OpenFiles, Ranges
+from tokenlake.reading.thrift import Truncated
 from tokenlake.schema import packed_schema
 
 # Headers
@@ -48,7 +49,7 @@ _HEADER = bytes.fromhex("1500 1598 8a8001 159c ed1a 1582 a6e8 8d0e 1c 1580 8020 
 def test_a_header_says_where_the_body_is_how_large_and_what_its_checksum_is() -> None:
     found = parse_header(b"before" + _HEADER + b"body", 6)
     assert found == PageHeader(
-        begin=6 + len(_HEADER), size=1049228, stored=219982, crc=0x70DD0981, values=262144
+        False, 1049228, 262144, PLAIN, begin=6 + len(_HEADER), stored=219982, crc=0x70DD0981, ours=True
     )
     without = _HEADER.replace(b"\x1c\x00\x00\x00", b"\x00\x00")
     assert parse_header(without) == found._replace(begin=len(without))
@@ -64,18 +65,16 @@ def test_a_header_says_where_the_body_is_how_large_and_what_its_checksum_is() ->
         {1: 0, 2: 9, 3: 8, 5: {1: 1, 2: 0, 3: 3, 4: 3}},  # no checksum
         {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: RLE_DICTIONARY, 3: 3, 4: 3}},
         {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: 0, 3: 4, 4: 3}},  # levels as bits alone
-        {1: 0, 2: 1 << 32, 3: 8, 4: 7, 5: {1: 1, 2: 0, 3: 3, 4: 3}},
         {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: 0, 3: 3, 4: 3, 5: {5: b"low"}}},
     ],
 )
-def test_a_header_of_another_form_is_unfamiliar(fields: dict[int, Any]) -> None:
-    with pytest.raises(Unfamiliar):
-        parse_header(thrift(fields) + bytes(8))
+def test_a_header_of_another_form_is_not_ours(fields: dict[int, Any]) -> None:
+    assert not parse_header(thrift(fields) + bytes(8)).ours
 
 
-def test_a_header_that_is_cut_is_unfamiliar() -> None:
+def test_a_header_that_is_cut_is_refused() -> None:
     for size in range(len(_HEADER)):
-        with pytest.raises(Unfamiliar):
+        with pytest.raises(Truncated):
             parse_header(_HEADER[:size])
 
 
@@ -136,15 +135,15 @@ def test_levels_that_cannot_be_are_unfamiliar(data: bytes, count: int) -> None:
 def test_levels_of_rows_are_known_again_by_their_bytes_and_place() -> None:
     seen = SeenLevels(4)
     # 0 1 1 1 0 1 1 1 | ones
-    repetition, definition = b"\x03\xee", b"\x10\x01"
+    repetition, definition, data = b"\x03\xee", b"\x10\x01", memoryview(b"")
     for _ in range(2):
-        seen.check(0, 8, repetition, definition)
+        seen.check(0, DecodedPage(8, repetition, definition, data))
         for phase, count in ((1, 8), (0, 7)):
             with pytest.raises(Unfamiliar):
-                seen.check(phase, count, repetition, definition)
+                seen.check(phase, DecodedPage(count, repetition, definition, data))
         with pytest.raises(Unfamiliar, match="4 values"):
-            seen.check(0, 8, repetition, b"\x10\x00")
-    seen.check(3, 8, b"\x03\xdd", definition)  # 1 0 1 1 1 0 1 1
+            seen.check(0, DecodedPage(8, repetition, b"\x10\x00", data))
+    seen.check(3, DecodedPage(8, b"\x03\xdd", definition, data))  # 1 0 1 1 1 0 1 1
 
 
 # Columns by hand

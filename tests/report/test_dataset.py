@@ -20,8 +20,7 @@ from tokenlake.report.dataset import equations, remarks, sources_table
 from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 
 ACCOUNT = Account(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, unknown, walk, with_gaps
 from tests.rowwise.sharded_support import Known, Plain, counted
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
 from tokenlake.rowwise.combine import CompositeShardedSource, LimitedShardedSource
 from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
@@ -85,7 +85,7 @@ def test_rows_come_as_a_walk_slot_by_slot_gives_them(case):
 @pytest.mark.parametrize("stop", STOPS)
 def test_it_is_the_mixture_of_one_lane_that_a_store_would_write(stop):
     sizes, weights = {"a": 30, "b": 50}, {"a": 0.45, "b": 0.55}
-    lane = Mixture(sizes, constant(weights), batch_size=7, block_size=7, seed=5, stop=stop)
+    lane = SourceMixture(sizes, constant(weights), batch_size=7, block_size=7, seed=5, stop=stop)
     draws = lane.lane(0, 0, min(lane.rows or 200, 200))
     expected = [
         f"{lane.names[source]}{index}" for source, index in zip(draws.source, draws.index, strict=True)

@@ -60,7 +60,7 @@ def test_a_forged_record_runs_nothing(tmp_path: Path, tokenizer_dir: Path) -> No
     reference = f"{manifest.dataset}@v{manifest.version}"
     store = Path(config["save"]["output_dir"])
     report = repair(store, reference, workers=1)
-    assert not report.ok and not report.mended
+    assert not report.ok and not report.repaired
     assert "the function tests.no_such_module:function" in json.dumps(report.to_json())
     assert shard.read_bytes() == b"damage"
     assert repair(store, reference, config=config, workers=1).ok

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.sources.parquet_by_hand import dictionary_bomb
 from tests.sources.support import Source, faults, one, read, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.reading.page_headers import Page, walk_pages
-from tokenlake.reading.pagethrift import read_struct
+from tokenlake.reading.page_headers import PageHeader, walk_pages
+from tokenlake.reading.thrift import read_struct
 from tokenlake.sources import parquet
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, LocalBytes
@@ -321,9 +321,11 @@ def test_steps_cover_all_rows_and_stay_within_their_bound(
     pages: list[tuple[int, int, int]], entry: int
 ) -> None:
     total = sum(values for values, _, _ in pages)
-    first = Page(dictionary=True, size=entry, values=1, encoding=0)
+    first = PageHeader(dictionary=True, size=entry, values=1, encoding=0)
     chunk = PageSteps(
-        iter([first, *(Page(False, size, n, kind) for n, size, kind in pages)]), lambda size: size, 1 << 30
+        iter([first, *(PageHeader(False, size, n, kind) for n, size, kind in pages)]),
+        lambda size: size,
+        1 << 30,
     )
     done = 0
     while done < total:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
 
 SEQ_LENGTH = 64
@@ -43,12 +46,37 @@ def write_inputs(root: Path) -> None:
 
 
 def build_store(root: Path, tokenizer: Path) -> Path:
-    """Build ``small`` v1 and, with one file more, v2; and claim a version of ``other``. Returns the store."""
-    write_inputs(root)
-    build_dataset(settings(root, tokenizer), workers=1)
-    (root / "notes" / "sea.txt").write_text("The tide went out.\nThe tide came in.\n")
-    build_dataset(settings(root, tokenizer), workers=1)
+    """Put ``small`` v1 and, with one file more, v2 into a folder, with what they were built from. Returns the store."""
+    linked_copy(_built(tokenizer.parent / "small", tokenizer), root)
     return root / "store"
+
+
+@functools.cache
+def _built(root: Path, tokenizer: Path) -> Path:
+    root.mkdir()
+    write_inputs(root)
+    with WorkerPool(1) as pool:
+        build_dataset(settings(root, tokenizer), pool=pool)
+        (root / "notes" / "sea.txt").write_text("The tide went out.\nThe tide came in.\n")
+        build_dataset(settings(root, tokenizer), pool=pool)
+    return root
+
+
+def linked_copy(store: Path, target: Path) -> Path:
+    """Copy a store; files that were one inode are one inode again, and may be written to."""
+    inodes: dict[int, Path] = {}
+    for path in sorted(store.rglob("*")):
+        copy = target / path.relative_to(store)
+        if path.is_dir():
+            copy.mkdir(parents=True, exist_ok=True)
+            continue
+        first = inodes.setdefault(path.stat().st_ino, copy)
+        if first is copy:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        else:
+            os.link(first, copy)
+    return target
 
 
 def copy_store(store: Path, target: Path) -> Path:

@@ -19,10 +19,8 @@ from tokenlake.errors import NotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.store.account import Account
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.diff import changes, compare, match_shards, unit_kinships
-from tokenlake.store.diff_model import Change, Count
-from tokenlake.store.entries import FileEntry, ShardEntry
-from tokenlake.store.inputs import InputFileEntry, Parent
+from tokenlake.store.diff import Change, Count, changes, compare, match_shards, unit_kinships
+from tokenlake.store.entries import FileEntry, InputFileEntry, Parent, ShardEntry
 from tokenlake.store.layout import shard_path
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest

@@ -208,7 +208,7 @@ def test_two_equal_builds_have_one_winner() -> None:
 
 def test_the_walk_finds_what_a_claim_alone_would_let_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the closing note a process that slept makes a version visible whose files are gone."""
-    monkeypatch.setattr("tokenlake.store.claims.closing_note", lambda layout: b"")
+    monkeypatch.setattr("tokenlake.store.remove.closing_note", lambda layout: b"")
     real = MemoryStore.put_new
 
     def put_new(self: MemoryStore, key: str, data: bytes, **more: Any) -> Any:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import random
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +18,16 @@ from hypothesis import strategies as st
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import canonical_json, file_id
 from tokenlake.store.account import Account
-from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry, Totals
-from tokenlake.store.inputs import InputEntry, InputFileEntry, Parent, inputs_fingerprint
+from tokenlake.store.entries import (
+    FileEntry,
+    InputEntry,
+    InputFileEntry,
+    Parent,
+    QuarantineEntry,
+    ShardEntry,
+    Totals,
+    inputs_fingerprint,
+)
 from tokenlake.store.layout import quarantine_path, shard_path
 from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.store.manifest import Manifest
@@ -312,11 +324,27 @@ CHANGES: list[tuple[Any, str]] = [
     (put("other_files", "data/x", to={"bytes": 1, "sha256": "a" * 64}), "other_files is 'data/x'"),
     (put("other_files", "manifest.json", to={"bytes": 1, "sha256": "a" * 64}), "other_files is"),
     (put("inputs", 0, "path", to="q"), "inputs\\[0\\].file_id is"),
-    (put("totals", "rows", to=4), "totals is"),
-    (put("splits", to={}), "splits is {}"),
-    (put("account", "tokens", to=19), "account is"),
+    (put("totals", "rows", to=4), "totals.rows is 4; expected 3"),
+    (put("splits", to={}), "splits.train is missing"),
+    (put("account", "tokens", to=19), "account.tokens is 19"),
     (put("accounts", "c", "tokens", to=-1), "accounts.c.tokens is -1"),
-    (put("lineage", "inputs_fingerprint", to="0" * 64), "lineage is"),
+    (put("accounts", "c", "kept", to=True), "accounts.c.kept is True"),
+    (put("accounts", "c", "kept", to=1.0), "accounts.c.kept is 1.0"),
+    (put("accounts", "c", "kept", to=1 << 70), "accounts.c.kept is"),
+    (put("accounts", "c", "filtered", to=[1]), "accounts.c.filtered is \\[1\\]"),
+    (put("accounts", "c", "filtered", to={"a": 1, "empty": "1"}), "accounts.c.filtered.empty is '1'"),
+    (put("accounts", "c", "surprise", to=1), "accounts.c.surprise is 1; expected no such key"),
+    (put("accounts", "c", to={}), "accounts.c.bos is missing"),
+    (put("config", to={"build": {"kept": [["a", "b", "c"]]}}), "config.build.kept\\[0\\] is"),
+    (put("config", to={"build": {"kept": [["a", "int65"]]}}), "config.build.kept\\[0\\] is"),
+    (put("config", to={"build": {"pack": 1}}), "config.build.pack is 1"),
+    (
+        put("config", to={"sources": {"a": {}, "b": {"texts": {"preference": 1}}}}),
+        "config.sources.b.texts.preference is",
+    ),
+    (put("tokenizer", to={"a": {}, "b": {"files": {"x": "y"}}}), "tokenizer.b.files.x is 'y'"),
+    (put("tokenizer", to={"a": {"prefix": [1, -1]}}), "tokenizer.a.prefix\\[1\\] is -1"),
+    (put("lineage", "inputs_fingerprint", to="0" * 64), "lineage.inputs_fingerprint is"),
     (put("lineage", "parents", to=[{"dataset": "a"}]), "lineage.parents\\[0\\].version is missing"),
     (put("produced_by", to={"a": 1}), "produced_by.a is 1"),
     (put("surprise", to=1), "surprise is 1"),
@@ -392,3 +420,136 @@ def test_check_compares_accounts_and_files() -> None:
     ):
         with pytest.raises(AccountError, match=r"manifest\.json"):
             wrong.check()
+
+
+# Odd values
+
+#: Values that are nearly right somewhere, and right nowhere.
+ODD: list[Any] = [
+    *(None, True, False, 0, 1, -1, 2, 3, 1.0, 1 << 62, -(1 << 63), 1 << 70, "", "x", "train", "a/b", [], {}),
+    *([0], [0, 2], [0, True], [0, 2.0], [0, 2, 1], [1, 2], [[0]], ["0"], [0, 3], {"bytes": 1}, "é", "a" * 64),
+    *(
+        "a" * 63,
+        "A" * 64,
+        "0" * 32,
+        "0" * 64,
+        "0" * 33,
+        {"x": "0" * 32},
+        {"x": "0" * 31},
+        {"x": 1},
+        {"": "0" * 96},
+    ),
+    *("data/train-00000-00.parquet", "data/train-00001-00.parquet", 10_000_000, "a\n", "x" * 65),
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of everything in a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, inner in items for found in places(inner, (*path, key)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], how: str, odd: Any) -> Any:
+    """Return ``value`` with something replaced, removed or added at ``path``."""
+    if not path:
+        return odd
+    value = copy.deepcopy(value)
+    holder = value
+    for step in path[:-1]:
+        holder = holder[step]
+    if how == "remove":
+        del holder[path[-1]]
+    elif how == "add" and isinstance(holder, dict):
+        holder[f"{path[-1]}+"] = odd
+    else:
+        holder[path[-1]] = odd
+    return value
+
+
+@pytest.mark.parametrize("odd", [json.dumps(odd) for odd in ODD])
+def test_no_odd_value_slips_through_anywhere(odd: str) -> None:
+    good = json.loads(small().to_bytes())
+    for path in places(good):
+        bad = changed(good, path, "set", json.loads(odd))
+        if (
+            not isinstance(bad, dict)
+            or canonical_json(bad) == canonical_json(good)
+            or path[:1] in (("sha256",), ("tokenizer",), ("config",))
+        ):
+            continue
+        try:
+            found = Manifest.from_bytes(seal(bad), "m.json")
+        except IntegrityError:
+            continue
+        assert found.to_bytes() == seal(bad), path  # a value that is as good as the other
+
+
+@pytest.mark.parametrize("text", ["1e22", "1.50", "1E1", "-0.0e0"])
+def test_a_number_that_is_written_in_another_way_is_refused(text: str) -> None:
+    manifest = replace(small(), config={"x": 1234.5})
+    data = manifest.to_bytes().replace(b"1234.5", text.encode())
+    value = {key: each for key, each in json.loads(data).items() if key != "sha256"}
+    assert canonical_json(value) not in data
+    content = data.replace(f',"sha256":"{manifest.sha256}"'.encode(), b"")
+    data = data.replace(manifest.sha256.encode(), hashlib.sha256(content).hexdigest().encode())
+    with pytest.raises(IntegrityError, match="canonical"):
+        Manifest.from_bytes(data)
+
+
+# Size
+
+
+def large(count: int) -> Manifest:
+    """A manifest of ``count`` shards with 50 row groups each, inputs and ledger records."""
+    one = small()
+    files = tuple(
+        replace(
+            one.files[0],
+            path=shard_path("train", unit, 0),
+            unit=unit,
+            rows=6400 - unit % 3,
+            row_groups=tuple(range(0, 6400 - unit % 3, 128)),
+        )
+        for unit in range(count)
+    )
+    paths = [f"{index}.jsonl" for index in range(count)]
+    entries = tuple(replace(one.inputs[0], path=path, file_id=file_id("c", path)) for path in paths)
+    ledger = {f"ledger/{unit:05d}.json": one.other_files["README.md"] for unit in range(count)}
+    return replace(one, files=files, inputs=entries, other_files=ledger)
+
+
+def test_equal_row_groups_are_one_object() -> None:
+    again = Manifest.from_bytes(large(100).to_bytes())
+    assert again == large(100)
+    assert len({id(shard.row_groups) for shard in again.files}) == 1
+    assert {type(start) for shard in again.files for start in shard.row_groups} == {int}
+
+
+def calls(read: Callable[[], Any]) -> int:
+    """Count the calls of functions, ours and built-in ones."""
+    found = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal found
+        found += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        read()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_opening_costs_a_few_calls_for_each_file() -> None:
+    few, many = (large(count).to_bytes() for count in (100, 300))
+    more = calls(lambda: Manifest.from_bytes(many)) - calls(lambda: Manifest.from_bytes(few))
+    assert more / 200 < 60  # of a shard, an input and a ledger record together; it was 4,000
+
+
+def test_the_seal_is_not_computed_again() -> None:
+    manifest = large(50)
+    again = Manifest.from_bytes(manifest.to_bytes())
+    assert calls(lambda: again.sha256) < 10
+    assert again.sha256 == manifest.sha256
+    assert replace(again, version=2).sha256 == replace(manifest, version=2).sha256 != again.sha256

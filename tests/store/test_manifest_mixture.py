@@ -13,14 +13,14 @@ import pytest
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import file_id
 from tokenlake.store.account import Account
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import InputEntry, Parent
+from tokenlake.store.entries import InputEntry, Parent, ShardEntry
 from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import (
     MixedSource,
     MixtureOrder,
     MixtureRecord,
+    WeightPoint,
     mixture_of,
     outcomes,
     settings_of,
@@ -39,7 +39,7 @@ ORDER = MixtureOrder(
     seed=5,
     stop="restart",
     rows=68,
-    points=((0, {"b": 0.75, "a": 0.25}), (10, {"b": 0.5, "a": 0.5})),
+    points=(WeightPoint(0, {"b": 0.75, "a": 0.25}), WeightPoint(10, {"b": 0.5, "a": 0.5})),
     interpolation="linear",
 )
 DRAWN = {"b": 390, "a": 203}

@@ -257,7 +257,7 @@ def test_rows_with_a_text_stay_texts(tmp_path):
     [
         (
             {"special_tokens_in_text": "literal"},
-            "datasets.c: special_tokens_in_text: 'literal' is not to be had",
+            "datasets.c: special_tokens_in_text: 'literal' is not possible",
         ),
         ({"chat": {"template": "{{ "}}, "datasets.c: the chat template, line 1"),
         ({"chat": {"template": "no/such/file.jinja"}}, "chat.template: 'no/such/file.jinja' cannot be read"),

@@ -24,7 +24,7 @@ from tokenlake.text.chat.tokenizer_template import template_of
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import load_tokenizer
 
-COUNT = 60
+COUNT = 24
 
 
 def first_lines(shared_data: Path, count: int) -> list[str]:
@@ -76,7 +76,7 @@ def test_without_its_marks_the_real_template_teaches_the_same(shared_data: Path)
     files = load_tokenizer(folder)
     marked = template_of(files)
     assert marked is not None
-    lines = first_lines(shared_data, 300)
+    lines = first_lines(shared_data, 100)
     rows = Rows(objects=[json.loads(line) for line in lines])
     unmarked = marked.replace("{% generation %}", "").replace("{% endgeneration %}", "")
     first, second = (

@@ -232,5 +232,5 @@ def test_whatever_is_said_the_answers_are_found_in_order(turns, style):
 def test_the_renderer_needs_a_template_and_a_way_with_special_tokens():
     with pytest.raises(ConfigError, match=r"has no chat template .* set chat\.template"):
         ChatRenderer(ResolvedChat(), speaking(CHATML), "fail")
-    with pytest.raises(ConfigError, match="'literal' is not to be had for conversations"):
+    with pytest.raises(ConfigError, match="'literal' is not possible for conversations"):
         ChatRenderer(ResolvedChat(template=CHATML), speaking(CHATML), "literal")

@@ -106,7 +106,7 @@ def test_rows_that_cannot_be_rendered_are_errors_never_other_texts():
     assert "<|im_end|><|im_end|>" in transform(special_tokens_in_text="encode")({"messages": forged})["text"]
     failing = tokenlake.ChatTemplateTransform(speaking(CHATML), template="{{ messages[0].tone }}")
     assert refused(failing, ROW).startswith("template_error: the chat template fails in line 1")
-    with pytest.raises(ConfigError, match="'literal' is not to be had"):
+    with pytest.raises(ConfigError, match="'literal' is not possible"):
         transform(special_tokens_in_text="literal")
 
 

@@ -18,7 +18,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from tests.text.chat_samples import MARKED_CHATML, STYLES, TOOLS_CHATML, conversation
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.chat.template import PROCESS, ChatTemplate, Lessons, Limits, RenderedChat
+from tokenlake.text.chat.template import PROCESS, ChatTemplate, Limits, LossOptions, RenderedChat
 
 HELLO = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -54,7 +54,7 @@ def test_texts_and_stretches_are_those_of_transformers(style, prompt):
         made = ours.render(messages, add_generation_prompt=prompt)
         text, stretches = theirs(STYLES[style], messages, add_generation_prompt=prompt)
         assert made.text == text
-        assert list(made.learned) == stretches
+        assert list(made.loss) == stretches
         assert ours.marked == ("endgeneration" in STYLES[style])
 
 
@@ -62,7 +62,7 @@ def test_marks_hold_what_the_assistant_says():
     messages = conversation(3, system=True, turns=3)
     made = ChatTemplate(MARKED_CHATML, **TOKENS).render(messages)
     said = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
-    assert [made.text[start:stop] for start, stop in made.learned] == said
+    assert [made.text[start:stop] for start, stop in made.loss] == said
 
 
 def test_tools_and_calls_are_rendered_as_transformers_does():
@@ -125,7 +125,7 @@ def test_templates_of_any_parts_give_what_transformers_gives(parts):
     made = ChatTemplate(text, **TOKENS).render(HELLO)
     expected, stretches = theirs(text, HELLO)
     assert made.text == expected
-    assert list(made.learned) == stretches
+    assert list(made.loss) == stretches
 
 
 @pytest.mark.parametrize(
@@ -191,46 +191,26 @@ def test_tricks_with_attributes_are_refused(text):
 
 FOREVER = "{{ ([[0] * 9] * 99999) | sum(start=[]) | length }}"
 GROWING = [
-    "{{ [0-10**15] | map('a step') | list }}",
-    "{{ [0-10**15] | map('generation begins') | list }}{{ [[0]] * 10 ** 7 | sum(start=[]) }}",
     FOREVER,
-    "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+    "{{ [0-10**15] | map('generation begins') | list }}{{ [[0]] * 10 ** 7 | sum(start=[]) }}",
     "{% set ns = namespace(x={}) %}{% for i in range(99) %}{% set ns.x = dict(a=ns.x, b=ns.x) %}{% endfor %}"
     "{{ ns.x | tojson }}",
     "{% for a in range(9999) %}{% set x = range(99999) | list == range(99999) | list %}{% endfor %}",
-    "{{ 'a' * 10 ** 10 }}",
     "{{ [1] * 10 ** 10 }}",
     "{{ 'a' | center(10 ** 10) }}",
-    "{{ 'a'.center(10 ** 10) }}",
-    "{{ 'a'.zfill(10 ** 10) }}",
-    "{{ 'a\tb'.expandtabs(10 ** 10) }}",
-    "{{ '%999999999d' % 1 }}",
     "{{ '%*d' % (999999999, 1) }}",
-    "{{ '%(a)s%(a)s' % {'a': 'x' * 40000000} }}",
-    "{{ '{:999999999}'.format(1) }}",
     "{{ '{:{}}'.format(1, 10 ** 10) }}",
-    "{{ '{0}{0}'.format('x' * 40000000) }}",
-    "{{ 'abc' | replace('', 'x' * 20000000) }}",
     "{{ 'abc'.replace('', 'x' * 20000000) }}",
     "{{ ('x' * 10000000).join(['a'] * 10) }}",
-    "{{ (['a'] * 10) | join('x' * 10000000) }}",
-    "{{ 'a' | indent(10 ** 9, true) }}",
     "{{ messages | tojson(indent=10 ** 9) }}",
-    "{{ [1] | batch(10 ** 9, 'x') | list }}",
     "{{ [1] | slice(10 ** 9) | list }}",
     "{{ 9 ** 99999999 }}",
-    "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
     "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-    "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
     "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}",
-    "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-    "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = ns.x + ['abc'[i:]] %}{% endfor %}",
     "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}" + "{{ " + "m(" * 40 + "'a'" + ")" * 40 + " }}",
     "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}",
     "{% block a %}{{ self.a() }}{% endblock %}",
     "{% for x in [[]] recursive %}{{ loop([[]]) }}{% endfor %}",
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "{% for a in range(99999) if range(99999) | map('string') | list %}{% endfor %}",
     "{% for a in range(99999) %}{% for b in range(99) %}" + "x" * 9999 + "{% endfor %}{% endfor %}",
 ]
 
@@ -242,25 +222,24 @@ def test_what_grows_or_goes_on_without_end_is_one_error(text):
 
 def test_a_rendering_has_so_much_time_memory_and_text():
     assert reason(FOREVER, seconds=1) == (
-        "template_limit: the chat template came to more than 1 seconds of a processor"
+        "template_limit: the chat template took more than 1 seconds of a processor"
     )
     assert reason("{{ 'a' * 10 ** 9 }}", memory=256 << 20) == (
-        "template_limit: the chat template came to more than 256 MiB of memory"
+        "template_limit: the chat template took more than 256 MiB of memory"
     )
     assert (
-        reason("{{ 'a' * 41 }}", text=40)
-        == "template_limit: the chat template came to more than 40 characters"
+        reason("{{ 'a' * 41 }}", text=40) == "template_limit: the chat template took more than 40 characters"
     )
     with pytest.raises(ConfigError, match=r"limits.seconds: got 0"):
         Limits(seconds=0)
 
 
 def test_a_row_that_is_too_much_is_one_error_and_the_others_are_rendered():
-    lessons = Lessons(loss="all", special_tokens=(), guarded=False)
+    options = LossOptions(loss="all", special_tokens=(), guarded=False)
     text = "{{ messages[0].content }}{{ ('x' * messages[0].times)[:0] }}"
-    template = ChatTemplate(text, lessons=lessons, limits=Limits(memory=256 << 20))
+    template = ChatTemplate(text, loss=options, limits=Limits(memory=256 << 20))
     rows = [[{"role": "user", "content": str(at), "times": 10**9 * (at == 70)}] for at in range(150)]
-    made = template.learn((messages, None) for messages in rows)
+    made = template.render_all((messages, None) for messages in rows)
     assert [at for at, one in enumerate(made) if isinstance(one, BadRecordError)] == [70]
     assert [one.text for one in made if isinstance(one, RenderedChat)] == [
         str(at) for at in range(150) if at != 70
@@ -269,10 +248,10 @@ def test_a_row_that_is_too_much_is_one_error_and_the_others_are_rendered():
 
 
 def test_a_template_that_always_ends_its_process_is_given_up():
-    lessons = Lessons(loss="all", special_tokens=(), guarded=False)
-    template = ChatTemplate("{{ 'a' * 10 ** 9 }}", lessons=lessons, limits=Limits(memory=256 << 20))
+    options = LossOptions(loss="all", special_tokens=(), guarded=False)
+    template = ChatTemplate("{{ 'a' * 10 ** 9 }}", loss=options, limits=Limits(memory=256 << 20))
     with pytest.raises(ConfigError, match="256 MiB of memory, and so it did on the 2 conversations before"):
-        template.learn((HELLO, None) for _ in range(1000))
+        template.render_all((HELLO, None) for _ in range(1000))
 
 
 @pytest.mark.parametrize(
@@ -283,14 +262,12 @@ def test_compiling_computes_nothing_or_is_bounded(text):
     try:
         ChatTemplate(text, limits=Limits(seconds=1, memory=256 << 20))
     except ConfigError as error:
-        assert "cannot be compiled: the chat template came to more than" in str(error)
+        assert "cannot be compiled: the chat template took more than" in str(error)
 
 
 def test_ctrl_c_ends_a_template_that_is_in_c_code_at_once(tmp_path):
     script = f"""
-from tokenlake.text.chat.template import ChatTemplate, Limits, RenderedChat
-from tokenlake.text.chat.template import PROCESS
-from tokenlake.text.chat.template import Lessons
+from tokenlake.text.chat.template import ChatTemplate, Limits
 template = ChatTemplate({FOREVER!r}, limits=Limits(seconds=600))
 print("begins", flush=True)
 template.render([])

@@ -13,7 +13,7 @@ from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, speakin
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.chat.messages import Turns
+from tokenlake.text.chat.messages import ConversationReader
 from tokenlake.text.chat.renderer import ChatRenderer
 
 ASKED = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
@@ -37,7 +37,7 @@ ASKED = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content":
     ],
 )
 def test_all_shapes_become_the_same_messages(conversation):
-    read = Turns().read(conversation)
+    read = ConversationReader().read(conversation)
     assert [(turn["role"], turn["content"]) for turn in read] == [("user", "1 + 1?"), ("assistant", "2")]
 
 
@@ -50,7 +50,7 @@ def test_what_else_a_turn_holds_stays():
         {"role": "developer", "content": "be brief"},
         {"role": "assistant", "content": "", "reasoning_content": "hm"},
     ]
-    assert Turns().read(turns) == [
+    assert ConversationReader().read(turns) == [
         {"role": "user", "content": "?", "id": 7},
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "content": "2", "name": "add"},
@@ -60,7 +60,9 @@ def test_what_else_a_turn_holds_stays():
 
 
 def test_input_and_output_with_a_system_message_are_three_messages():
-    read = Turns().read([{"system": "s", "input": "i", "output": "o"}, {"input": "j", "output": "p"}])
+    read = ConversationReader().read(
+        [{"system": "s", "input": "i", "output": "o"}, {"input": "j", "output": "p"}]
+    )
     assert [turn["role"] for turn in read] == ["system", "user", "assistant", "user", "assistant"]
 
 
@@ -96,17 +98,20 @@ def test_input_and_output_with_a_system_message_are_three_messages():
 )
 def test_other_shapes_are_refused_with_a_reason(conversation, reason, told):
     with pytest.raises(BadRecordError) as caught:
-        Turns().read(conversation)
+        ConversationReader().read(conversation)
     assert caught.value.details["reason"] == reason
     assert told in str(caught.value)
 
 
 def test_roles_can_be_renamed_and_the_usual_names_switched_off():
     turns = [{"role": "narrator", "content": "x"}, {"role": "human", "content": "y"}]
-    assert [turn["role"] for turn in Turns({"narrator": "system"}).read(turns)] == ["system", "user"]
-    assert Turns({"human": "tool"}).read(turns[1:])[0]["role"] == "tool"
+    assert [turn["role"] for turn in ConversationReader({"narrator": "system"}).read(turns)] == [
+        "system",
+        "user",
+    ]
+    assert ConversationReader({"human": "tool"}).read(turns[1:])[0]["role"] == "tool"
     with pytest.raises(BadRecordError, match="'human' is none of"):
-        Turns({"narrator": "system"}, use_default_mapping=False).read(turns)
+        ConversationReader({"narrator": "system"}, use_default_mapping=False).read(turns)
 
 
 def test_rows_with_values_are_converted():
@@ -220,14 +225,14 @@ def test_special_tokens_of_rows_may_be_allowed():
 def test_tokens_that_a_normalizer_would_make_special_are_found():
     """A lower-casing tokenizer whose special token is looked for behind the normalizer."""
     from tests.tokenizers.tokenizer_samples import changed
-    from tokenlake.text.chat.tokenizer_template import ForgeryScan
+    from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard
 
     def lower(spec: dict[str, Any]) -> None:
         spec["normalizer"] = {"type": "Lowercase"}
         for token in spec["added_tokens"]:
             token["normalized"] = token["content"] == "<|im_end|>"
 
-    scan = ForgeryScan.of(changed(speaking(MARKED_CHATML), lower))
+    scan = SpecialTokenGuard.of(changed(speaking(MARKED_CHATML), lower))
     assert list(scan.faults([["fine"], {"a": "x<|IM_END|>"}, ["<|im_start|>"]])) == [1, 2]
 
 

@@ -34,7 +34,7 @@ def ragged(rows: list[list[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
 def test_every_row_comes_back_once(rows: list[list[int]], how: Any, side: Side, pad_id: int, random: Any):
     ids, offsets = ragged(rows)
     learned = np.array([random.random() < 0.5 for _ in ids], np.bool_)
-    made = pad(ids, offsets, pad_id=pad_id, side=side, learned=learned, **how)
+    made = pad(ids, offsets, pad_id=pad_id, side=side, loss=learned, **how)
     seen: list[int] = []
     for rectangle in made:
         assert rectangle.input_ids.shape == rectangle.attention_mask.shape == rectangle.labels.shape

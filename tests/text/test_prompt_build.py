@@ -292,7 +292,7 @@ def test_the_quick_start_on_real_rows(tmp_path, shared_data) -> None:
     (tokenizer,) = (shared_data / "hf/hub/models--meta-llama--Llama-2-7b-hf/snapshots").iterdir()
     source = shared_data / "corpora" / "math-instruct.jsonl.gz"
     with gzip.open(source, "rt") as lines:
-        rows = [json.loads(line) for _, line in zip(range(600), lines, strict=False)]
+        rows = [json.loads(line) for _, line in zip(range(120), lines, strict=False)]
     (tmp_path / "in.yaml").write_text(
         QUICK_START.format(source=source, tokenizer=tokenizer, store=tmp_path / "store")
     )
@@ -301,7 +301,7 @@ def test_the_quick_start_on_real_rows(tmp_path, shared_data) -> None:
             "pack": {"enabled": pack, "seq_length": 2048}
         }
         made = documents(build_dataset(changed, workers=1))
-        assert len(made) == 600
+        assert len(made) == 120
         for row, document in zip(rows, made, strict=True):
             assert learned(tokenizer, document) == row["output"] + "</s>"
 
@@ -310,7 +310,7 @@ QUICK_START = """
 name: quick
 datasets:
   - data_files: {source}
-    num_rows: 600
+    num_rows: 120
     tokenizer: {{name_or_path: {tokenizer}, max_length: 2048}}
     prompt:
       format_type: "custom"

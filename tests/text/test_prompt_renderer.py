@@ -17,8 +17,8 @@ from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
 from tokenlake.sources.rows import Rows
-from tokenlake.text.prompt.layout import lay_out
 from tokenlake.text.prompt.renderer import PromptRenderer
+from tokenlake.text.prompt.template import lay_out
 from tokenlake.text.rendering import Rendered
 
 ALPACA = "Below.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n{output}"

@@ -14,9 +14,8 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.prompt.layout import lay_out
 from tokenlake.text.prompt.renderer import PromptRenderer
-from tokenlake.text.prompt.template import Piece, parse_template
+from tokenlake.text.prompt.template import PromptPiece, lay_out, parse_template
 
 ROW = {"q": "what?", "a": "that"}
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -114,9 +113,9 @@ def test_anything_else_in_braces_is_an_error_that_says_so(template: str, words: 
 
 def test_columns_may_have_any_name_that_the_configuration_names() -> None:
     assert parse_template("{my question} {a.b}", ("my question", "a.b")) == (
-        Piece(column="my question"),
-        Piece(" "),
-        Piece(column="a.b"),
+        PromptPiece(column="my question"),
+        PromptPiece(" "),
+        PromptPiece(column="a.b"),
     )
     with pytest.raises(ConfigError, match=re.escape("'{my question}'")):
         parse_template("{my question}")

@@ -22,6 +22,8 @@ from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.unit.recipe import open_recipe
 
+OWN_WORKERS = True  # they import modules that tests write
+
 Config = dict[str, Any]
 
 ROWS = [

@@ -35,7 +35,7 @@ def documents(shared_data: Path) -> list[str]:
     texts: list[str] = []
     for path in sorted((shared_data / "corpora").glob("*.parquet")):
         column = pq.read_table(path, columns=["text"])["text"].to_pylist()
-        texts += [text[:LONGEST] for text in column[:: max(1, len(column) // 8)]]
+        texts += [text[:LONGEST] for text in column[:: max(1, len(column) // 3)]]
     return texts
 
 

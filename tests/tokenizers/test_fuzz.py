@@ -10,7 +10,7 @@ import pytest
 from benchmarks.engine_gate import Pair, fuzz
 from tests.tokenizers import tokenizer_samples as samples
 
-STRINGS = 200
+STRINGS = 80
 
 
 @pytest.mark.parametrize("name", sorted(samples.known()))

@@ -21,7 +21,7 @@ from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_engine
-from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.reference import ReferenceEngine
 
 BYTE = samples.byte_level
 
@@ -170,7 +170,7 @@ def test_a_panic_while_encoding_is_a_tokenizer_error() -> None:
         def encode_batch_fast(self, *_: Any, **__: Any) -> None:
             raise type("PanicException", (BaseException,), {})("index out of bounds")
 
-    reference = Reference(BYTE())
+    reference = ReferenceEngine(BYTE())
     reference._backend = Panicking()
     with pytest.raises(TokenizerError, match="panicked: index out of bounds"):
         reference.encode(["a"])
@@ -182,7 +182,7 @@ def test_interrupts_are_not_swallowed(interrupt: type[BaseException]) -> None:
         def encode_batch_fast(self, *_: Any, **__: Any) -> None:
             raise interrupt
 
-    reference = Reference(BYTE())
+    reference = ReferenceEngine(BYTE())
     reference._backend = Interrupted()
     with pytest.raises(interrupt):
         reference.encode(["a"])

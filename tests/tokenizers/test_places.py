@@ -178,8 +178,9 @@ def test_touched_follows_its_definition(rows: list[list[tuple[int, int]]], order
     stretches = [random_stretches(rng, 16) for _ in rows]
     flat = np.array([place[1:] for row in tokens for place in row], np.int64).reshape(-1, 2)
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    sizes = np.full(len(rows), 16)
-    mask = touched(flat[:, 0], flat[:, 1], offsets, Spans.of(stretches), sizes)
+    shift = np.repeat(16 * np.arange(len(rows)), np.diff(offsets))
+    spans = Spans.of([[(a + 16 * at, b + 16 * at) for a, b in row] for at, row in enumerate(stretches)])
+    mask = touched(flat[:, 0] + shift, flat[:, 1] + shift, offsets, spans)
     want = [filled(row, some) for row, some in zip(tokens, stretches, strict=True)]
     assert mask.tolist() == [value for row in want for value in row]
 
@@ -214,25 +215,31 @@ def test_batches_may_be_empty_slices_and_many_pieces(engine: str, monkeypatch: p
         assert not len(encoder.encode_spans(samples.large(nothing), Spans.of([[]] * len(nothing)))[1])
 
 
+def odd_rows(encoder: Encoder, rows: list[str]) -> list[int]:
+    """Rows whose places the ids alone do not tell."""
+    text = samples.large(rows)
+    encoded = encoder.encode(text)
+    sizes = encoder._locator.sizes
+    assert sizes is not None
+    return sizes.places(text, encoded.offsets, encoded.ids)[2].tolist()
+
+
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_ordinary_texts_need_no_reference(name: str) -> None:
     encoder = encoder_of(name, "encode")
     rows = ["A row of a chat</s> <s>and its answer\n", " caf\u00e9 \u4f60\u597d \U0001f600", "", "</s>"]
-    _, blocks = encoder._locate(samples.large(rows))
-    assert [len(block.odd) for block in blocks] == [0]
+    assert odd_rows(encoder, rows) == []
 
 
 def test_a_text_with_the_mark_of_a_blank_is_the_references() -> None:
     rows = ["plain", "\u2581 marked", "x\u2581y"]
-    _, blocks = encoder_of("sentencepiece", "literal")._locate(samples.large(rows))
-    assert [block.odd.tolist() for block in blocks] == [[1, 2]]
+    assert odd_rows(encoder_of("sentencepiece", "literal"), rows) == [1, 2]
 
 
 def test_a_text_that_nfc_changes_is_the_references() -> None:
     # The marks change places, so the number of bytes stays.
     rows = ["plain", "q\u0301\u0316", "q\u0316\u0301", "e\u0301"]
-    _, blocks = encoder_of("nfc", "literal")._locate(samples.large(rows))
-    assert [block.odd.tolist() for block in blocks] == [[1, 3]]
+    assert odd_rows(encoder_of("nfc", "literal"), rows) == [1, 3]
 
 
 def test_an_added_token_whose_id_is_also_text_of_another_size_leaves_places_to_the_reference() -> None:
@@ -268,12 +275,13 @@ class Shifted:
     def __init__(self, sizes: TokenSizes, word: bytes) -> None:
         self._right, self._word = sizes, word
 
-    def edges(self, text: pa.LargeStringArray, offsets: Any, ids: Any) -> Any:
-        edges, odd = self._right.edges(text, offsets, ids)
+    def places(self, text: pa.LargeStringArray, offsets: Any, ids: Any) -> Any:
+        start, stop, odd = (part.copy() for part in self._right.places(text, offsets, ids))
         for row, value in enumerate(text.to_pylist()):
             if self._word in value.encode() and offsets[row + 1] - offsets[row] > 1:
-                edges[offsets[row] + 1] += 1
-        return edges, odd
+                start[offsets[row] + 1] += 1
+                stop[offsets[row]] += 1
+        return start, stop, odd
 
 
 def test_one_wrong_place_in_a_sampled_row_condemns_the_engine() -> None:

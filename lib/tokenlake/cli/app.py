@@ -42,7 +42,7 @@ _COMMANDS = {
     "tag": ("tag:tag", _STORE, "Give a version a name that can move, such as prod."),
     "diff": ("diff:diff", _STORE, "Show what differs between two versions."),
     "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
-    "repair": ("repair:repair", _STORE, "Mend what is damaged in a version, byte for byte."),
+    "repair": ("repair:repair", _STORE, "Repair what is damaged in a version, byte for byte."),
     "gc": ("gc:gc", _STORE, "Remove what no version and no build needs: temporary files, abandoned builds."),
     "rm": ("rm:rm", _STORE, "Remove a version that no tag and no other version needs."),
     "push": ("push:push", _STORE, "Upload a version to the Hugging Face Hub, private by default."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -16,9 +17,9 @@ from tokenlake.report.dataset import about_sources, account_table, remarks
 from tokenlake.report.table import Table, label, number
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.claims import unfinished
 from tokenlake.store.layout import Layout
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.unfinished import unfinished
 
 _LISTED = (
     label("dataset"),
@@ -89,7 +90,7 @@ def _line(catalog: Catalog, name: str, version: int, committed: bool) -> dict[st
             "error": found.error,
         }
     manifest = catalog.manifest(name, version)
-    return line | {"kind": manifest.kind, **manifest.totals.to_json()}
+    return line | {"kind": manifest.kind, **asdict(manifest.totals)}
 
 
 def _state(line: dict[str, Any]) -> str:
@@ -121,7 +122,7 @@ def show(
     catalog = Catalog(open_store(store_url(store)))
     manifest = catalog.manifest_of(name)
     if json:
-        print_json(manifest.to_json() | {"sha256": manifest.sha256})
+        print_json(manifest.to_json())
         return 0
     tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
     tagged = f", tagged {', '.join(tags)}" if tags else ""

@@ -12,8 +12,8 @@ from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
+from tokenlake.store.diff import Change, Count, Difference, FilePair
 from tokenlake.store.diff import diff as compare
-from tokenlake.store.diff_model import Change, Count, Difference, FilePair
 
 _LISTED = 20  # inputs and shards of which a table names each
 _SHOWN = 24  # characters of a value: two of them and a key fit 80 columns

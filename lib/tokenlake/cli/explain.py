@@ -25,9 +25,9 @@ from tokenlake.loader.explain import (
     files_of,
     steps_of_document,
 )
+from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
-from tokenlake.loader.steps import BatchSizes
 from tokenlake.report.numbers import count, plural
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -150,9 +150,8 @@ class _Order:
     def plan(self, name: str | None, where: str, split: str | None) -> BatchPlan:
         if name is None or self.batch_size is None:
             raise ConfigError("say what is read, and how: NAME and --batch-size, or --state FILE")
-        return BatchPlan(
-            open_dataset(where, name, split=split),
-            _sizes(self.batch_size),
+        asked = LoaderOptions(
+            batch_size=_sizes(self.batch_size),
             seed=self.seed or 0,
             shuffle=self.shuffle,
             epochs=None if self.epochs == "none" else 1 if self.epochs is None else self.epochs,
@@ -160,15 +159,16 @@ class _Order:
             lanes=self.lanes,
             window=1 if self.window is None else self.window,
         )
+        return BatchPlan(open_dataset(where, name, split=split), asked)
 
 
-def _sizes(given: str) -> BatchSizes:
+def _sizes(given: str) -> int | dict[int, int]:
     """Read ``256`` or ``0:128,1000:256``."""
     try:
         if ":" not in given:
-            return BatchSizes.of(int(given))
+            return int(given)
         points = [part.split(":") for part in given.split(",")]
-        return BatchSizes.of({int(step): int(size) for step, size in points})
+        return {int(step): int(size) for step, size in points}
     except ValueError:
         raise ConfigError(
             f"--batch-size: got {given!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"

@@ -27,7 +27,7 @@ from tokenlake.etl.plan.estimate import Estimate, estimate
 from tokenlake.etl.plan.mixture import MixForecast, rows_of
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import plan_build
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler, row_weights
 from tokenlake.report import numbers
 from tokenlake.report.mixture import STOPS, share, weights_in_words
@@ -56,7 +56,7 @@ def guess_drawn(asked: ResolvedMixture, there: Mapping[str, Amount], append_eos:
     Raises:
         ConfigError: there is no such mixture of so much.
     """
-    mixture = Mixture(
+    mixture = SourceMixture(
         {name: amount.rows for name, amount in there.items()},
         WeightScheduler(_points(asked, there), asked.interpolation),
         batch_size=asked.batch_size,

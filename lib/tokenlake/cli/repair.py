@@ -12,11 +12,11 @@ from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import IntegrityError, TokenlakeError
 from tokenlake.integrity.findings import RepairProgress, RepairReport
-from tokenlake.integrity.repair import repair as mend
+from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 
-_COLUMNS = (label("version"), label("path"), label("damage"), label("mended"), label("how"))
+_COLUMNS = (label("version"), label("path"), label("damage"), label("result"), label("how"))
 
 
 def repair(
@@ -28,7 +28,7 @@ def repair(
         Parameter(
             metavar="FILE",
             show_default=False,
-            help="The configuration it was built with. Default: as its newest run was asked.",
+            help="The configuration it was built with. Default: that of its newest run.",
         ),
     ] = None,
     set_: Overrides = (),
@@ -39,21 +39,22 @@ def repair(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Mend what is damaged in a version, byte for byte.
+    """Repair what is damaged in a version, byte for byte.
 
     Damaged files are copied from another version that holds them, or built again from the recorded inputs, compared
-    with the manifest and swapped in whole; other versions that share them are mended, too. Where an input has changed
+    with the manifest and swapped in whole; other versions that share them are repaired, too. Where an input has changed
     the file stays as it is, and the input is named. Where a unit comes out with the same rows in other bytes, as with
     another release of pyarrow, a new version is committed beside the damaged one.
 
-    Ends with 0 when all is well, with 1 when nothing could be mended, and with 3 when some damage remains.
+    Ends with 0 when nothing is damaged any more, with 1 when nothing could be repaired, and with 3 when some damage
+    remains.
     """
     with counting("repairing") as counter:
 
         def told(progress: RepairProgress) -> None:
             counter.set(progress.bytes, progress.bytes_total)
 
-        report = mend(
+        report = repair_version(
             store_url(store),
             name,
             config=config,
@@ -73,7 +74,7 @@ def exit_code(report: RepairReport) -> int:
     """Return what the command ends with."""
     if report.ok:
         return 0
-    return IntegrityError.exit_code if report.mended else TokenlakeError.exit_code
+    return IntegrityError.exit_code if report.repaired else TokenlakeError.exit_code
 
 
 def _print(report: RepairReport) -> None:
@@ -85,7 +86,7 @@ def _print(report: RepairReport) -> None:
                 "version": one.version,
                 "path": one.path,
                 "damage": one.damage,
-                "mended": one.how,
+                "result": one.how,
                 "how": one.note,
             }
             for one in report.files
@@ -95,29 +96,26 @@ def _print(report: RepairReport) -> None:
     if left and not report.dry_run:
         columns = (label("path"), label("problem"), label("expected"), label("got"))
         print_tables([Table.of(columns, [asdict(problem) for problem in left])])
-    if report.well:
-        note(f"well elsewhere: {', '.join(report.well)}")
+    if report.intact:
+        note(f"the same bytes are intact elsewhere: {', '.join(report.intact)}")
     if report.unlisted:
         note(
-            f"{numbers.plural(len(report.unlisted), 'file')} that no manifest names; `tokenlake gc` looks after those"
+            f"no manifest lists {numbers.plural(len(report.unlisted), 'file')}; `tokenlake gc` removes such files"
         )
     if report.new_version is not None:
         note(
-            f"v{report.new_version} holds the same rows, all of them well; v{report.version} stays damaged. Tags and "
-            "trainers that name it have to be moved"
+            f"v{report.new_version} holds the same rows, undamaged; v{report.version} stays damaged. Move tags and "
+            "trainers that name it"
         )
 
 
 def _summary(report: RepairReport) -> str:
+    if not report.files and report.ok:
+        return "nothing is damaged"
     if not report.files:
-        return (
-            "all well"
-            if report.ok
-            else f"{numbers.plural(len(report.problems), 'problem')} that no repair mends"
-        )
-    words = {True: "would be mended", False: "mended"}[report.dry_run]
-    lost = len(report.files) - report.mended
-    done = f"{numbers.plural(report.mended, 'file')} {words}"
-    return (
-        f"{done}, {lost} not" if lost else f"{done}, all well" if report.ok and not report.dry_run else done
+        return f"{numbers.plural(len(report.problems), 'problem')} that repair cannot solve"
+    done = (
+        f"{numbers.plural(report.repaired, 'file')} {'would be repaired' if report.dry_run else 'repaired'}"
     )
+    lost = len(report.files) - report.repaired
+    return f"{done}, {lost} not" if lost else done

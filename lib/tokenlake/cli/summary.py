@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
         },
         "seconds": round(result.seconds, 3),
         "input_bytes_built": tally.built,
-        "totals": manifest.totals.to_json(),
+        "totals": asdict(manifest.totals),
         "account": manifest.account.to_json(),
         "fingerprint": manifest.fingerprint,
         "notes": list(result.notes),

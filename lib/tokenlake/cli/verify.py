@@ -45,9 +45,9 @@ def verify(
 ) -> int:
     """Check every byte of versions against their manifests.
 
-    Sizes and hashes of all files, Parquet footers, the account, the ledger, the claim, tags, and files that nobody
-    listed; with --deep also page checksums, every count and every segment. Ends with 3 when anything is not as it
-    was committed. --json gives one report for one NAME, else {"ok": ..., "reports": [...]}.
+    Checks sizes and hashes of all files, Parquet footers, the account, the ledger, the claim, tags, and files that no
+    manifest lists; with --deep also page checksums, every count and every segment. Ends with 3 when anything is not
+    as it was committed. --json gives one report for one NAME, else {"ok": ..., "reports": [...]}.
     """
     if all == bool(names):
         raise ConfigError("verify takes names of datasets, or --all; expected one of the two")
@@ -110,8 +110,8 @@ def _print(report: VerifyReport) -> None:
         checked += f", {numbers.plural(report.rows, 'row')} decoded"
     if not report.listed:
         checked += "; unlisted files and tags were not looked for"
-    found = "all well" if report.ok else numbers.plural(len(report.problems), "problem")
+    found = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
     stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})")
     if not report.ok:
         print_tables([Table.of(_COLUMNS, [asdict(problem) for problem in report.problems])])
-        note(f"`tokenlake repair {report.dataset}@v{report.version}` mends what can be mended")
+        note(f"`tokenlake repair {report.dataset}@v{report.version}` repairs what can be repaired")

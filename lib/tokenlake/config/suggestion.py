@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+from tokenlake.errors import ConfigError
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
@@ -20,6 +22,15 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"``, or nothing when no known word is near."""
     found = nearest(word, known)
     return f"; did you mean {found!r}?" if found is not None else ""
+
+
+def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Raise a ConfigError, with what was expected, unless the argument `name` is one of `allowed`."""
+    if value not in allowed:
+        expected = f"one of {', '.join(map(repr, allowed))}"
+        raise ConfigError(
+            f"{name} is {value!r}, expected {expected}", field_path=name, expected=expected, got=repr(value)
+        )
 
 
 def _plain(word: object) -> str:

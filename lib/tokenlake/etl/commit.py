@@ -34,12 +34,11 @@ from tokenlake.store.account import Account
 from tokenlake.store.base import Digest, Store, require_digest
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
-from tokenlake.store.entries import FileEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import FileEntry, InputFileEntry
 from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixtureOrder, MixtureRecord, drawn_ids, share
+from tokenlake.store.mixture import MixtureOrder, MixtureRecord, WeightPoint, drawn_ids, share
 
 
 def draft_manifest(
@@ -154,7 +153,7 @@ def _order(spec: MixtureSpec) -> MixtureOrder:
         seed=spec.seed,
         stop=spec.stop,
         rows=spec.rows or 0,
-        points=spec.points,
+        points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
         interpolation=spec.interpolation,
         version=spec.order,
     )

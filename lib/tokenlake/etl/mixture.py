@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from tokenlake.errors import IntegrityError
-from tokenlake.mixing.mixture import MIXTURE_ORDER, Mixture
+from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
 from tokenlake.mixing.random import Int64
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.stream import MixtureStream, source_order
@@ -15,7 +15,7 @@ from tokenlake.mixing.stream import MixtureStream, source_order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureSpec:
-    """The arguments of :class:`tokenlake.mixing.mixture.Mixture`, in plain values.
+    """The arguments of :class:`tokenlake.mixing.mixture.SourceMixture`, in plain values.
 
     Attributes:
         lengths: source -> rows, in configuration order.
@@ -46,10 +46,10 @@ class MixtureSpec:
         return cls(**fields)
 
 
-def open_mixture(spec: MixtureSpec) -> Mixture:
+def open_mixture(spec: MixtureSpec) -> SourceMixture:
     """Return the mixture that a spec describes; ConfigError where there is none such."""
     points = [{"step": step, "weights": dict(weights)} for step, weights in spec.points]
-    return Mixture(
+    return SourceMixture(
         spec.lengths,
         WeightScheduler(points, spec.interpolation),
         lanes=spec.lanes,

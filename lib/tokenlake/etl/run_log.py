@@ -28,8 +28,8 @@ from tokenlake.config.secret import literal_secrets
 from tokenlake.errors import IntegrityError, StoreError, TokenlakeError
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.store.base import ReadStore, Store
+from tokenlake.store.claims import FAILED
 from tokenlake.store.layout import RUNS, Layout
-from tokenlake.store.unfinished import FAILED
 
 SUFFIX: Final = "-asked"
 """Ends the name of the file, before ``.json``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -27,6 +26,7 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.session import BuildSession
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
+from tokenlake.threads import available_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,3 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
         seconds=seconds,
         notes=session.plan.missed(manifest.accounts),
     )
-
-
-def available_cpus() -> int:
-    """Processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

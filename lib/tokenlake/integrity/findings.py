@@ -1,8 +1,9 @@
-"""What verification says: a list of problems, each with what was expected and what was found.
+"""What verification finds, and what a repair makes of it.
 
-The words of :attr:`Problem.problem` are an interface: programs decide by them what to do.
+Verification lists problems, each with what was expected and what was found. The words of :attr:`Problem.problem` are
+an interface: programs decide by them what to do.
 
-What is wrong with a file as such, whatever is in it; a good copy in its place mends it:
+What is wrong with a file as such, whatever is in it; a good copy in its place repairs it:
 
 ``missing``      there is no such file
 ``size``         it has another size
@@ -13,7 +14,7 @@ What is wrong with a file as such, whatever is in it; a good copy in its place m
                  another place
 ``unlisted``     the manifest does not name it; it may be removed
 
-What is wrong though all bytes are those that the manifest's hashes are of; no copy mends it:
+What is wrong though all bytes are those that the manifest's hashes are of; no copy repairs it:
 
 ``footer``, ``decode``, ``columns``, ``type of NAME``: a shard is no Parquet file of the right columns.
 ``rows``, ``row groups``, ``tokens``, ``documents``, ``logical hash of NAME``: counted or hashed otherwise.
@@ -23,26 +24,32 @@ What is wrong though all bytes are those that the manifest's hashes are of; no c
 ``config``, ``tokenizer``, ``tokenizer of SOURCE``: not what ``config.yaml`` and ``tokenizer/`` say, or do.
 ``parent NAME``, ``mixture source NAME``: a version that this one was made from is another one by now.
 ``tag``: a tag was set when the version was another one, or it is of a version that is gone.
-
-What is damaged: the files of a version that do not hold what its manifest says, as they were seen.
-
-What a repair says: for each damaged file how it was mended or why it was not, and what is left.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from tokenlake.errors import NotFoundError, StoreError
 from tokenlake.store.base import ReadStore
+from tokenlake.store.entries import FileEntry, ShardEntry
 from tokenlake.store.layout import Layout, ledger_unit
 from tokenlake.store.manifest import Manifest
 
 FILE_PROBLEMS: Final = frozenset({"missing", "size", "sha256", "unreadable", "damaged"})
-"""The words for a file that a good copy of it mends."""
+"""The words for a file that a good copy of it repairs."""
+
+
+Entry: TypeAlias = FileEntry | ShardEntry
+Entries: TypeAlias = dict[str, Entry]
+
+
+def listed_files(manifest: Manifest) -> Entries:
+    """Return path -> entry of every file that a manifest lists."""
+    return {shard.path: shard for shard in manifest.files} | manifest.other_files
 
 
 @final
@@ -83,7 +90,7 @@ class VerifyReport:
         listed: whether unlisted files and tags were looked for; a web server does not list what it has.
         files, bytes: read and compared with their hashes.
         rows, tokens: decoded and counted (0 unless deep).
-        problems: sorted by path; empty if all is well.
+        problems: sorted by path; empty if nothing is damaged.
     """
 
     dataset: str
@@ -103,10 +110,8 @@ class VerifyReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, ``ok`` included."""
-        return {"ok": self.ok, **asdict(self), "problems": [asdict(problem) for problem in self.problems]}
+        return {"ok": self.ok, **asdict(self)}
 
-
-UNLISTED: Final = "unlisted"
 
 _UNIT_FILE: Final = re.compile(r"quarantine/(\d{5,7})\.parquet")
 
@@ -142,12 +147,6 @@ class Damage:
         return f"{self.layout.dataset}@v{self.layout.version}"
 
 
-def expected_hashes(manifest: Manifest) -> dict[str, str]:
-    """Return path -> sha256 of every file that a manifest names."""
-    found = {shard.path: shard.sha256 for shard in manifest.files}
-    return found | {path: entry.sha256 for path, entry in manifest.other_files.items()}
-
-
 def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "") -> Damage | None:
     """Return what is wrong with a file's bytes; None if they are what they should be.
 
@@ -165,12 +164,17 @@ def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "
     return None if found == sha256 else Damage(layout, path, sha256, word or "sha256", found)
 
 
-def damages(
-    store: ReadStore, layout: Layout, expected: Mapping[str, str], problems: Iterable[Problem]
-) -> list[Damage]:
-    """Return the files among what verification complained of whose bytes are wrong, sorted by path."""
-    words = {problem.path: problem.problem for problem in problems if problem.path in expected}
-    found = (look(store, layout, path, expected[path], word) for path, word in sorted(words.items()))
+def damages(store: ReadStore, layout: Layout, files: Entries, words: Mapping[str, str]) -> list[Damage]:
+    """Return the files whose bytes are wrong, sorted by path.
+
+    Args:
+        words: path -> what is wrong, as verification calls it, of the files that are looked at.
+    """
+    found = (
+        look(store, layout, path, files[path].sha256, word)
+        for path, word in sorted(words.items())
+        if path in files
+    )
     return [damage for damage in found if damage is not None]
 
 
@@ -188,14 +192,14 @@ def _obstacle(error: StoreError) -> str:
     return f"{error}. Remove what is there, and repair again"
 
 
-How = Literal["copied", "rebuilt", "rendered", "new version", "not mended"]
+How = Literal["copied", "rebuilt", "rendered", "new version", "not repaired"]
 """copied: from the same bytes elsewhere in the store; rebuilt: from the inputs; rendered: from the manifest, or from
 the configuration; new version: rebuilt, with other bytes and the same rows."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Mended:
+class RepairedFile:
     """What became of one damaged file.
 
     Attributes:
@@ -203,7 +207,7 @@ class Mended:
         path: of the file, relative to the version.
         damage: what was wrong, in the words of verification (``missing``, ``size``, ``sha256``, ``unreadable``,
             ``damaged``).
-        how: it was mended, or would be.
+        how: it was repaired, or would be.
         note: where the bytes came from, or why there are none.
     """
 
@@ -236,8 +240,8 @@ class RepairReport:
 
     Attributes:
         dry_run: nothing was written.
-        files: what was damaged; empty if all was well.
-        well: other versions that hold the same bytes, and hold them well (``code@v2: data/train-00000-00.parquet``).
+        files: what was damaged.
+        intact: other versions that hold the same bytes undamaged (``code@v2: data/train-00000-00.parquet``).
         new_version: number of the version that holds what was rebuilt with other bytes; None where nothing was.
         unlisted: files that no manifest names; they are left to ``gc``.
         problems: what is still wrong with the version, in the words of verification.
@@ -246,29 +250,23 @@ class RepairReport:
     dataset: str
     version: int
     dry_run: bool
-    files: tuple[Mended, ...]
-    well: tuple[str, ...]
+    files: tuple[RepairedFile, ...]
+    intact: tuple[str, ...]
     new_version: int | None
     unlisted: tuple[str, ...]
     problems: tuple[Problem, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether all is well now; of a dry run, whether it would be."""
-        if self.dry_run:
-            return not any(file.how in ("not mended", "new version") for file in self.files)
-        return not self.problems and all(file.how not in ("not mended", "new version") for file in self.files)
+        """Whether nothing is damaged now; of a dry run, whether nothing would be."""
+        left = any(file.how in ("not repaired", "new version") for file in self.files)
+        return not left and (self.dry_run or not self.problems)
 
     @property
-    def mended(self) -> int:
-        """How many files were mended, or would be."""
-        return sum(file.how != "not mended" for file in self.files)
+    def repaired(self) -> int:
+        """How many files were repaired, or would be."""
+        return sum(file.how != "not repaired" for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, ``ok`` included."""
-        return {
-            "ok": self.ok,
-            **asdict(self),
-            "files": [asdict(file) for file in self.files],
-            "problems": [asdict(problem) for problem in self.problems],
-        }
+        return {"ok": self.ok, **asdict(self)}

@@ -17,8 +17,8 @@ from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.etl.commit import draft_manifest
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.produced_by import produced_by
-from tokenlake.integrity.repair_copies import common, manifests, rendered
 from tokenlake.integrity.repair_plan import input_changes, planned_inputs
+from tokenlake.integrity.repair_sources import common, manifests, rendered
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.entries import FileEntry

@@ -1,12 +1,9 @@
-"""From how a run was asked to the plan that it built, planned once more.
+"""Planning once more what a version was built from, and why a unit cannot be built again as it was.
 
-What a record of somebody else's run may not make repair do.
-
-``runs/`` lies in the store, and whoever writes a store may write there that a function is to run, or that a variable of
-this machine is a password to be sent to a server. Inputs are compared with the manifest's fingerprints; for the rest
-the user gives the configuration, and with it the word that it may be done.
-
-What keeps a unit from being built again as it was: inputs, settings or parents that are not what they were.
+The configuration is that of the version's newest run, or the user's. ``runs/`` lies in the store, and whoever writes a
+store may write there that a function is to run, or that a variable of this machine is a password to be sent to a
+server. Inputs are compared with the manifest's fingerprints; for the rest the user gives the configuration, and with
+it the word that it may be done.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.run_log import newest_asked
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store
-from tokenlake.store.inputs import Parent
+from tokenlake.store.entries import Parent
 from tokenlake.store.layout import CONFIG, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
@@ -49,12 +46,12 @@ def check_record(config: Mapping[str, Any], where: str) -> None:
         where: the version, for the message.
     """
     # The options of the store that it has are not used: those are, that the user opened it with.
-    asked = [what for key, value in config.items() if key != "save" for what in _delicate(value, key, "")]
-    if asked:
-        shown = "; ".join(list(dict.fromkeys(asked))[:5])
+    delicate = [what for key, value in config.items() if key != "save" for what in _delicate(value, key, "")]
+    if delicate:
+        shown = "; ".join(list(dict.fromkeys(delicate))[:5])
         raise ConfigError(
-            f"{where}: how its run was asked, as the store has it, is not enough to build anything again, for it would "
-            f"use {shown}. Look at it, and give the configuration with --config FILE (in Python config=...)"
+            f"{where}: the configuration that the store keeps of its run is not used to build anything again, for it "
+            f"would use {shown}. Look at it, and give the configuration with --config FILE (in Python config=...)"
         )
 
 
@@ -81,7 +78,7 @@ _HUB = ("hf", "huggingface")
 
 @final
 @dataclass(frozen=True, slots=True)
-class Planned:
+class Replanned:
     """A plan, and the names of its tokenizers as they were given, of those whose paths were made absolute."""
 
     plan: Plan
@@ -90,14 +87,14 @@ class Planned:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Question:
+class BuildRequest:
     """What is to be planned again.
 
     Attributes:
         store: where it is; its options go before those that a configuration has.
         layout, fingerprint: of the version.
         parents: that the version was made of: a configuration may have said "the newest", which is another by now.
-        config: instead of how the newest run was asked; None: that.
+        config: in place of the newest run's; None: that.
         overrides: ``key=value`` texts on top of either.
         inputs: (source, path) of the files that it was built from, whatever was added since; None: not known.
     """
@@ -114,16 +111,16 @@ class Question:
     def of(
         cls, store: StoreAddress, manifest: Manifest, config: Configuration | None, overrides: Sequence[str]
     ) -> Self:
-        """Return the question that a manifest answers."""
+        """Return the request for what a manifest is of."""
         inputs = frozenset((file.source, file.path) for file in manifest.inputs)
         layout = Layout(manifest.dataset, manifest.version)
         return cls(store, layout, manifest.fingerprint, manifest.parents, inputs, config, overrides)
 
-    def plan(self, store: Store, on_event: Watcher) -> Planned:
+    def plan(self, store: Store, on_event: Watcher) -> Replanned:
         """Plan what the version was built from, as its inputs are now.
 
         Raises:
-            ConfigError: nobody says how it was asked, or what was said is no configuration of it.
+            ConfigError: there is no configuration of it.
             SourceError, TokenizerError: an input or a tokenizer cannot be read.
         """
         loaded, names = self._loaded(store)
@@ -137,7 +134,7 @@ class Question:
             "save": save,
             "datasets": _pinned(whole.datasets, self.parents),
         }
-        return Planned(plan_build(whole.model_copy(update=changes), on_event, only=self.inputs), names)
+        return Replanned(plan_build(whole.model_copy(update=changes), on_event, only=self.inputs), names)
 
     def _loaded(self, store: Store) -> tuple[PipelineConfig, dict[str, str]]:
         """Return the configuration, and what was made of names of tokenizers -> what they were."""
@@ -145,7 +142,7 @@ class Question:
             return load_config(self.config, self.overrides), {}
         asked = newest_asked(store, self.layout, self.fingerprint)
         if asked is None or asked.config is None:
-            why = "no run of it says how it was asked" if asked is None else "it was not kept with the run"
+            why = "no run of it kept one" if asked is None else "its run did not keep it"
             reason = f" ({asked.left_out})" if asked is not None and asked.left_out else ""
             raise ConfigError(
                 f"{self.layout.dataset}@v{self.layout.version}: its configuration is needed to build anything again, "
@@ -230,7 +227,7 @@ def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> Pip
     if missing:
         made = ", ".join([*names.values(), whole.name or ""])
         raise ConfigError(
-            f"the configuration makes {made}; {dataset} was made of none of it. Give its own with --config"
+            f"the configuration makes {made}, and {dataset} was made from none of these. Give its own with --config"
         )
     return last_step(whole, {source: versions[name] for source, name in names.items()})
 

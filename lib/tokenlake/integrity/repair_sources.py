@@ -1,131 +1,340 @@
-"""Where good bytes come from, cheapest first: other versions, the manifest, the configuration, the inputs."""
+"""Where the good bytes of damaged files come from, cheapest first, and how they get into their place.
+
+Versions share files (a unit that an older version built is linked, not built again), so the same bytes elsewhere are
+the quickest source, and damage to one version may be damage to all. Then there are files that follow from the manifest
+or from the configuration, and ledger records that follow from others; what is left is built again from its inputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import final
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, final
 
-from tokenlake.errors import TokenlakeError
-from tokenlake.etl.plan.plan import Plan
-from tokenlake.integrity.findings import Damage, look, unit_of
-from tokenlake.integrity.repair_copies import Good, Place, is_good, places, rendered
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
+from tokenlake.etl.job import REFERENCE
+from tokenlake.etl.plan.plan import Plan, config_yaml
+from tokenlake.etl.produced_by import produced_by
+from tokenlake.etl.reuse import renamed_record
+from tokenlake.integrity.findings import Damage, How, listed_files, look, unit_of
 from tokenlake.integrity.repair_plan import planned_unit, why_not
-from tokenlake.integrity.repair_units import adopted
-from tokenlake.store.base import ReadStore
-from tokenlake.store.layout import TOKENIZER, ledger_unit
+from tokenlake.report.card import render_card
+from tokenlake.store.base import ReadStore, Store
+from tokenlake.store.catalog import Catalog, read_record
+from tokenlake.store.claims import Claim
+from tokenlake.store.layout import CARD, CONFIG, TOKENIZER, Layout, ledger_path, ledger_unit
 from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.local_files import HashingFile
 from tokenlake.store.manifest import Manifest
 
 MakePlan = Callable[[], Plan]
 
+_ENGINES: Final = ("gigatoken", REFERENCE)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Good:
+    """Where the bytes of a damaged file are to be had.
+
+    Attributes:
+        how, note: as of :class:`tokenlake.integrity.findings.RepairedFile`.
+        key: in the store itself, or in the workshop's where one is given,
+        workshop: or None,
+        data: or the bytes themselves.
+    """
+
+    how: How
+    note: str
+    key: str = ""
+    workshop: ReadStore | None = None
+    data: bytes = b""
+
+    def put(self, store: Store, damage: Damage) -> None:
+        """Put the bytes in the place of a damaged file, whole and at once.
+
+        Raises:
+            VersionConflictError: what is there now is neither what was seen nor what is to be there.
+            StoreError: the bytes cannot be had, or cannot be written.
+            IntegrityError: the bytes are not good.
+        """
+        if self.key and self.workshop is None:
+            # Linked where the storage can: versions that shared a file share it again.
+            store.link(self.key, damage.key, damage.sha256, replace_orphan=lambda: _is_seen(store, damage))
+            return
+        temp = store.temp(damage.layout.prefix)
+        try:
+            if self.workshop is not None:
+                temp.unlink()
+                self.workshop.download(self.key, temp)
+                expected = damage.sha256
+            else:
+                expected = _write(temp, self.data)
+            store.replace(temp, damage.key, damage.sha256 or expected, damage.found)
+        finally:
+            temp.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> str:
+    with HashingFile(path) as sink:
+        sink.write(data)
+    return sink.sha256
+
+
+def _is_seen(store: ReadStore, damage: Damage) -> bool:
+    """Whether the damage is still what was seen: asked at the last moment, with other writers locked out."""
+    try:
+        return store.digest(damage.key).sha256 == damage.found
+    except (NotFoundError, StoreError):
+        return False
+
 
 @final
 @dataclass(slots=True)
-class Found:
-    """What is known of the damaged files of a version before anything is built.
+class DamagedFile:
+    """A damaged file of the version that is repaired, and what is known of its good bytes so far.
 
     Attributes:
-        good: path -> where its bytes are.
-        units: unit -> (index in the plan, engine that encoded it; None: not known), of those to build again.
-        lost: path -> why there are no good bytes.
-        shared: path -> the same file of other versions, damaged as well.
-        well: other versions that hold a damaged file well.
+        unit: whose work it is; None for a file of the whole version.
+        good: where its bytes are.
+        lost: why there are none.
+        planned: (index in the plan of its unit, engine that encoded it; None: not known), where it has to be built.
+        shared: the same file of other versions, damaged as well.
     """
 
-    good: dict[str, Good] = field(default_factory=dict[str, Good])
-    units: dict[int, tuple[int, str | None]] = field(default_factory=dict[int, "tuple[int, str | None]"])
-    lost: dict[str, str] = field(default_factory=dict[str, str])
-    shared: dict[str, list[Damage]] = field(default_factory=dict[str, "list[Damage]"])
-    well: list[str] = field(default_factory=list[str])
+    damage: Damage
+    unit: int | None
+    good: Good | None = None
+    lost: str = ""
+    planned: tuple[int, str | None] | None = None
+    shared: list[Damage] = field(default_factory=list[Damage])
+
+    @property
+    def path(self) -> str:
+        return self.damage.path
+
+    def is_data(self, data: bytes | None) -> bool:
+        """Say whether bytes are what the file should hold."""
+        return data is not None and hashlib.sha256(data).hexdigest() == self.damage.sha256
 
 
 def find(
     store: ReadStore,
     manifest: Manifest,
     records: Mapping[int, UnitRecord],
-    damaged: Sequence[Damage],
+    damages: Sequence[Damage],
     make_plan: MakePlan,
-) -> Found:
+) -> tuple[list[DamagedFile], list[str]]:
     """Find the good bytes of damaged files, or what has to be built to have them.
 
     Args:
-        records: unit -> ledger record, of those that are well.
-        plan: plans again what the version was built from; called at most once, where nothing else helps. Its errors are
-            what is said of the files that would have needed it.
+        records: unit -> ledger record, of those that are intact.
+        make_plan: plans again what the version was built from; called at most once, where nothing else helps. Its
+            errors are what is said of the files that would have needed it.
+
+    Returns:
+        The files, and the places in other versions that hold the same bytes undamaged.
     """
-    found = Found()
-    everywhere = places(store, {damage.sha256 for damage in damaged})
-    for damage in damaged:
-        _elsewhere(store, damage, everywhere[damage.sha256], found)
-        if damage.obstacle:
-            found.lost[damage.path] = damage.obstacle
-            found.good.pop(damage.path, None)
-        elif damage.path not in found.good:
-            _derived(store, manifest, damage, found)
-    left = [damage for damage in damaged if damage.path not in found.good and damage.path not in found.lost]
+    files = [DamagedFile(damage, unit_of(manifest, damage.path)) for damage in damages]
+    intact = list[str]()
+    everywhere = _places(store, {damage.sha256 for damage in damages})
+    for file in files:
+        intact += _look_elsewhere(store, file, everywhere[file.damage.sha256])
+        if file.damage.obstacle:
+            file.lost, file.good = file.damage.obstacle, None
+        elif file.good is None:
+            file.good = _derived(store, manifest, file)
+    left = [file for file in files if file.good is None and not file.lost]
     if left:
-        _from_plan(manifest, records, left, make_plan, found)
+        _plan(manifest, records, left, make_plan)
+    return files, intact
+
+
+def _look_elsewhere(store: ReadStore, file: DamagedFile, places: Sequence[tuple[Layout, str]]) -> list[str]:
+    intact = list[str]()
+    for layout, path in places:
+        if (layout, path) == (file.damage.layout, file.path):
+            continue
+        there = look(store, layout, path, file.damage.sha256)
+        if there is None:
+            name = f"{layout.dataset}@v{layout.version}: {path}"
+            file.good = file.good or Good("copied", f"from {name}", key=layout.key(path))
+            intact += [name] if layout != file.damage.layout else []
+        elif layout != file.damage.layout:
+            file.shared.append(there)
+    return intact
+
+
+def _places(store: ReadStore, hashes: Collection[str]) -> dict[str, list[tuple[Layout, str]]]:
+    """Return sha256 -> every file of every committed version that should hold it; by what manifests say."""
+    found: dict[str, list[tuple[Layout, str]]] = {sha256: [] for sha256 in hashes}
+    for layout, manifest in manifests(store):
+        for path, entry in listed_files(manifest).items():
+            if entry.sha256 in found:
+                found[entry.sha256].append((layout, path))
     return found
 
 
-def _elsewhere(store: ReadStore, damage: Damage, others: Sequence[Place], found: Found) -> None:
-    for place in others:
-        if (place.layout, place.path) == (damage.layout, damage.path):
-            continue
-        there = look(store, place.layout, place.path, damage.sha256)
-        if there is not None:
-            if place.layout != damage.layout:
-                found.shared.setdefault(damage.path, []).append(there)
-            continue
-        found.good.setdefault(damage.path, Good("copied", f"from {place}", key=place.key))
-        if place.layout != damage.layout:
-            found.well.append(str(place))
+def manifests(store: ReadStore) -> Iterator[tuple[Layout, Manifest]]:
+    """Yield the manifest of every committed version of a store; a damaged one tells nothing, and is left out."""
+    catalog = Catalog(store)
+    for dataset in catalog.datasets():
+        for info in catalog.versions(dataset):
+            if not info.committed:
+                continue
+            try:
+                manifest = catalog.manifest(dataset, info.version)
+            except (IntegrityError, StoreError):
+                continue
+            yield Layout(dataset, info.version), manifest
 
 
-def _derived(store: ReadStore, manifest: Manifest, damage: Damage, found: Found) -> None:
-    """Take what follows from the manifest, or from the ledger of another version."""
-    data = rendered(manifest, damage.path)
-    if is_good(data, damage):
-        found.good[damage.path] = Good("rendered", "from the manifest", data=data or b"")
-        return
-    unit = ledger_unit(damage.path)
-    record = None if unit is None else adopted(store, manifest, unit, damage.sha256)
-    if record is not None:
-        found.good[damage.path] = Good(
-            "rendered", "from the record of another version", data=record.to_bytes()
-        )
+def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | None:
+    """Return what follows from the manifest, or from the ledger of another version."""
+    data = rendered(manifest, file.path)
+    if file.is_data(data):
+        return Good("rendered", "from the manifest", data=data or b"")
+    unit = ledger_unit(file.path)
+    record = None if unit is None else _adopted(store, manifest, unit, file.damage.sha256)
+    if record is None:
+        return None
+    return Good("rendered", "from the record of another version", data=record.to_bytes())
 
 
-def _from_plan(
-    manifest: Manifest,
-    records: Mapping[int, UnitRecord],
-    left: Sequence[Damage],
-    make_plan: MakePlan,
-    found: Found,
+def _plan(
+    manifest: Manifest, records: Mapping[int, UnitRecord], left: Sequence[DamagedFile], make_plan: MakePlan
 ) -> None:
     try:
         plan = make_plan()
         preamble = plan.preamble()
     except TokenlakeError as error:
-        found.lost |= {damage.path: str(error) for damage in left}
+        for file in left:
+            file.lost = str(error)
         return
-    for damage in left:
-        unit = unit_of(manifest, damage.path)
-        if unit is not None:
-            _unit(manifest, records.get(unit), plan, damage, unit, found)
-        elif is_good(data := preamble.get(damage.path), damage):
-            found.good[damage.path] = Good("rendered", "from the configuration", data=data or b"")
-        elif damage.path.startswith(f"{TOKENIZER}/"):
-            found.lost[damage.path] = "the tokenizer that the configuration names is another one by now"
+    for file in left:
+        if file.unit is not None:
+            _plan_unit(manifest, records.get(file.unit), plan, file, file.unit)
+        elif file.is_data(data := preamble.get(file.path)):
+            file.good = Good("rendered", "from the configuration", data=data or b"")
+        elif file.path.startswith(f"{TOKENIZER}/"):
+            file.lost = "the tokenizer that the configuration names has changed"
         # Else another release of this library writes it otherwise: for a new version.
 
 
-def _unit(
-    manifest: Manifest, record: UnitRecord | None, plan: Plan, damage: Damage, unit: int, found: Found
+def _plan_unit(
+    manifest: Manifest, record: UnitRecord | None, plan: Plan, file: DamagedFile, unit: int
 ) -> None:
     index = planned_unit(plan, manifest, unit, record)
     if index is None:
-        found.lost[damage.path] = f"unit {unit} cannot be built again: {why_not(plan, manifest, record)}"
+        file.lost = f"unit {unit} cannot be built again: {why_not(plan, manifest, record)}"
     else:
-        found.units[unit] = index, None if record is None else record.engine
+        file.planned = index, None if record is None else record.engine
+
+
+# Files that follow from a manifest alone
+
+
+def rendered(manifest: Manifest, path: str) -> bytes | None:
+    """Return what this release makes of a file that follows from the manifest; None for any other file."""
+    if path == CARD:
+        # It was written when the manifest did not list it yet.
+        others = {name: entry for name, entry in manifest.other_files.items() if name != CARD}
+        return render_card(replace(manifest, other_files=others)).encode()
+    return config_yaml(manifest.config) if path == CONFIG else None
+
+
+def claim_bytes(manifest: Manifest, damaged: bytes) -> bytes:
+    """Return the claim of a version, in the state that its damaged bytes speak for.
+
+    A version of an older release has a claim in its first state, others were committed from the second; where the
+    damage leaves no trace of either, the second is as good.
+    """
+    base = Claim(
+        dataset=manifest.dataset, version=manifest.version, fingerprint=manifest.fingerprint, meta={}
+    )
+    forms = [base.turned("committing").to_bytes(), base.to_bytes()]
+    return max(forms, key=lambda form: common(form, damaged))
+
+
+def common(form: bytes, damaged: bytes) -> int:
+    """Return how many bytes two texts begin with in common, and end with."""
+    return _run(form, damaged) + _run(form[::-1], damaged[::-1])
+
+
+def _run(form: bytes, damaged: bytes) -> int:
+    pairs = zip(form, damaged, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(form), len(damaged)))
+
+
+# Ledger records. A record holds what follows from the unit's work, and two things that do not: which engine encoded it,
+# and the versions of what wrote it. Both are the same in the other records of the version, or there are few to try; the
+# manifest's hash says which it was.
+
+
+def _adopted(store: ReadStore, manifest: Manifest, unit: int, sha256: str) -> UnitRecord | None:
+    """Return a unit's record made of the record of another version that holds the same files; None if there is none."""
+    ours = {shard.sha256 for shard in manifest.files if shard.unit == unit}
+    for layout, other in manifests(store) if ours else ():
+        for index in dict.fromkeys(shard.unit for shard in other.files if shard.sha256 in ours):
+            try:
+                found = renamed_record(read_record(store, layout, index), unit)
+            except (IntegrityError, StoreError):
+                continue
+            if _is_bytes_of(found, sha256):
+                return found
+    return None
+
+
+def exact(built: UnitRecord, others: Iterable[UnitRecord], sha256: str) -> UnitRecord | None:
+    """Return a record that was built again as it was, with the engine and the writer of then; None if none fits.
+
+    Args:
+        built: as the unit came out now.
+        others: records of the version that are intact.
+        sha256: of the record's file, as the manifest has it.
+    """
+    for engine, writer in _writers(built, others):
+        found = replace(built, engine=engine, produced_by=writer)
+        if _is_bytes_of(found, sha256):
+            return found
+    return None
+
+
+def _writers(built: UnitRecord, others: Iterable[UnitRecord]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield engines and writers to try: as it came out, as the others have it, and as another engine would be."""
+    yield built.engine, built.produced_by
+    for record in others:
+        yield record.engine, record.produced_by
+    for engine in _ENGINES:
+        try:
+            version(engine)
+        except PackageNotFoundError:
+            continue
+        yield engine, produced_by(engine)
+
+
+def readable_records(store: ReadStore, layout: Layout, manifest: Manifest) -> dict[int, UnitRecord]:
+    """Return the records of a version that are the manifest's, by unit."""
+    found: dict[int, UnitRecord] = {}
+    for unit in units_of(manifest):
+        entry = manifest.other_files.get(ledger_path(unit))
+        try:
+            record = read_record(store, layout, unit)
+        except (IntegrityError, StoreError):
+            continue
+        if entry is None or _is_bytes_of(record, entry.sha256):
+            found[unit] = record
+    return found
+
+
+def units_of(manifest: Manifest) -> list[int]:
+    """Return the units that a manifest knows of, ascending; one that wrote nothing has a record alone."""
+    listed = {unit for unit in map(ledger_unit, manifest.other_files) if unit is not None}
+    return sorted(listed | {shard.unit for shard in manifest.files})
+
+
+def _is_bytes_of(record: UnitRecord, sha256: str) -> bool:
+    return hashlib.sha256(record.to_bytes()).hexdigest() == sha256

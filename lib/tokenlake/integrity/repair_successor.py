@@ -14,9 +14,8 @@ from typing import Final, final
 from tokenlake.errors import VersionConflictError
 from tokenlake.etl.commit import publish_manifest
 from tokenlake.etl.produced_by import produced_by
-from tokenlake.integrity.findings import expected_hashes
-from tokenlake.integrity.repair_copies import rendered
-from tokenlake.integrity.repair_units import units_of
+from tokenlake.integrity.findings import listed_files
+from tokenlake.integrity.repair_sources import rendered, units_of
 from tokenlake.integrity.verify import verify
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
@@ -106,7 +105,7 @@ class _Writing:
 
     def run(self) -> None:
         old = self.successor.old
-        self.hashes = expected_hashes(old)
+        self.hashes = {path: entry.sha256 for path, entry in listed_files(old).items()}
         records = [self._record(unit) for unit in units_of(old)]
         for path, entry in old.other_files.items():
             if path not in self.other and path != CARD and not path.startswith(("ledger/", "quarantine/")):

@@ -1,59 +1,44 @@
-"""Building units again, beside the store: in a folder of its own, with the layout of the version.
+"""Building units again, beside the store, and comparing what comes out with what was there.
 
-What comes out is compared before any of it goes near the store. The parents of a mixture are read where they are.
-
-What came out of units that were built again: the very bytes, the same rows in other bytes, or neither.
-
-Whether a unit that was built again holds the rows it held, where its bytes are others.
-
-Another release of a writer may cut the rows of a unit into other files. So the rows are read in order and hashed anew
-in the pieces that the manifest knows.
-
-A damaged ledger record, made again byte for byte.
-
-A record holds what follows from the unit's work, and two things that do not: which engine encoded it, and the versions
-of what wrote it. Both are the same in the other records of the version, or there are few to try; the manifest's hash
-says which it was.
+Units are built in a folder of its own, with the layout of the version, and the parents of a mixture are read where they
+are. What comes out are the very bytes, or the same rows in other bytes, or neither: another release of a writer may
+write the rows otherwise, or cut them into other files. So where bytes differ, rows are read in order and hashed anew in
+the pieces that the manifest knows.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Final, Self, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.errors import EngineMismatchError, IntegrityError, StoreError, TokenlakeError, WorkerDiedError
+from tokenlake.errors import EngineMismatchError, TokenlakeError, WorkerDiedError
 from tokenlake.etl.commit import publish_preamble
 from tokenlake.etl.events import EngineCondemned, Watcher
 from tokenlake.etl.job import NO_ENGINE, REFERENCE
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.produced_by import produced_by
-from tokenlake.etl.reuse import renamed_record
 from tokenlake.etl.session import Engines
-from tokenlake.integrity.findings import Damage
-from tokenlake.integrity.repair_copies import Good, manifests
+from tokenlake.integrity.repair_sources import DamagedFile, Good, exact
 from tokenlake.schema import LogicalHasher
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import read_record
 from tokenlake.store.entries import QuarantineEntry, ShardEntry
-from tokenlake.store.layout import Layout, ledger_path, ledger_unit, quarantine_path
+from tokenlake.store.layout import Layout, ledger_path, quarantine_path
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 
 _TRIES: Final = 3
 _PREFIX: Final = "tokenlake-repair-"
+_FROM_INPUTS: Final = "from its inputs"
 
 OnBytes = Callable[[int], None]
 
@@ -96,7 +81,10 @@ class Workshop:
         publish_preamble(self.store, self._plan, self._layout)
         engines = Engines(self._plan, StoreAddress(self.store.url), self._layout, self._watcher)
         count = max(1, min(workers, len(units)))
-        with WorkerPool(count) as pool, ThreadPoolExecutor(count, "tokenlake-repair") as threads:
+        with (
+            WorkerPool(count) as pool,
+            ThreadPoolExecutor(count, "tokenlake-repair") as threads,
+        ):
             try:
                 futures = {
                     unit: threads.submit(self._one, unit, index, engine, engines, pool, on_bytes)
@@ -199,119 +187,53 @@ def _hashed(tables: Iterator[pa.Table], sizes: Sequence[int]) -> Iterator[dict[s
         yield hasher.digest()
 
 
-_ENGINES = ("gigatoken", REFERENCE)
-
-
-def adopted(store: ReadStore, manifest: Manifest, unit: int, sha256: str) -> UnitRecord | None:
-    """Return a unit's record made of the record of another version that holds the same files; None if there is none."""
-    ours = {shard.sha256 for shard in manifest.files if shard.unit == unit}
-    if not ours:
-        return None
-    for layout, other in manifests(store):
-        for index in dict.fromkeys(shard.unit for shard in other.files if shard.sha256 in ours):
-            try:
-                found = renamed_record(read_record(store, layout, index), unit)
-            except (IntegrityError, StoreError):
-                continue
-            if is_bytes_of(found, sha256):
-                return found
-    return None
-
-
-def exact(built: UnitRecord, others: Iterable[UnitRecord], sha256: str) -> UnitRecord | None:
-    """Return a record that was built again as it was, with the engine and the writer of then; None if none fits.
-
-    Args:
-        built: as the unit came out now.
-        others: records of the version that are well.
-        sha256: of the record's file, as the manifest has it.
-    """
-    for engine, writer in _writers(built, list(others)):
-        found = replace(built, engine=engine, produced_by=writer)
-        if is_bytes_of(found, sha256):
-            return found
-    return None
-
-
-def is_bytes_of(record: UnitRecord, sha256: str) -> bool:
-    """Say whether a record's file has this hash."""
-    return hashlib.sha256(record.to_bytes()).hexdigest() == sha256
-
-
-def readable_records(store: ReadStore, layout: Layout, manifest: Manifest) -> dict[int, UnitRecord]:
-    """Return the records of a version that are the manifest's, by unit."""
-    found: dict[int, UnitRecord] = {}
-    for unit in units_of(manifest):
-        entry = manifest.other_files.get(ledger_path(unit))
-        try:
-            record = read_record(store, layout, unit)
-        except (IntegrityError, StoreError):
-            continue
-        if entry is None or is_bytes_of(record, entry.sha256):
-            found[unit] = record
-    return found
-
-
-def units_of(manifest: Manifest) -> list[int]:
-    """Return the units that a manifest knows of, ascending; one that wrote nothing has a record alone."""
-    listed = {unit for unit in map(ledger_unit, manifest.other_files) if unit is not None}
-    return sorted(listed | {shard.unit for shard in manifest.files})
-
-
-def _writers(built: UnitRecord, others: Sequence[UnitRecord]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield engines and writers to try: as it came out, as the others have it, and as another engine would be."""
-    yield built.engine, built.produced_by
-    for record in others:
-        yield record.engine, record.produced_by
-    for engine in _ENGINES:
-        try:
-            version(engine)
-        except PackageNotFoundError:
-            continue
-        yield engine, produced_by(engine)
-
-
-OTHER_BYTES = Good("new version", "the same rows, in the bytes of another release of a writer")
-
-
-def judged(
+def judge(
     workshop: ReadStore,
     layout: Layout,
     manifest: Manifest,
     built: UnitRecord | TokenlakeError,
     others: Mapping[int, UnitRecord],
-    damaged: Iterable[Damage],
-) -> dict[str, Good | str]:
-    """Return for each damaged file of one unit where its good bytes are, or why there are none.
+    files: Sequence[DamagedFile],
+) -> None:
+    """Note of each damaged file of one unit where its good bytes are, or why there are none.
+
+    A file that came out in other bytes, with the same rows, has neither: it is for a new version.
 
     Args:
         workshop: where the unit was built.
         layout: of the version, there as well.
         built: what came out.
-        others: unit -> ledger record, of those that are well.
+        others: unit -> ledger record, of those that are intact.
     """
-    files = list(damaged)
     if isinstance(built, TokenlakeError):
-        return {damage.path: f"it could not be built again: {built}" for damage in files}
-    unlike = _unlike(workshop, layout, manifest, built, others.get(built.unit))
-    if unlike:
-        text = "it came out with other rows, so that nothing was changed: " + "; ".join(unlike[:3])
-        return {damage.path: text for damage in files}
+        lost = f"it could not be built again: {built}"
+    elif unlike := _unlike(workshop, layout, manifest, built, others.get(built.unit)):
+        lost = "it came out with other rows, so that nothing was changed: " + "; ".join(unlike[:3])
+    else:
+        for file in files:
+            file.good = _came_out(workshop, manifest, built, others, file)
+        return
+    for file in files:
+        file.lost = lost
+
+
+def _came_out(
+    workshop: ReadStore,
+    manifest: Manifest,
+    built: UnitRecord,
+    others: Mapping[int, UnitRecord],
+    file: DamagedFile,
+) -> Good | None:
+    sha256 = file.damage.sha256
+    if file.path == ledger_path(built.unit):
+        record = exact(_as_listed(built, manifest), others.values(), sha256)
+        return None if record is None else Good("rebuilt", _FROM_INPUTS, data=record.to_bytes())
     came = {part.path: part.sha256 for part in built.parts}
     if built.quarantine is not None:
         came[built.quarantine.path] = built.quarantine.sha256
-    found: dict[str, Good | str] = {}
-    for damage in files:
-        if damage.path == ledger_path(built.unit):
-            record = exact(_as_listed(built, manifest), others.values(), damage.sha256)
-            found[damage.path] = (
-                OTHER_BYTES if record is None else Good("rebuilt", "from its inputs", data=record.to_bytes())
-            )
-        elif came.get(damage.path) == damage.sha256:
-            found[damage.path] = Good("rebuilt", "from its inputs", key=damage.key, workshop=workshop)
-        else:
-            found[damage.path] = OTHER_BYTES
-    return found
+    if came.get(file.path) != sha256:
+        return None
+    return Good("rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop)
 
 
 def _unlike(

@@ -20,7 +20,7 @@ from tokenlake.integrity.findings import Problem
 from tokenlake.store.base import ReadStore
 from tokenlake.store.layout import CONFIG, MANIFEST, TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.files import TokenizerFiles, is_kept
+from tokenlake.tokenizers.files import KEPT_FILES, TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe, special_ids
 from tokenlake.tokenizers.reference import deliberate
 
@@ -28,7 +28,7 @@ _TOKENIZER_BYTES: Final = 1 << 28
 _SHOWN: Final = 100
 
 
-def origin_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
+def config_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
     """Return what the version's files say otherwise; files that are damaged themselves are not looked into."""
     return [*_of_config(store, layout, manifest), *_of_tokenizers(store, layout, manifest)]
 
@@ -109,7 +109,7 @@ def _load(store: ReadStore, layout: Layout, manifest: Manifest, folder: str) -> 
     found = {
         name: _intact(store, layout, manifest, prefix + name, _TOKENIZER_BYTES)
         for name in names
-        if is_kept(name)
+        if name in KEPT_FILES
     }
     if None in found.values():
         return None

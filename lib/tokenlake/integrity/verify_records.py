@@ -1,18 +1,10 @@
-"""Work for many threads, that ends at once when its caller is interrupted.
-
-The ledger against the manifest: same parts, same account, nothing more and nothing less.
-
-The versions that a version was made from, as far as they are still there.
-
-The tags of a dataset, as far as they are this version's or nobody's.
-"""
+"""What a version's other records say against its manifest: ledger, parents and tags."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar, final
+from typing import final
 
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
 from tokenlake.integrity.findings import Problem
@@ -24,119 +16,28 @@ from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixedSource
 from tokenlake.store.tags import Tag, stored_tag
-from tokenlake.threads import start_thread
-
-_LOOK_SECONDS: Final = 0.5
-
-Item = TypeVar("Item")
-Made = TypeVar("Made")
-
-
-class Stopped(Exception):
-    """Nobody waits for the result any more."""
-
-
-@final
-class Stop:
-    """Says whether work is still wanted."""
-
-    def __init__(self) -> None:
-        self._asked = threading.Event()
-
-    def ask(self) -> None:
-        """Ask for an end; from any thread."""
-        self._asked.set()
-
-    def check(self) -> None:
-        """Raise :class:`Stopped` if the work is not wanted any more."""
-        if self._asked.is_set():
-            raise Stopped
-
-
-def each(items: Sequence[Item], work: Callable[[Item], Made], *, threads: int, stop: Stop) -> list[Made]:
-    """Return ``work(item)`` for all items, in their order.
-
-    An error of one is raised here at once, as is Ctrl-C: the threads are asked to stop, and not waited for, since one
-    of them may wait for a network.
-
-    Args:
-        work: asks `stop` now and then whether to go on.
-    """
-    if threads <= 1 or len(items) <= 1:
-        return [work(item) for item in items]
-    crew = _Crew(items, work)
-    try:
-        for number in range(min(threads, len(items))):
-            start_thread(crew.run, end=stop.ask, name=f"tokenlake-verify-{number}")
-        return crew.wait()
-    except BaseException:
-        crew.leave()
-        stop.ask()
-        raise
-
-
-@final
-class _Crew(Generic[Item, Made]):
-    def __init__(self, items: Sequence[Item], work: Callable[[Item], Made]) -> None:
-        self._items, self._work = items, work
-        self._changed = threading.Condition()
-        self._next, self._made = 0, dict[int, Made]()
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """Take one item after the other."""
-        while (number := self._take()) is not None:
-            try:
-                made = self._work(self._items[number])
-            except BaseException as error:
-                with self._changed:
-                    self._error = self._error or error
-                    self._changed.notify_all()
-                return
-            with self._changed:
-                self._made[number] = made
-                if len(self._made) == len(self._items):
-                    self._changed.notify_all()
-
-    def wait(self) -> list[Made]:
-        with self._changed:
-            # Woken now and then: a signal that another thread got wakes nobody.
-            while self._error is None and len(self._made) < len(self._items):
-                self._changed.wait(_LOOK_SECONDS)
-            if self._error is not None:
-                raise self._error
-            return [self._made[number] for number in range(len(self._items))]
-
-    def leave(self) -> None:
-        """Give out no more items."""
-        with self._changed:
-            self._next = len(self._items)
-
-    def _take(self) -> int | None:
-        with self._changed:
-            if self._error is not None or self._next >= len(self._items):
-                return None
-            self._next += 1
-            return self._next - 1
+from tokenlake.threads import Stop, in_order
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class LedgerRead:
     """The ledger of a version, as it was read.
 
     Attributes:
         records: that belong to the version and can be read; None where it cannot be known which ones there are.
-        whole: paths of files whose bytes are those that the manifest lists.
+        intact: paths of files whose bytes are those that the manifest lists.
         problems: what is wrong with others.
     """
 
     records: list[UnitRecord] | None
-    whole: frozenset[str] = frozenset()
+    intact: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()
 
 
-def read_ledger(store: ReadStore, layout: Layout, manifest: Manifest, *, threads: int, stop: Stop) -> Ledger:
+def read_ledger(
+    store: ReadStore, layout: Layout, manifest: Manifest, *, threads: int, stop: Stop
+) -> LedgerRead:
     """Read every ledger record that belongs to the version and can be read.
 
     Where the manifest lists ledger records, it lists all of them: one that is not listed is no record of this version,
@@ -144,12 +45,12 @@ def read_ledger(store: ReadStore, layout: Layout, manifest: Manifest, *, threads
     """
     listed = sorted(path for path in manifest.other_files if path.startswith(f"{LEDGER}/"))
     if not listed and not store.can_list:
-        return Ledger(None)
+        return LedgerRead(None)
     try:
         paths = listed or [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
     except StoreError as error:
         problem = Problem(LEDGER, "unreadable", "a folder that can be listed", str(error))
-        return Ledger(None, problems=(problem,))
+        return LedgerRead(None, problems=(problem,))
 
     def read(path: str) -> UnitRecord | Problem | None:
         unit = ledger_unit(path)
@@ -158,10 +59,10 @@ def read_ledger(store: ReadStore, layout: Layout, manifest: Manifest, *, threads
         except (IntegrityError, StoreError) as error:
             return None if listed else Problem(path, "damaged", "a sealed ledger record", str(error))
 
-    found = dict(zip(paths, each(paths, read, threads=threads, stop=stop), strict=True))
+    found = dict(zip(paths, in_order(read, paths, threads, stop=stop), strict=True))
     records = {path: record for path, record in found.items() if isinstance(record, UnitRecord)}
     problems = tuple(problem for problem in found.values() if isinstance(problem, Problem))
-    return Ledger(list(records.values()), frozenset(records if listed else ()), problems)
+    return LedgerRead(list(records.values()), frozenset(records if listed else ()), problems)
 
 
 def ledger_problems(manifest: Manifest, records: list[UnitRecord], seen: Collection[str]) -> list[Problem]:
@@ -304,4 +205,4 @@ def _of(store: ReadStore, path: str, tag: Tag, manifest: Manifest) -> list[Probl
         return [Problem(path, "tag", f"the manifest {tag.manifest_sha256}", f"{manifest.sha256}")]
     if store.exists(Layout(tag.dataset, tag.version).manifest):
         return []
-    return [Problem(path, "tag", f"the version v{tag.version}, which it is of", "no such version")]
+    return [Problem(path, "tag", f"version v{tag.version}, which it names", "no such version")]

@@ -1,6 +1,4 @@
-"""Rows of decoded row groups to one batch: a dict of arrays.
-
-Columns of a batch that are made from the stored segment lengths: which document an id is of, and where loss lies.
+"""One batch, a dict of arrays: the rows of decoded row groups, and the columns that follow from segment lengths.
 
 A row of 8 with two segments, of 3 and 4 ids, and one id of padding::
 
@@ -35,8 +33,7 @@ from typing import Any, Final, TypeAlias, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.mixing.random import Int64 as Int64_assemble
+from tokenlake.errors import ConfigError
 from tokenlake.ragged import Bools, Int32, Int64, offsets_of, places
 from tokenlake.reading.arrays import BLOCKS
 from tokenlake.reading.packed import PackedGroup
@@ -55,8 +52,8 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
-class Segments:
-    """The segments of B rows, checked once; the columns that follow from them.
+class RowSegments:
+    """The segments of B rows, and the columns that follow from them, written into given arrays [B, L].
 
     Attributes:
         length: ids of a row, padding included.
@@ -69,29 +66,15 @@ class Segments:
     row_runs: Int64
 
     @classmethod
-    def of(cls, lengths: Int32, offsets: Int64, length: int) -> Segments:
-        """Return the segments of rows.
+    def of(cls, lengths: Int32, offsets: Int64, length: int) -> RowSegments:
+        """Return the segments of rows; those of a :class:`PackedGroup` are in order, for it has checked them.
 
         Args:
             lengths: ids of each segment, of all rows, one row after the other, int32[s].
             offsets: where each row's begin in `lengths` and the last row's end, int64[B + 1]; a row may have none.
             length: ids of a row, padding included.
-
-        Raises:
-            ConfigError: the offsets do not cut the lengths into rows, or rows have no length.
-            IntegrityError: a segment is empty, or a row's are longer than the row; `details` hold the row.
         """
-        if length < 1:
-            raise ConfigError(f"rows of {length} ids; expected 1 or more")
-        per_row = np.diff(offsets)
-        if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(lengths) or (per_row < 0).any():
-            raise ConfigError(
-                f"offsets {offsets[:3].tolist()} ... {offsets[-3:].tolist()} of {len(lengths)} segments; "
-                f"expected them to ascend from 0 to {len(lengths)}"
-            )
         padding = length - np.diff(offsets_of(lengths)[offsets])
-        if len(lengths) and (lengths.min() < 1 or padding.min() < 0):
-            raise _damage(lengths, offsets, length, padding)
         runs = np.insert(lengths.astype(np.int64), offsets[1:], padding)
         return cls(length, runs, offsets + np.arange(len(offsets)))
 
@@ -105,25 +88,27 @@ class Segments:
         """Ids of padding of each row, int64[B]."""
         return self.runs[self.row_runs[1:] - 1]
 
-    def ids(self, out: Int32 | None = None) -> Int32:
-        """As :func:`segment_ids`."""
+    def ids(self, out: Int32) -> Int32:
+        """Return which segment of its row each id is of: 1, 2, 3, ..., and 0 in padding."""
         numbers = np.arange(1, len(self.runs) + 1, dtype=np.int32)
         numbers -= np.repeat(self.row_runs[:-1].astype(np.int32), np.diff(self.row_runs))
         numbers[self.row_runs[1:] - 1] = 0
         return self._spread(numbers, out)
 
-    def positions(self, out: Int32 | None = None) -> Int32:
-        """As :func:`positions`."""
+    def positions(self, out: Int32) -> Int32:
+        """Return the place of each id in its segment: 0, 1, 2, ..., and 0 in padding."""
         starts = self._starts() - np.repeat(np.arange(self.rows) * self.length, np.diff(self.row_runs))
         column = self._spread(starts.astype(np.int32), out)
         np.subtract(_counted(self.length), column, out=column)
         self._clear_padding(column)
         return column
 
-    def loss_mask(self, learned: Bools | None, out: Bools | None = None) -> Bools:
-        """As :func:`loss_mask`."""
-        if learned is not None:
-            _check("learned", learned, (self.rows, self.length), np.bool_)
+    def loss_mask(self, learned: Bools | None, out: Bools) -> Bools:
+        """Return which ids are targets that bear loss: see the table above.
+
+        Args:
+            learned: the stored mask, bool[B, L]; None where the dataset has none and everything is learned.
+        """
         there = np.ones(len(self.runs), np.bool_)
         there[self.row_runs[1:] - 1] = False
         column = self._spread(there, out)
@@ -146,11 +131,8 @@ class Segments:
         """Where each run begins among the ids of all rows, int64[s + B]."""
         return np.cumsum(self.runs) - self.runs
 
-    def _spread(self, values: npt.NDArray[_Scalar], out: npt.NDArray[_Scalar] | None) -> npt.NDArray[_Scalar]:
-        """Return one value for each run, repeated over its ids: [B, L]."""
-        if out is None:
-            return np.repeat(values, self.runs).reshape(self.rows, self.length)
-        _check("out", out, (self.rows, self.length), values.dtype, contiguous=True)
+    def _spread(self, values: npt.NDArray[_Scalar], out: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+        """Repeat one value of each run over its ids."""
         together = max(1, _CHUNK // self.length)
         for row in range(0, self.rows, together):
             some = slice(self.row_runs[row], self.row_runs[min(row + together, self.rows)])
@@ -158,66 +140,18 @@ class Segments:
         return out
 
 
-def segment_ids(lengths: Int32, offsets: Int64, length: int, out: Int32 | None = None) -> Int32:
-    """Return which segment of its row each id is of: 1, 2, 3, ..., and 0 in padding; int32[B, L].
-
-    Args:
-        lengths: see :meth:`Segments.of`, which says what is raised, too.
-        offsets: the same.
-        length: L.
-        out: where to write, int32[B, L], C-contiguous; None: a new array.
-    """
-    return Segments.of(lengths, offsets, length).ids(out)
+def labels(input_ids: Int32, loss_mask: Bools, out: Int32) -> Int32:
+    """Return each id where it bears loss, else -100; int32[B, L]."""
+    _mark(input_ids, loss_mask, out)
+    return out
 
 
-def positions(lengths: Int32, offsets: Int64, length: int, out: Int32 | None = None) -> Int32:
-    """Return the place of each id in its segment: 0, 1, 2, ..., and 0 in padding; int32[B, L].
-
-    Arguments and errors as :func:`segment_ids`.
-    """
-    return Segments.of(lengths, offsets, length).positions(out)
-
-
-def loss_mask(
-    lengths: Int32, offsets: Int64, length: int, learned: Bools | None, out: Bools | None = None
-) -> Bools:
-    """Return which ids are targets that bear loss, bool[B, L]: see the table above.
-
-    Other arguments and errors as :func:`segment_ids`.
-
-    Args:
-        learned: the stored mask, bool[B, L]; None where the dataset has none and everything is learned.
-        out: where to write, bool[B, L], C-contiguous; None: a new array.
-    """
-    return Segments.of(lengths, offsets, length).loss_mask(learned, out)
-
-
-def labels(input_ids: Int32, loss_mask: Bools, out: Int32 | None = None) -> Int32:
-    """Return each id where it bears loss, else -100; int32[B, L].
-
-    Args:
-        input_ids: int32[B, L].
-        loss_mask: as :func:`loss_mask` gives it, bool[B, L].
-        out: where to write, int32[B, L], C-contiguous; None: a new array. It may be `input_ids` itself.
-
-    Raises:
-        ConfigError: shapes or types are others.
-    """
-    column = _checked_pair(input_ids, loss_mask, out)
-    _mark(input_ids, loss_mask, column)
-    return column
-
-
-def targets(input_ids: Int32, loss_mask: Bools, out: Int32 | None = None) -> Int32:
-    """Return what each place predicts: the next id where that bears loss, else (and last in the row) -100; int32[B, L].
-
-    Arguments and errors as :func:`labels`.
-    """
-    column = _checked_pair(input_ids, loss_mask, out)
+def targets(input_ids: Int32, loss_mask: Bools, out: Int32) -> Int32:
+    """Return what each place predicts: the next id where that bears loss, else (and last in the row) -100."""
     # One long row is three times as fast; what comes into a row from the next one lies in the last column.
-    _mark(input_ids.reshape(-1)[1:], loss_mask.reshape(-1)[1:], column.reshape(-1)[:-1])
-    column[:, -1:] = IGNORED
-    return column
+    _mark(input_ids.reshape(-1)[1:], loss_mask.reshape(-1)[1:], out.reshape(-1)[:-1])
+    out[:, -1:] = IGNORED
+    return out
 
 
 def _mark(ids: Int32, mask: Bools, out: Int32) -> None:
@@ -235,46 +169,6 @@ def _counted(length: int) -> Int32:
     counted = np.arange(length, dtype=np.int32)
     counted.flags.writeable = False
     return counted
-
-
-def _checked_pair(input_ids: Int32, mask: Bools, out: Int32 | None) -> Int32:
-    _check("input_ids", input_ids, input_ids.shape if input_ids.ndim == 2 else None, np.int32)
-    _check("loss_mask", mask, input_ids.shape, np.bool_)
-    if out is None:
-        return np.empty(input_ids.shape, np.int32)
-    _check("out", out, input_ids.shape, np.int32, contiguous=True)
-    return out
-
-
-def _check(
-    name: str,
-    array: npt.NDArray[Any],
-    shape: tuple[int, ...] | None,
-    kind: npt.DTypeLike,
-    *,
-    contiguous: bool = False,
-) -> None:
-    if array.shape == shape and array.dtype == kind and (array.flags.c_contiguous or not contiguous):
-        return
-    wanted = f"{np.dtype(kind)}{list(shape) if shape is not None else '[rows, length]'}"
-    raise ConfigError(
-        f"{name} is {array.dtype}{list(array.shape)}; expected {wanted}{', C-contiguous' if contiguous else ''}"
-    )
-
-
-def _damage(lengths: Int32, offsets: Int64, length: int, padding: Int64) -> IntegrityError:
-    empty = np.flatnonzero(lengths < 1)
-    if len(empty):
-        row = int(np.searchsorted(offsets, empty[0], side="right")) - 1
-        found = f"a segment of {lengths[empty[0]]} ids; expected 1 or more"
-    else:
-        row = int(np.argmax(padding < 0))
-        found = f"segments of {length - padding[row]} ids together; expected at most {length}"
-    return IntegrityError(
-        f"row {row} of the batch has {found}: its segment_lengths are damaged. "
-        "Run `tokenlake verify --deep`.",
-        row=row,
-    )
 
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -329,9 +223,7 @@ class Assembler:
         wants_loss = bool(_FROM_LOSS & self._columns)
         self.loss_mask = wants_loss and any(rows.has_loss_mask for rows in sources)
 
-    def batch(
-        self, size: int, group: Int64_assemble, row: Int64_assemble, decoded: Callable[[int], PackedGroup]
-    ) -> Batch:
+    def batch(self, size: int, group: Int64, row: Int64, decoded: Callable[[int], PackedGroup]) -> Batch:
         """Return a batch.
 
         Args:
@@ -352,7 +244,7 @@ class Assembler:
             self._derive(made, self._segments(size, found, rows), found, rows)
         return {name: made[name] for name in self.names}
 
-    def _segments(self, size: int, found: Sequence[PackedGroup], rows: Sequence[int]) -> Segments:
+    def _segments(self, size: int, found: Sequence[PackedGroup], rows: Sequence[int]) -> RowSegments:
         bounds = [there.segment_offsets[at : at + 2].tolist() for there, at in zip(found, rows, strict=True)]
         lengths = [
             there.segment_lengths[begin:end] for there, (begin, end) in zip(found, bounds, strict=True)
@@ -360,10 +252,10 @@ class Assembler:
         counts = np.zeros(size, np.int64)
         counts[: len(rows)] = [len(each) for each in lengths]
         joined = np.concatenate(lengths) if lengths else np.zeros(0, np.int32)
-        return Segments.of(joined, offsets_of(counts), self.length)
+        return RowSegments.of(joined, offsets_of(counts), self.length)
 
     def _derive(
-        self, made: Batch, segments: Segments, found: Sequence[PackedGroup], rows: Sequence[int]
+        self, made: Batch, segments: RowSegments, found: Sequence[PackedGroup], rows: Sequence[int]
     ) -> None:
         shape = made["input_ids"].shape
         if "segment_ids" in self._columns:

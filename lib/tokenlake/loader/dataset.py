@@ -25,14 +25,15 @@ from tokenlake.errors import (
     TokenlakeError,
 )
 from tokenlake.loader.batch import Assembler, Batch, check_columns, pad_id_of
-from tokenlake.mixing.random import Int64
+from tokenlake.loader.hf_arrow import to_hf
+from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows, verified_bytes
 from tokenlake.schema import packed_schema
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
 
@@ -233,10 +234,40 @@ class Dataset:
         rename: Mapping[str, str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> Any:
-        """Return all rows as a memory-mapped ``datasets.Dataset``; see :func:`tokenlake.loader.hf.to_hf`."""
-        from tokenlake.loader.hf import to_hf
+        """Return all rows as a ``datasets.Dataset``, memory-mapped, in the order in which they are stored.
 
-        return to_hf(self, columns=columns, rename=rename, cache_dir=cache_dir)
+        ::
+
+            Trainer(model, args, train_dataset=ds.to_hf())
+
+        The columns are made once, into one Arrow file for each shard, as ``datasets`` itself keeps what it prepares;
+        the files are found again by what is in them. No verification is lost: shards are read page by page against
+        their checksums, which ``datasets`` would not do, and an Arrow file that is found is hashed before it is used
+        (about 1 s per GB). Later reads through the memory map are checked by nobody, as with every
+        ``datasets.Dataset``.
+
+        Args:
+            columns: of a packed dataset any of
+
+                - ``input_ids``: int32, L of them, as all others;
+                - ``labels``: int32, aligned with ``input_ids`` (the model shifts them), -100 where there is no loss:
+                  padding, the first id of each segment, what a stored loss mask leaves out;
+                - ``position_ids``: int32, from 0 in each segment. By them transformers keeps segments apart, if there
+                  is no ``attention_mask`` and the model has ``use_cache=False``, which its Trainer sets;
+                - ``attention_mask``: int8, 0 in padding. With it a segment sees those before it in its row;
+                - ``segment_ids`` (int32), ``loss_mask`` (bool), ``targets`` (int32): see :mod:`tokenlake.loader.batch`.
+
+                None: ``input_ids``, ``labels`` and ``position_ids``. Of other kinds: any that are stored; None: all.
+            rename: {name here: name in the dataset}.
+            cache_dir: folder of the Arrow files, 4 bytes per id and column; None: ``tokenlake`` in the cache of
+                ``datasets``.
+
+        Raises:
+            MissingExtraError: ``datasets`` is not installed.
+            ConfigError: there is no such column, or a name would be there twice.
+            IntegrityError: a shard is damaged.
+        """
+        return to_hf(self._rows, columns, rename, cache_dir)
 
     @property
     def pad_id(self) -> int:
@@ -357,20 +388,6 @@ def _inside(where: str, options: Mapping[str, Any] | None) -> str:
     names = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
     first = f"{where.rstrip('/')}/{found[0]}"
     return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({first!r})"
-
-
-def parted(where: str) -> tuple[str, str]:
-    """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same."""
-    if "://" in where and "?" in where:
-        raise ConfigError(
-            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it "
-            "without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
-        )
-    store, slash, name = where.rstrip("/").rpartition("/")
-    if slash and name[:1] == "v" and name[1:].isdecimal():
-        store, slash, dataset = store.rpartition("/")
-        name = f"{dataset}@{name}"
-    return store if slash else ".", name
 
 
 def _split(manifest: Manifest, asked: str | None) -> str:

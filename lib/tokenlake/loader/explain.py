@@ -31,13 +31,11 @@ import pyarrow as pa
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.steps import Batch
-from tokenlake.mixing.random import Int64
-from tokenlake.ragged import offsets_of
+from tokenlake.loader.steps import BatchStep
+from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.shard_file import ShardFile
 from tokenlake.store.catalog import read_record
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 
@@ -48,7 +46,7 @@ _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
-class Pieces:
+class Provenance:
     """The segments of the rows of a row group, one row after the other.
 
     Attributes:
@@ -65,7 +63,7 @@ class Pieces:
     start: Int64
 
     @classmethod
-    def of(cls, table: pa.Table) -> Pieces:
+    def of(cls, table: pa.Table) -> Provenance:
         """Read a row group; ValueError where its columns contradict each other."""
         lengths, documents = (_whole(table, name) for name in _COLUMNS)
         counts = documents.value_lengths()
@@ -79,7 +77,7 @@ class Pieces:
         return np.searchsorted(self.offsets, index, side="right") - 1
 
 
-def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, Pieces]]:
+def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, Provenance]]:
     """Yield row groups with their segments; of neighbours in one shard the file is opened once.
 
     Raises:
@@ -93,7 +91,7 @@ def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, 
             for group, shard, index in some:
                 try:
                     file = file or _open(opened, dataset, shard)
-                    found = Pieces.of(file.read_row_group(index, columns=_COLUMNS, use_threads=False))
+                    found = Provenance.of(file.read_row_group(index, columns=_COLUMNS, use_threads=False))
                 except NotFoundError as error:
                     raise IntegrityError(f"{where} is missing. {_MEND}.", file=path) from error
                 except (KeyError, *_DAMAGE) as error:
@@ -308,7 +306,7 @@ def steps_of_document(
 class Seen:
     """A row of a batch, and the epoch of the dataset that it is of."""
 
-    batch: Batch
+    batch: BatchStep
     row: int
     epoch: int
 
@@ -324,7 +322,7 @@ class _Source:
     length: int
 
     def row(
-        self, seen: Seen, group: int, pieces: Pieces, row: int, document: Document | None = None
+        self, seen: Seen, group: int, pieces: Provenance, row: int, document: Document | None = None
     ) -> ExplainedRow:
         """Describe a row of a row group; only the segments of a document, if one is given."""
         shard, index = self.dataset.rows.shard_of(group)
@@ -342,7 +340,7 @@ class _Source:
             length=self.length,
         )
 
-    def holding(self, document: Document, others: set[int]) -> Iterator[tuple[int, Pieces, Int64]]:
+    def holding(self, document: Document, others: set[int]) -> Iterator[tuple[int, Provenance, Int64]]:
         """Yield row groups with segments of a document, and which; `others` gets the file's other positions."""
         if document.file not in self.files:
             return
@@ -358,7 +356,9 @@ class _Source:
             if here and alone:
                 return
 
-    def _segments(self, pieces: Pieces, row: int, document: Document | None) -> Iterator[ExplainedSegment]:
+    def _segments(
+        self, pieces: Provenance, row: int, document: Document | None
+    ) -> Iterator[ExplainedSegment]:
         end = 0
         for each in range(int(pieces.offsets[row]), int(pieces.offsets[row + 1])):
             file, position = int(pieces.file[each]), int(pieces.position[each])

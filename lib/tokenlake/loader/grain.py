@@ -1,42 +1,38 @@
-"""Sources and datasets of Grain over packed datasets: rows by number, or batches in the loader's order.
-
-Grain itself is imported when a dataset of batches is asked for; a source of rows needs nothing of it.
-"""
+"""Sources and datasets of Grain over packed datasets: rows by number, or batches in the loader's order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, Unpack, final
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.batch import check_columns
+from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.host_batches import (
+    ALL,
+    HostBatches,
+    HostReader,
+    PerProcess,
+    SharedRows,
+    Turn,
+    shared_reader,
+)
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.run import PerProcess, Run, own_dataset
+from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.loader.state import position_of, state_of
 
-if TYPE_CHECKING:
-    from tokenlake.loader.grain_batches import GrainBatches
+try:
+    import grain
+except ModuleNotFoundError as error:
+    if error.name != "grain":
+        raise
+    raise MissingExtraError("a dataset of Grain needs grain: pip install 'tokenlake[grain]'") from error
 
-_CACHE_BYTES: Final = 256 << 20
+_TURN: Final = "turn"  # whose steps an iterator makes, where worker processes share them out
 
 
 def grain_dataset(
-    data: Dataset | Mixture,
-    batch_size: int | Mapping[int, int],
-    *,
-    seed: int = 0,
-    shuffle: bool = True,
-    epochs: int | None = 1,
-    drop_last: bool = False,
-    pad_last: bool = False,
-    columns: Sequence[str] | None = None,
-    host: tuple[int, int] = (0, 1),
-    lanes: int | None = None,
-    window: int = 1,
-    prefetch: int = 2,
-    workers: int | None = None,
-    cache_bytes: int = _CACHE_BYTES,
+    data: Dataset | Mixture, batch_size: int | Mapping[int, int], **options: Unpack[LoaderKeywords]
 ) -> GrainBatches:
     """Return a ``grain.IterDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
 
@@ -51,36 +47,18 @@ def grain_dataset(
     w, w + N, ..., and batches come in the same order; as each decodes nearly every row group, it pays where a ``map``
     after it is slow, and never for reading alone (threads of this process read ahead anyway).
 
-    Args: as of :class:`tokenlake.DataLoader`, `prefetch`, `workers` and `cache_bytes` of each worker process.
-        `epochs` are laid end to end; Grain's ``repeat`` would give the same ones again.
+    Args:
+        data, batch_size: as of :class:`tokenlake.DataLoader`.
+        options: all others of :class:`tokenlake.DataLoader` but `sharding`; `prefetch`, `workers` and `cache_bytes`
+            (256 MiB by default) of each worker process. `epochs` are laid end to end; Grain's ``repeat`` would give
+            the same ones again.
 
     Raises:
         MissingExtraError: Grain is not installed.
         ConfigError: an argument is not what is allowed.
     """
-    try:
-        from tokenlake.loader.grain_batches import GrainBatches
-    except ModuleNotFoundError as error:
-        if error.name != "grain":
-            raise
-        raise MissingExtraError("a dataset of Grain needs grain: pip install 'tokenlake[grain]'") from error
-    run = Run(
-        data,
-        batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        epochs=epochs,
-        drop_last=drop_last,
-        pad_last=pad_last,
-        columns=columns,
-        host=host,
-        lanes=lanes,
-        window=window,
-        prefetch=prefetch,
-        workers=workers,
-        cache_bytes=cache_bytes,
-    )
-    return GrainBatches(run)
+    asked: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options}
+    return GrainBatches(shared_reader(data, LoaderOptions(batch_size=batch_size, **asked)))
 
 
 def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> GrainRows:
@@ -104,31 +82,117 @@ def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> Grai
 
 
 @final
+class GrainBatches(grain.IterDataset[Batch]):
+    """See :func:`grain_dataset`; picklable, nothing is open in it."""
+
+    def __init__(self, reader: PerProcess[HostReader]) -> None:
+        super().__init__()
+        self._reader, self._turn = reader, ALL
+
+    def __iter__(self) -> GrainIterator:
+        """Return an iterator that begins at the first batch; its ``set_state`` goes on elsewhere."""
+        return GrainIterator(self._reader.get(), self._turn)
+
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Keep every n-th batch: what Grain asks for in a worker process of ``mp_prefetch``."""
+        if sequential_slice:
+            raise ConfigError(
+                "sequential_slice: each worker would read a stretch of its own, and batches come in another order; "
+                "leave it out, workers then take turns"
+            )
+        first, step = sl.start or 0, sl.step or 1
+        if sl.stop is not None or first < 0 or step < 1:
+            raise ConfigError(
+                f"slice: got {sl}, must be every n-th batch from one on, as mp_prefetch asks for it"
+            )
+        self._turn = Turn(self._turn.first + first * self._turn.of, self._turn.of * step)
+
+    def __str__(self) -> str:
+        return f"GrainBatches({_named(self._reader.get())})"
+
+
+@final
+class GrainIterator(grain.DatasetIterator[Batch]):
+    """The rest of a pass. Threads that read ahead end with it, by :meth:`close`, or when it is forgotten."""
+
+    def __init__(self, reader: HostReader, turn: Turn) -> None:
+        super().__init__()
+        self._reader, self._turn, self._position = reader, turn, reader.plan.begin(0)
+        self._batches: HostBatches | None = None
+        self._over = False
+
+    def __next__(self) -> Batch:
+        """Return column -> numpy array of shape (rows, L)."""
+        if self._over:
+            raise ValueError("this iterator is closed; make another one from its dataset")
+        if self._batches is None:
+            self._batches = self._reader.batches(self._position, self._turn)
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            self._batches = None
+            raise
+        self._position = batch.step.after
+        return batch.columns
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the iterator stands: JSON, small, of one shape; as of ``DataLoader.get_state()``."""
+        return {**state_of(self._reader.plan, self._position), _TURN: list(self._turn)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, of this iterator or of a ``DataLoader`` of the same run.
+
+        Raises:
+            ConfigError: the state is of other data, of another order or of another number of workers.
+        """
+        turn = Turn(*state.get(_TURN, self._turn))
+        if turn != self._turn:
+            raise ConfigError(
+                f"the state is of worker {turn.first} of {turn.of}, this is {self._turn.first} of {self._turn.of}; "
+                "expected the same number of workers of mp_prefetch"
+            )
+        position = position_of(self._reader.plan, state)
+        self._end()
+        self._position = position
+
+    def close(self) -> None:
+        """End the threads; nothing more comes."""
+        self._over = True
+        self._end()
+        super().close()
+
+    def __str__(self) -> str:
+        return f"GrainIterator({_named(self._reader)})"
+
+    def _end(self) -> None:
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
+
+
+@final
 class GrainRows:
     """See :func:`grain_source`. May be used by several threads; picklable, every process opens files of its own."""
 
     def __init__(self, data: Dataset, columns: Sequence[str] | None = None) -> None:
-        if not isinstance(data, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(
-                f"data: got a {type(data).__name__}, must be a Dataset (tl.open); "
-                "the rows of a mixture have no numbers, grain_dataset gives them in their order"
-            )
-        _ = data.seq_length  # raises where rows are of many lengths
-        self._length, self._name, self._manifest = len(data), data.name, data.manifest.sha256
-        self._columns = check_columns(columns)
-        self._opened = PerProcess(partial(own_dataset, data))
+        self._rows = SharedRows(data, columns, "grain_dataset")
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return self._length
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return a row: column -> array of shape (L,); IndexError where there is none."""
         at = int(index)
-        if not 0 <= at < self._length:
-            raise IndexError(f"{self._name} has rows 0 to {self._length - 1}; there is no row {at}")
-        return {name: values[0] for name, values in self._opened.get().take([at], self._columns).items()}
+        if not 0 <= at < len(self):
+            raise IndexError(f"{self._rows.name} has rows 0 to {len(self) - 1}; there is no row {at}")
+        return {name: values[0] for name, values in self._rows.take([at]).items()}
 
     def __repr__(self) -> str:
         # Grain's checkpoints compare it: equal for the same rows and columns, in any process.
-        return f"GrainRows({self._name}, manifest={self._manifest}, columns={', '.join(self._columns)})"
+        rows = self._rows
+        return f"GrainRows({rows.name}, manifest={rows.manifest}, columns={', '.join(rows.columns)})"
+
+
+def _named(reader: HostReader) -> str:
+    return ", ".join(dataset.name for dataset in reader.plan.datasets.values())

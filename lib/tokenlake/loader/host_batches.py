@@ -1,24 +1,36 @@
-"""The batches of one host: planned, read ahead, assembled."""
+"""The batches of one host: planned, read ahead, assembled; in this process or in others that get a copy."""
 
 from __future__ import annotations
 
+import copy
+import os
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
 
-from tokenlake.loader.batch import Assembler
-from tokenlake.loader.batch import Batch as Columns
-from tokenlake.loader.plan import BatchPlan, Wanted
+import numpy as np
+
+from tokenlake.errors import ConfigError
+from tokenlake.loader.batch import Assembler, check_columns
+from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.options import LoaderOptions
+from tokenlake.loader.plan import BatchPlan, RowsOfBatch, rows_of_host
 from tokenlake.loader.prefetch import Prefetched
-from tokenlake.loader.row_groups import Groups
-from tokenlake.loader.steps import Batch, Place
-from tokenlake.mixing.random import Int64
+from tokenlake.loader.read_ahead import ReadAhead
+from tokenlake.loader.steps import BatchStep, Position
+from tokenlake.ragged import Int64
+from tokenlake.store.local import LocalStore
 
+_LOCAL, _REMOTE = 1, 16  # threads that decode
 _FIRST: Final = 2  # steps planned before the first batch: the others wait until that is on its way
 _FASTER: Final = 4
 _LEAST, _MOST = 8, 256  # steps planned ahead
+
+T = TypeVar("T")
 
 
 class Turn(NamedTuple):
@@ -39,81 +51,118 @@ class HostBatch:
     Attributes:
         step: which one it is.
         wanted: which rows of the global batch, ascending, int64[m].
-        columns: column -> array of shape (m, L).
+        columns: column -> array of shape (m, L); once it is on devices, column -> global array of shape (B, L).
     """
 
-    step: Batch
+    step: BatchStep
     wanted: Int64
-    columns: Columns
+    columns: dict[str, Any]
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    step: Batch
-    wanted: Int64
-    number: Int64
-    row: Int64
+@dataclass(frozen=True, eq=False)
+class HostReader:
+    """What one host reads: the plan of all hosts, the rows that this one needs, and how they become batches.
 
+    Attributes:
+        plan: of all hosts.
+        assembler: makes batches.
+        wanted: the rows of each batch that this host needs.
+    """
 
-def open_groups(plan: BatchPlan, assembler: Assembler, *, max_bytes: int, threads: int) -> Groups:
-    """Return where row groups of a plan are decoded, so far ahead that decoding runs evenly."""
-    return Groups(
-        plan.sources,
-        loss_mask=assembler.loss_mask,
-        max_bytes=max_bytes,
-        reach=max(_LEAST, plan.window_steps // 4),
-        threads=threads,
-    )
+    plan: BatchPlan
+    assembler: Assembler
+    wanted: RowsOfBatch
+    options: LoaderOptions
+
+    @classmethod
+    def open(cls, data: Dataset | Mixture, options: LoaderOptions) -> Self:
+        """Plan the batches of a run; ConfigError where the options do not fit the data."""
+        plan = BatchPlan(data, options)
+        wanted = rows_of_host(options.host, options.sizes)
+        return cls(plan, Assembler(plan.sources, check_columns(options.columns)), wanted, options)
+
+    def batches(
+        self,
+        position: Position,
+        turn: Turn = ALL,
+        place: Callable[[HostBatch], HostBatch] | None = None,
+    ) -> HostBatches:
+        """Return an iterator over the steps of a turn, to the end of the pass; close it when it is left.
+
+        Args:
+            place: puts batches onto devices.
+        """
+        return HostBatches(self, position, turn, place)
+
+    def rows_in(self, passes: int) -> int | None:
+        """Return how many rows of a pass this host has; None: no end."""
+        steps = self.plan.steps
+        first = self.plan.begin(passes).step
+        batches = steps.batches(first)
+        if batches is None or steps.rows is None:
+            return None
+        before = steps.sizes.rows_before(first + batches - 1) - steps.sizes.rows_before(first)
+        size = steps.sizes.at(first + batches - 1)
+        last = size if self.options.pad_last else min(size, steps.rows - before)
+        share = len(self.wanted(steps.sizes.common))
+        return before // steps.sizes.common * share + int(np.searchsorted(self.wanted(size), last))
+
+    def read_ahead(self) -> ReadAhead:
+        """Return where row groups of the plan are decoded, so far ahead that decoding runs evenly."""
+        workers = self.options.workers
+        return ReadAhead(
+            self.plan.sources,
+            loss_mask=self.assembler.loss_mask,
+            max_bytes=self.options.cache_bytes,
+            reach=max(_LEAST, self.plan.window_steps // 4),
+            threads=_threads(self.plan.data) if workers is None else workers,
+        )
 
 
 @final
 class HostBatches:
-    """An iterator over the rest of a pass; threads end with it, also when it is forgotten.
-
-    Args:
-        plan: of all hosts.
-        place: where to begin.
-        wanted: the rows of each batch that this host needs.
-        assembler: makes batches.
-        groups: where row groups are decoded; closed with the iterator.
-        prefetch: batches made ahead by a thread; 0: none, and no thread.
-        pad: give the last batch of a pass its full number of rows.
-        turn: which steps come.
-    """
+    """An iterator over the rest of a pass. Its threads end with it, with an error, or when it is forgotten."""
 
     def __init__(
         self,
-        plan: BatchPlan,
-        place: Place,
-        wanted: Wanted,
-        assembler: Assembler,
-        groups: Groups,
-        *,
-        prefetch: int,
-        pad: bool,
-        turn: Turn = ALL,
+        reader: HostReader,
+        position: Position,
+        turn: Turn,
+        place: Callable[[HostBatch], HostBatch] | None,
     ) -> None:
-        # The thread knows the work alone, not this iterator, which is therefore collected when it is forgotten.
-        work = _Work(plan, wanted, assembler, groups, pad, turn)
-        planned = work.planned(place)
-        self._groups = groups
-        weakref.finalize(self, groups.release)
-        self._made: Iterator[HostBatch] = (
-            Prefetched(planned, work.make, workers=1, ahead=prefetch) if prefetch else map(work.make, planned)
-        )
+        # Threads know the work alone, not this iterator, which is therefore collected when it is forgotten.
+        self.groups = reader.read_ahead()
+        weakref.finalize(self, self.groups.release)
+        work, ahead = _Work(reader, self.groups, turn), reader.options.prefetch
+        self._made = Prefetched(work.planned(position), work.make, ahead=ahead)
+        if place is not None:
+            self._made = Prefetched(self._made, place, ahead=ahead)
 
     def __iter__(self) -> HostBatches:
         return self
 
     def __next__(self) -> HostBatch:
-        return next(self._made)
+        """Return the next batch; whatever went wrong in making it is raised here, in its place."""
+        try:
+            return next(self._made)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """End the threads and wait for them."""
-        if isinstance(self._made, Prefetched):
-            self._made.close()
-        self._groups.close()
+        """End the threads and wait for them; nothing more comes."""
+        self._made.close()
+        self.groups.close()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    step: BatchStep
+    wanted: Int64
+    number: Int64
+    row: Int64
 
 
 @final
@@ -121,22 +170,19 @@ class HostBatches:
 class _Work:
     """Planning and making batches."""
 
-    plan: BatchPlan
-    wanted: Wanted
-    assembler: Assembler
-    groups: Groups
-    pad: bool
+    reader: HostReader
+    groups: ReadAhead
     turn: Turn
 
-    def planned(self, place: Place) -> Iterator[_Planned]:
+    def planned(self, position: Position) -> Iterator[_Planned]:
         pending: deque[_Planned] = deque()
         horizon, reach, ended = self._horizon(), _FIRST, False
         while True:
             if not ended and len(pending) < -(-reach // 2):
-                chunk = self._next_steps(place, reach - len(pending))
+                chunk = self._next_steps(position, reach - len(pending))
                 ended = len(chunk) < reach - len(pending)
-                pending.extend(self._places(chunk))
-                place = chunk[-1].after if chunk else place
+                pending.extend(self._located(chunk))
+                position = chunk[-1].after if chunk else position
             if not pending:
                 return
             yield pending.popleft()
@@ -145,28 +191,104 @@ class _Work:
     def make(self, planned: _Planned) -> HostBatch:
         numbers = list(dict.fromkeys(planned.number.tolist()))
         decoded = self.groups.take(planned.step.step, numbers)
-        columns = self.assembler.batch(len(planned.wanted), planned.number, planned.row, decoded.__getitem__)
+        columns = self.reader.assembler.batch(
+            len(planned.wanted), planned.number, planned.row, decoded.__getitem__
+        )
         return HostBatch(planned.step, planned.wanted, columns)
 
-    def _next_steps(self, place: Place, count: int) -> list[Batch]:
-        found: list[Batch] = []
-        while len(found) < count and (step := self.plan.next(place)) is not None:
+    def _next_steps(self, position: Position, count: int) -> list[BatchStep]:
+        found: list[BatchStep] = []
+        while len(found) < count and (step := self.reader.plan.next(position)) is not None:
             if step.step % self.turn.of == self.turn.first:
                 found.append(step)
-            place = step.after
+            position = step.after
         return found
 
-    def _places(self, steps: list[Batch]) -> Iterator[_Planned]:
+    def _located(self, steps: list[BatchStep]) -> Iterator[_Planned]:
         if not steps:
             return
-        for step, rows in zip(steps, self.plan.rows(steps, self.wanted), strict=True):
+        wanted_of = self.reader.wanted
+        for step, rows in zip(steps, self.reader.plan.rows(steps, wanted_of), strict=True):
             number = self.groups.number(rows.source, rows.group)
             self.groups.plan(step.step, set(number.tolist()))
-            wanted = self.wanted(step.size)
-            if not self.pad:
+            wanted = wanted_of(step.size)
+            if not self.reader.options.pad_last:
                 wanted = wanted[: len(number)]
             yield _Planned(step, wanted, number, rows.row)
 
     def _horizon(self) -> int:
         """Steps that two windows last: so far ahead it is known what is needed."""
-        return min(max(_LEAST, 2 * self.plan.window_steps), _MOST)
+        return min(max(_LEAST, 2 * self.reader.plan.window_steps), _MOST)
+
+
+@final
+class PerProcess(Generic[T]):
+    """Something that is made once in each process that asks for it, also in forked ones; pickled without it.
+
+    Open files and threads are never shared with a process that was forked: two processes with one open file read at
+    each other's positions, and a lock that a thread held when its process was forked is held for ever.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make, self._made = make, cast("tuple[int, T] | None", None)
+
+    def get(self) -> T:
+        """Return this process's own."""
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            self._made = made = os.getpid(), self._make()
+        return made[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_make": self._make, "_made": None}
+
+
+def shared_reader(data: Dataset | Mixture, options: LoaderOptions) -> PerProcess[HostReader]:
+    """Return what worker processes read by: a description, safe to pickle and to fork; every process opens its own.
+
+    Raises:
+        ConfigError: the options do not fit the data.
+    """
+    reader = PerProcess(partial(_open_own, data, options))
+    reader.get()
+    return reader
+
+
+def _open_own(data: Dataset | Mixture, options: LoaderOptions) -> HostReader:
+    mine = copy.copy(data)  # a copied dataset has files and a cache of its own
+    if isinstance(mine, Mixture):
+        mine.datasets = {name: copy.copy(dataset) for name, dataset in mine.datasets.items()}
+    return HostReader.open(mine, options)
+
+
+@final
+class SharedRows:
+    """The rows of a packed dataset by number, for processes that each open files of their own.
+
+    Raises:
+        ConfigError: it is no packed dataset, or has no such column.
+    """
+
+    def __init__(self, data: Dataset, columns: Sequence[str] | None, instead: str) -> None:
+        if not isinstance(data, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"data: got a {type(data).__name__}, must be a Dataset (tl.open); "
+                f"the rows of a mixture have no numbers, {instead} gives them in their order"
+            )
+        _ = data.seq_length  # raises where rows are of many lengths
+        self.name, self.manifest, self.columns = data.name, data.manifest.sha256, check_columns(columns)
+        self._length = len(data)
+        self._opened = PerProcess(partial(copy.copy, data))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Return rows: column -> array of shape (n, L)."""
+        return self._opened.get().take(rows, self.columns)
+
+
+def _threads(data: Dataset | Mixture) -> int:
+    """Return how many threads decode where nobody says."""
+    datasets = [data] if isinstance(data, Dataset) else data.datasets.values()
+    return _LOCAL if all(isinstance(dataset.store, LocalStore) for dataset in datasets) else _REMOTE

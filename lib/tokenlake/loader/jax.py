@@ -8,7 +8,6 @@ read follows from the sharding alone: hosts that share rows (a mesh with a model
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -16,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.host_batches import HostBatch, HostBatches
-from tokenlake.loader.prefetch import Prefetched
-from tokenlake.loader.steps import Batch, BatchSizes
-from tokenlake.mixing.random import Int64
+from tokenlake.loader.host_batches import HostBatch
+from tokenlake.loader.steps import BatchSizes
+from tokenlake.ragged import Int64
 from tokenlake.threads import end_threads
 
 try:
@@ -27,24 +25,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("batches of jax.Array need jax: pip install 'tokenlake[jax]'") from error
 
-Columns: TypeAlias = dict[str, jax.Array]
-"""Column -> global array of shape (B, L)."""
-
 _Index: TypeAlias = tuple[slice, ...]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DeviceBatch:
-    """A batch on the devices.
-
-    Attributes:
-        step: which one it is.
-        columns: column -> global array of shape (B, L), ids int32, masks bool.
-    """
-
-    step: Batch
-    columns: Columns
 
 
 @final
@@ -87,11 +68,7 @@ class Placement:
         """Return the rows of a batch that the devices of this host need, ascending, int64[m]."""
         return self._shares[size].wanted
 
-    def batches(self, batches: HostBatches, *, prefetch: int) -> DeviceBatches:
-        """Return an iterator over batches on the devices, `prefetch` of them put ahead."""
-        return DeviceBatches(batches, self, prefetch=prefetch)
-
-    def place(self, batch: HostBatch) -> DeviceBatch:
+    def place(self, batch: HostBatch) -> HostBatch:
         """Return a batch on the devices, or on its way there.
 
         On a CPU devices may share the memory of the host's arrays, and then hold a reference to it.
@@ -99,7 +76,7 @@ class Placement:
         # Moving batches is what was asked for, also where a guard against forgotten transfers is set.
         with jax.transfer_guard_host_to_device("allow"):
             columns = {name: self._array(values, batch.step.size) for name, values in batch.columns.items()}
-        return DeviceBatch(batch.step, columns)
+        return HostBatch(batch.step, batch.wanted, columns)
 
     def _array(self, values: npt.NDArray[Any], size: int) -> jax.Array:
         places = self._shares[size].places
@@ -160,39 +137,6 @@ class Placement:
                 continue
             return parts
         return devices
-
-
-@final
-class DeviceBatches:
-    """An iterator over batches on the devices; its thread ends with it, also when it is forgotten.
-
-    Args:
-        batches: of this host; closed with the iterator.
-        placement: where they go.
-        prefetch: batches that are put ahead by a thread; 0: none, and no thread.
-    """
-
-    def __init__(self, batches: HostBatches, placement: Placement, *, prefetch: int) -> None:
-        self._batches = batches
-        # The thread knows the placement alone, not this iterator, which is therefore collected when it is forgotten.
-        self._placed: Iterator[DeviceBatch] = (
-            Prefetched(batches, placement.place, workers=1, ahead=prefetch)
-            if prefetch
-            else map(placement.place, batches)
-        )
-
-    def __iter__(self) -> DeviceBatches:
-        return self
-
-    def __next__(self) -> DeviceBatch:
-        """Return the next batch; whatever went wrong in making it is raised here, in its place."""
-        return next(self._placed)
-
-    def close(self) -> None:
-        """End the threads and wait for them."""
-        if isinstance(self._placed, Prefetched):
-            self._placed.close()
-        self._batches.close()
 
 
 # What is registered last runs first: threads must be out of JAX before JAX itself goes down.

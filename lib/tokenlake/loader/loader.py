@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Self, Unpack, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.batch import Assembler, check_columns
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import HostBatch, HostBatches, open_groups
+from tokenlake.loader.host_batches import HostBatch, HostBatches, HostReader
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.plan import BatchPlan, Wanted, rows_of_host
-from tokenlake.loader.row_groups import Groups
-from tokenlake.loader.state import place_of, state_of
-from tokenlake.loader.steps import BatchSizes, Place, check_counts, check_switches
+from tokenlake.loader.options import LoaderKeywords, LoaderOptions
+from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.read_ahead import ReadAhead
+from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.steps import Position, check_counts
 from tokenlake.reading.cache import Decoded
-from tokenlake.store.local import LocalStore
-
-if TYPE_CHECKING:
-    from tokenlake.loader.jax import DeviceBatch, DeviceBatches
-
-CACHE_BYTES: Final = 512 << 20
-_LOCAL, _REMOTE = 1, 16  # threads that decode
 
 Batch = dict[str, Any]
 
@@ -54,7 +48,7 @@ class DataLoader:
         pad_last: give that batch its full number of rows, the missing ones being padding (segment_ids 0, no loss);
             None: only with `sharding`, where all batches must be alike.
         columns: any of input_ids, segment_ids, positions, loss_mask, labels, targets
-            (see :mod:`tokenlake.loader.batch`); None: the first four.
+            (see :mod:`tokenlake.loader.columns`); None: the first four.
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
@@ -74,70 +68,48 @@ class DataLoader:
         data: Dataset | Mixture,
         batch_size: int | Mapping[int, int],
         *,
-        seed: int = 0,
-        shuffle: bool = True,
-        epochs: int | None = 1,
-        drop_last: bool = False,
-        pad_last: bool | None = None,
-        columns: Sequence[str] | None = None,
-        sharding: Any = None,
-        host: tuple[int, int] | None = None,
-        lanes: int | None = None,
-        window: int = 1,
-        prefetch: int = 2,
-        workers: int | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        sharding: Any | None = None,
+        **options: Unpack[LoaderKeywords],
     ) -> None:
-        if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
-        workers = workers_for(data) if workers is None else workers
-        check_counts(prefetch=prefetch, workers=workers, cache_bytes=cache_bytes)
-        check_switches(**({} if pad_last is None else {"pad_last": pad_last}))
-        sizes = BatchSizes.of(batch_size)
-        self.plan = BatchPlan(
-            data,
-            sizes,
-            seed=seed,
-            shuffle=shuffle,
-            epochs=epochs,
-            drop_last=drop_last,
-            lanes=lanes,
-            window=window,
-        )
-        self._assembler = Assembler(self.plan.sources, check_columns(columns))
-        self._placement = None
-        if sharding is None:
-            self._wanted: Wanted = rows_of_host(host, sizes)
-        else:
-            if host is not None or (pad_last is False and not drop_last):
-                raise ConfigError(
-                    "sharding: says which rows a host has, of full batches; leave out host and pad_last"
-                )
+        asked = LoaderOptions(batch_size=batch_size, **options)
+        if sharding is not None and (
+            asked.host is not None or (asked.pad_last is False and not asked.drop_last)
+        ):
+            raise ConfigError(
+                "sharding: says which rows a host has, of full batches; leave out host and pad_last"
+            )
+        if asked.pad_last is None:
+            asked = replace(asked, pad_last=sharding is not None)
+        self._reader, self._place = HostReader.open(data, asked), None
+        if sharding is not None:
             from tokenlake.loader.jax import Placement
 
-            self._placement = Placement(sharding, sizes, self._assembler.length)
-            self._wanted = self._placement.wanted
-        self._pad = sharding is not None if pad_last is None else pad_last
-        self._prefetch, self._workers, self._cache_bytes = prefetch, workers, cache_bytes
-        self._place = Place(0, 0, 0)
+            placement = Placement(sharding, asked.sizes, self._reader.assembler.length)
+            self._reader, self._place = replace(self._reader, wanted=placement.wanted), placement.place
+        self._position = Position(0, 0, 0)
         self._ended = False
-        self._groups: Groups | None = None
-        self._iterator: weakref.ref[_Delivery] | None = None
+        self._delivery: weakref.ref[_Delivery] | None = None
+        self._groups: ReadAhead | None = None
+
+    @property
+    def plan(self) -> BatchPlan:
+        """Which rows each step has, of all hosts."""
+        return self._reader.plan
 
     @property
     def step(self) -> int:
         """Batches delivered so far, over all passes."""
-        return self._place.step
+        return self._position.step
 
     @property
     def epoch(self) -> int:
         """The first epoch of the present pass."""
-        return self._place.passes * (self.plan.epochs or 1)
+        return self._position.passes * (self.plan.epochs or 1)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """What batches hold."""
-        return self._assembler.names
+        return self._reader.assembler.names
 
     @property
     def decoded(self) -> Decoded:
@@ -148,22 +120,24 @@ class DataLoader:
         """Go on behind the last batch that was delivered, or with the next pass; an earlier iterator ends."""
         self.close()
         if self._ended:
-            self._place, self._ended = Place(self._place.step, self._place.passes + 1, 0), False
+            self._position, self._ended = Position(self.step, self._position.passes + 1, 0), False
+        batches = self._reader.batches(self._position, place=self._place)
+        self._groups = batches.groups
+        delivery = _Delivery(batches, self._move)
         # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
-        delivery = _Delivery(self._batches(), self._move)
-        self._iterator = weakref.ref(delivery)
+        self._delivery = weakref.ref(delivery)
         return delivery
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
         """Go on as if `step` batches had been delivered; the time it takes does not depend on the step."""
         check_counts(step=step)
         self.close()
-        self._place, self._ended = self.plan.steps.place(step), False
+        self._position, self._ended = self.plan.steps.position(step), False
         return iter(self)
 
     def __len__(self) -> int:
         """Return how many batches the present pass has; TypeError where it has no end."""
-        batches = self.plan.steps.batches(self.plan.steps.begin(self._place.passes))
+        batches = self.plan.batches_in(self._position.passes)
         if batches is None:
             raise TypeError("a loader without end has no length; give epochs, or the mixture rows")
         return batches
@@ -173,7 +147,7 @@ class DataLoader:
 
     def get_state(self) -> dict[str, Any]:
         """Return what :meth:`set_state` needs to go on behind the last batch that was delivered: JSON, small."""
-        return state_of(self.plan, self._place)
+        return state_of(self.plan, self._position)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on where another loader stood, of the same data and order; the next iteration begins there.
@@ -181,9 +155,9 @@ class DataLoader:
         Raises:
             ConfigError: the state is of other data or of another order; says what differs.
         """
-        place = place_of(self.plan, state)
+        position = position_of(self.plan, state)
         self.close()
-        self._place, self._ended = place, False
+        self._position, self._ended = position, False
 
     def state_dict(self) -> dict[str, Any]:
         """As :meth:`get_state`, by the name that torch's loaders use."""
@@ -195,8 +169,8 @@ class DataLoader:
 
     def close(self) -> None:
         """End an iteration that is under way and its threads; the next one goes on behind it."""
-        delivery = None if self._iterator is None else self._iterator()
-        self._iterator = None
+        delivery = None if self._delivery is None else self._delivery()
+        self._delivery = None
         if delivery is not None:
             delivery.close()
 
@@ -206,40 +180,19 @@ class DataLoader:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _batches(self) -> HostBatches | DeviceBatches:
-        self._groups = open_groups(
-            self.plan, self._assembler, max_bytes=self._cache_bytes, threads=self._workers
-        )
-        on_host = HostBatches(
-            self.plan,
-            self._place,
-            self._wanted,
-            self._assembler,
-            self._groups,
-            prefetch=self._prefetch,
-            pad=self._pad,
-        )
-        if self._placement is None:
-            return on_host
-        return self._placement.batches(on_host, prefetch=self._prefetch)
-
-    def _move(self, delivered: HostBatch | DeviceBatch | None) -> None:
+    def _move(self, delivered: HostBatch | None) -> None:
         """A batch was handed out; None: the pass has ended."""
         if delivered is None:
             self._ended = True
         else:
-            self._place = delivered.step.after
+            self._position = delivered.step.after
 
 
 @final
 class _Delivery(Iterator[Batch]):
     """Hands batches out and tells the loader."""
 
-    def __init__(
-        self,
-        batches: HostBatches | DeviceBatches,
-        tell: Callable[[HostBatch | DeviceBatch | None], None],
-    ) -> None:
+    def __init__(self, batches: HostBatches, tell: Callable[[HostBatch | None], None]) -> None:
         self._batches, self._tell = batches, tell
         self._open = True
 
@@ -249,7 +202,7 @@ class _Delivery(Iterator[Batch]):
         try:
             batch = next(self._batches)
         except BaseException as error:
-            self.close()
+            self._open = False
             if isinstance(error, StopIteration):
                 self._tell(None)
             raise
@@ -260,9 +213,3 @@ class _Delivery(Iterator[Batch]):
         """End the threads; nothing more comes."""
         self._open = False
         self._batches.close()
-
-
-def workers_for(data: Dataset | Mixture) -> int:
-    """Return how many threads decode where nobody says."""
-    datasets = [data] if isinstance(data, Dataset) else data.datasets.values()
-    return _LOCAL if all(isinstance(dataset.store, LocalStore) for dataset in datasets) else _REMOTE

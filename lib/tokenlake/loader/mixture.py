@@ -9,8 +9,7 @@ from typing import Any, Final, Literal, final
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
-from tokenlake.mixing.mixture import MIXTURE_ORDER, Stop, check_order
-from tokenlake.mixing.mixture import Mixture as MixtureOrder
+from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture, Stop, check_order
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
 from tokenlake.mixing.stream import MixtureStream, source_order
@@ -127,8 +126,8 @@ class Mixture:
         """Rows of the stream, which hardly depend on lanes; None: it has no end."""
         return self._order(1, 1, 0, self.rows).rows
 
-    def _order(self, lanes: int, batch_size: int, seed: int, rows: int | None) -> MixtureOrder:
-        return MixtureOrder(
+    def _order(self, lanes: int, batch_size: int, seed: int, rows: int | None) -> SourceMixture:
+        return SourceMixture(
             {name: len(dataset) for name, dataset in self.datasets.items()},
             self.scheduler,
             lanes=lanes,

@@ -3,12 +3,8 @@
 A *pass* is what one ``for`` loop over a loader delivers: some epochs of a dataset, laid end to end, or a mixture. The
 next pass goes on with the next epochs; of a mixture that ends, each source is dealt anew, by another seed.
 
-The order of one pass over the data: which stored row comes at which place of which batch.
-
-Three orders, one question. All are functions of the seed and the place; asking for many rows at once is what makes
-them cheap.
-
-Which rows of each batch a host has, where no sharding says so.
+Which stored row comes at which place of which batch has three answers (stored, shuffled, mixed), all functions of the
+seed and the place; asking for many rows at once is what makes them cheap.
 """
 
 from __future__ import annotations
@@ -23,11 +19,12 @@ import numpy as np
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.steps import Batch, BatchSizes, Place, Steps, check_switches, whole_seed
+from tokenlake.loader.options import LoaderOptions
+from tokenlake.loader.steps import BatchSizes, BatchStep, PassSteps, Position, check_counts, whole_seed
 from tokenlake.mixing.lanes import LaneLayout
-from tokenlake.mixing.random import Int64
 from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder
 from tokenlake.mixing.stream import MixtureStream, StreamRows
+from tokenlake.ragged import Int64
 from tokenlake.reading.version import StoredRows
 
 
@@ -69,17 +66,6 @@ class Stream(ABC):
 
         A place of -1: it never does. With the layout, the inverse of :meth:`at`.
         """
-
-    def positions_of(self, source: int, epoch: int, group: Int64, row: Int64) -> Int64:
-        """Return the row of the pass at which each stored row comes in an epoch of its source, int64[n]; -1: never.
-
-        Where all batches are of one size, that of the layout.
-        """
-        lane, place = self.places_of(source, epoch, group, row)
-        there = np.flatnonzero(place >= 0)
-        found = np.full(len(lane), -1, np.int64)
-        found[there] = self.layout.position(lane[there], place[there])
-        return _inside(found, self.rows)
 
     @abstractmethod
     def epochs(self, source: int, rows: int) -> range:
@@ -197,7 +183,7 @@ def _inside(place: Int64, end: Int64 | int | None) -> Int64:
 
 MOST_LANES: Final = 64
 
-Wanted = Callable[[int], Int64]
+RowsOfBatch = Callable[[int], Int64]
 """Size of a batch -> which of its rows are wanted here, ascending, int64[m]."""
 
 
@@ -207,45 +193,28 @@ class BatchPlan:
 
     Args:
         data: what is read.
-        sizes: rows of each batch.
-        seed: of the order.
-        shuffle: False: rows as they are stored (of a dataset only).
-        epochs: of a pass; None: no end. Of a mixture 1 or None: where it ends is its own matter.
-        drop_last: leave out the last batch of a pass if it is not full.
-        lanes: into how many stretches an epoch is cut; fewer where data without end has fewer rows. None: the largest
-            number up to 64 that divides all batch sizes (of a mixture, as many as the flow ``mix`` takes).
-        window: row groups whose rows are permuted together.
+        options: of the run.
 
     Raises:
-        ConfigError: any of them cannot be.
+        ConfigError: the options do not fit the data.
     """
 
-    def __init__(
-        self,
-        data: Dataset | Mixture,
-        sizes: BatchSizes,
-        *,
-        seed: int = 0,
-        shuffle: bool = True,
-        epochs: int | None = 1,
-        drop_last: bool = False,
-        lanes: int | None = None,
-        window: int = 1,
-    ) -> None:
-        check_switches(shuffle=shuffle, drop_last=drop_last)
-        self.data, self.sizes, self.seed, self.shuffle = data, sizes, whole_seed(seed), shuffle
-        self.epochs, self.drop_last = epochs, drop_last
+    def __init__(self, data: Dataset | Mixture, options: LoaderOptions) -> None:
+        if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
+        self.data, self.options, self.sizes = data, options, options.sizes
+        self.epochs, self.seed = options.epochs, whole_seed(options.seed)
         self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
-        self._check(lanes, window)
-        self.lanes = self._fitting(lanes) if lanes else self._choose_lanes()
-        self._window = window
+        self._check()
+        self.lanes = self._fitting(options.lanes) if options.lanes else self._choose_lanes()
         self.stream = lru_cache(2)(self._stream)
         if isinstance(data, Dataset) and not len(data):
             raise ConfigError("there are no rows to read")
-        self.steps = Steps(sizes, self.stream(0).rows, drop_last)
+        self.steps = PassSteps(self.sizes, self.stream(0).rows, options.drop_last)
         if self.steps.batches(0) == 0:
             raise ConfigError(
-                f"a pass has {self.steps.rows} rows, fewer than a batch of {sizes.first}, and drop_last leaves them out"
+                f"a pass has {self.steps.rows} rows, fewer than a batch of {self.sizes.first}, and drop_last leaves "
+                "them out"
                 if self.steps.rows
                 else "there are no rows to read"
             )
@@ -263,7 +232,7 @@ class BatchPlan:
     @property
     def window_rows(self) -> int:
         """Rows that are permuted together, in the mean, of the source where they are most; 1 where none are."""
-        if not self.shuffle:
+        if not self.options.shuffle:
             return 1
         stream = self.stream(0)
         orders = stream.stream.orders if isinstance(stream, MixedOrder) else [self._order]
@@ -274,18 +243,18 @@ class BatchPlan:
         """Steps that a window lasts, about."""
         return -(-self.window_rows // max(1, self.sizes.first // self.lanes))
 
-    def next(self, place: Place) -> Batch | None:
+    def next(self, position: Position) -> BatchStep | None:
         """Return the batch that comes next in this pass; None at its end."""
-        return self.steps.next(place)
+        return self.steps.next(position)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> BatchStep:
         """Return the batch of a step, in whichever pass it is."""
-        batch = self.next(self.steps.place(step))
-        if batch is None:  # steps.place() says the end of a pass is the beginning of the next one
+        batch = self.next(self.steps.position(step))
+        if batch is None:  # position() says the end of a pass is the beginning of the next one
             raise ConfigError(f"there is no step {step}")
         return batch
 
-    def rows(self, batches: Sequence[Batch], wanted: Wanted) -> list[StreamRows]:
+    def rows(self, batches: Sequence[BatchStep], wanted: RowsOfBatch) -> list[StreamRows]:
         """Return where the wanted rows of batches of one pass are stored; padding rows are left out.
 
         Many batches at once cost little more than one.
@@ -302,7 +271,7 @@ class BatchPlan:
 
     def places(
         self, passes: int, source: int, epoch: int, group: Int64, row: Int64
-    ) -> list[tuple[Batch, int] | None]:
+    ) -> list[tuple[BatchStep, int] | None]:
         """Return the batch, and the row of it, at which each stored row comes in an epoch of its source.
 
         The inverse of :meth:`rows`; None where it does not come in this pass.
@@ -317,23 +286,42 @@ class BatchPlan:
         ]
         start = np.array([0 if batch is None else batch.start for batch in batches], np.int64)
         size = np.array([self.lanes if batch is None else batch.size for batch in batches], np.int64)
-        found: list[tuple[Batch, int] | None] = [None] * len(group)
+        found: list[tuple[BatchStep, int] | None] = [None] * len(group)
         rows = stream.layout.row_in(start, size, lane, place).tolist()
         for index, batch, at in zip(there.tolist(), batches, rows, strict=True):
             # What a mixture is cut off, and a last batch that is left out, never comes.
             found[index] = (batch, at) if batch is not None and at < batch.rows else None
         return found
 
+    def begin(self, passes: int) -> Position:
+        """Return where a pass begins; ConfigError if the one before never ends."""
+        check_counts(epoch=passes)
+        if passes and self.steps.rows is None:
+            raise ConfigError(f"epoch: got {passes}, but epoch 0 of this run never ends; expected 0")
+        return Position(self.steps.begin(passes), passes, 0)
+
+    def batches_in(self, passes: int) -> int | None:
+        """Return how many batches a pass has; None: no end."""
+        return self.steps.batches(self.steps.begin(passes))
+
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        """Return what decides the order, JSON-able; batch sizes and the data apart."""
+        """What decides the batches, JSON-able."""
+        options, mixture = self.options, self.data if isinstance(self.data, Mixture) else None
         return {
+            "batch_size": self.sizes.to_json(),
             "seed": self.seed,
-            "shuffle": self.shuffle,
-            "epochs": self.epochs,
-            "drop_last": self.drop_last,
+            "shuffle": options.shuffle,
+            "epochs": options.epochs,
+            "drop_last": options.drop_last,
             "lanes": self.lanes,
-            "window": self._window,
-            "order": self.data.order if isinstance(self.data, Mixture) else ORDER_VERSION,
+            "window": options.window,
+            "order": ORDER_VERSION if mixture is None else mixture.order,
+            "sources": {
+                name: {"dataset": dataset.name, "manifest": dataset.manifest.sha256}
+                for name, dataset in self.datasets.items()
+            },
+            "mixture": None if mixture is None else mixture.to_json(),
         }
 
     def _stream(self, passes: int) -> Stream:
@@ -346,7 +334,7 @@ class BatchPlan:
                 rows=self.data.rows,
             )
         first = passes * (self.epochs or 0)
-        if not self.shuffle:
+        if not self.options.shuffle:
             return StoredOrder(self.data.rows, epochs=self.epochs, first=first)
         return ShuffledOrder(self._order, epochs=self.epochs, first=first, batch_size=self.sizes.first)
 
@@ -354,12 +342,12 @@ class BatchPlan:
     def _order(self) -> EpochOrder:
         """Of a single dataset."""
         (rows,) = self.sources
-        return EpochOrder(rows.group_rows, lanes=self.lanes, seed=self.seed, window=self._window)
+        return EpochOrder(rows.group_rows, lanes=self.lanes, seed=self.seed, window=self.options.window)
 
     def _choose_lanes(self) -> int:
         if isinstance(self.data, Mixture):
             return self.data.lanes(self.sizes.common)
-        if not self.shuffle:
+        if not self.options.shuffle:
             return 1
         most = min(MOST_LANES, len(self.data))
         return max((number for number in range(1, most + 1) if self.sizes.common % number == 0), default=1)
@@ -371,25 +359,19 @@ class BatchPlan:
             return lanes
         return max(number for number in range(1, max(1, rows) + 1) if lanes % number == 0)
 
-    def _check(self, lanes: int | None, window: int) -> None:
-        for name, value in (("epochs", self.epochs), ("lanes", lanes), ("window", window)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(f"{name}: got {value!r}, must be a whole number from 1 on")
-        if lanes is not None and self.sizes.common % lanes:
-            raise ConfigError(
-                f"lanes: got {lanes}, which does not divide every batch size; expected a divisor of {self.sizes.common}"
-            )
+    def _check(self) -> None:
+        options = self.options
         if isinstance(self.data, Mixture):
-            self._check_mixture(self.data, window)
-        elif not self.shuffle and (lanes or window != 1):
+            self._check_mixture(self.data)
+        elif not options.shuffle and (options.lanes or options.window != 1):
             raise ConfigError("lanes and window are of a shuffled order; leave them out with shuffle=False")
 
-    def _check_mixture(self, mixture: Mixture, window: int) -> None:
-        if not self.shuffle:
+    def _check_mixture(self, mixture: Mixture) -> None:
+        if not self.options.shuffle:
             raise ConfigError(
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read what it wrote"
             )
-        if self.epochs not in (1, None) or window != 1:
+        if self.epochs not in (1, None) or self.options.window != 1:
             raise ConfigError("epochs and window are of single datasets; give the mixture `stop` or `rows`")
         if len(self.sizes.points) > 1 and mixture.scheduler.changes and mixture.step_rows is None:
             raise ConfigError(
@@ -398,7 +380,7 @@ class BatchPlan:
             )
 
 
-def rows_of_host(host: tuple[int, int] | None, sizes: BatchSizes) -> Wanted:
+def rows_of_host(host: tuple[int, int] | None, sizes: BatchSizes) -> RowsOfBatch:
     """Return which rows of a batch one of several hosts has: the index-th of equal parts.
 
     Args:

@@ -1,15 +1,16 @@
-"""Batches prepared ahead by threads, in order, at most so many at a time.
+"""Items made ahead by threads, in order, at most so many at a time.
 
-Think of cooks at one hatch: each takes the next ticket and the ingredients for it (under a lock), cooks on its own,
-and puts the plate on the shelf at its number. The waiter serves plates by number, waits as long as the next one takes,
-and only the ticket that says "closed" ends the evening.
+Each thread draws the next item under a lock and leaves a promise of what it makes of it; the reader takes the promises
+in the order in which they were left, and waits as long as the first of them takes.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar, final
+from concurrent.futures import Future
+from typing import Generic, TypeVar, final
 
 from tokenlake.threads import start_thread
 
@@ -23,14 +24,19 @@ class Prefetched(Generic[Drawn, Made]):
 
     Threads start with the first item that is asked for, and end with the last one, with an error, or when the iterator
     is closed or forgotten.
+
+    Args:
+        items: closed with this iterator, if they can be.
+        make: called by the threads, for several items at once where there are several threads.
+        workers: how many threads.
+        ahead: results that are ready ahead, at most; 0: none, and no thread.
     """
 
     def __init__(
-        self, items: Iterator[Drawn], make: Callable[[Drawn], Made], *, workers: int, ahead: int
+        self, items: Iterator[Drawn], make: Callable[[Drawn], Made], *, workers: int = 1, ahead: int
     ) -> None:
-        """Prepare at most `ahead` results, by `workers` threads."""
-        self._kitchen = _Kitchen(items, make, ahead)
-        self._workers = workers
+        self._queue = _Queue(items, make, ahead)
+        self._workers = workers if ahead else 0
         self._threads: list[threading.Thread] = []
 
     def __iter__(self) -> Prefetched[Drawn, Made]:
@@ -38,116 +44,105 @@ class Prefetched(Generic[Drawn, Made]):
 
     def __next__(self) -> Made:
         """Return the next result, however long it takes; whatever a thread raised is raised here, in its place."""
-        if not self._threads:
+        if len(self._threads) < self._workers:
             self._start()
         try:
-            return self._kitchen.serve()
+            return self._queue.next() if self._workers else self._queue.make_next()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Stop the threads and wait for them; what is being drawn is drawn to its end."""
-        self._kitchen.close()
+        self._queue.close()
         for thread in self._threads:
             thread.join()
-        self._kitchen.clear_up()
+        self._queue.close_items()
 
     def __del__(self) -> None:
-        self._kitchen.close()
+        self._queue.close()
 
     def _start(self) -> None:
-        # Threads know the kitchen alone, so that a forgotten iterator is collected and closes it.
+        # Threads know the queue alone, so that a forgotten iterator is collected and closes it.
         self._threads = [
-            start_thread(self._kitchen.work, end=self._kitchen.close, name=f"tokenlake-prefetch-{number}")
+            start_thread(self._queue.work, end=self._queue.close, name=f"tokenlake-prefetch-{number}")
             for number in range(self._workers)
         ]
 
 
 @final
-class _Kitchen(Generic[Drawn, Made]):
+class _Queue(Generic[Drawn, Made]):
     def __init__(self, items: Iterator[Drawn], make: Callable[[Drawn], Made], ahead: int) -> None:
         self._items, self._make, self._ahead = items, make, ahead
-        self._drawing = threading.Lock()
-        self._changed = threading.Condition()
-        self._shelf: dict[int, Callable[[], Made]] = {}
-        self._tickets = self._served = 0
+        self._drawing, self._changed = threading.Lock(), threading.Condition()
+        self._promised: deque[Future[Made]] = deque()
+        self._unread = 0  # promises left, less those that were taken and kept
         self._ended = self._closed = False
 
     def work(self) -> None:
-        """Draw, make and shelve until there is nothing more to do."""
+        """Draw and make until there is nothing more to do."""
         while True:
             with self._drawing:
-                if not self._wait_for_room():
+                promise = self._promise()
+                if promise is None:
                     return
-                number, self._tickets = self._tickets, self._tickets + 1
                 try:
                     item = next(self._items)
                 except BaseException as error:  # also StopIteration: nothing comes after it
-                    self._shelve(number, _raising(error))
-                    self._end()
+                    self._ended = True
+                    promise.set_exception(error)
                     return
-            self._shelve(number, self._cooked(item))
-            del item
+            self._keep(promise, item)
+            del item, promise
 
-    def serve(self) -> Made:
+    def next(self) -> Made:
         with self._changed:
-            self._changed.wait_for(lambda: self._served in self._shelf or self._closed)
-            plate = self._shelf.pop(self._served, None)
-            if plate is None:
+            self._changed.wait_for(lambda: self._promised or self._closed)
+            if not self._promised:
                 raise StopIteration
-            self._served += 1
-            self._changed.notify_all()
-        return plate()
+            promise = self._promised.popleft()
+        try:
+            return promise.result()
+        finally:
+            del promise  # an error refers to this frame
+            with self._changed:
+                self._unread -= 1
+                self._changed.notify_all()
+
+    def make_next(self) -> Made:
+        """Make one without a thread."""
+        if self._closed:
+            raise StopIteration
+        return self._make(next(self._items))
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._shelf.clear()
+            self._promised.clear()
             self._changed.notify_all()
 
-    def clear_up(self) -> None:
+    def close_items(self) -> None:
         """Close what items are drawn from, once no thread draws."""
         close = getattr(self._items, "close", None)
         if close is not None:
             close()
 
-    def _cooked(self, item: Drawn) -> Callable[[], Made]:
+    def _promise(self) -> Future[Made] | None:
+        """Leave a promise once there is room for it; None where nothing more comes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._unread < self._ahead or self._ended or self._closed)
+            if self._ended or self._closed:
+                return None
+            promise = Future[Made]()
+            self._promised.append(promise)
+            self._unread += 1
+            self._changed.notify_all()
+            return promise
+
+    def _keep(self, promise: Future[Made], item: Drawn) -> None:
         try:
-            return _returning(self._make(item))
+            promise.set_result(self._make(item))
         except StopIteration as error:  # would look like the end of the items
-            return _raising(RuntimeError(f"making a batch raised {error!r}"))
+            promise.set_exception(RuntimeError(f"making a batch raised {error!r}"))
         except BaseException as error:
-            return _raising(error)
-
-    def _wait_for_room(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._tickets - self._served < self._ahead or self._over)
-            return not self._over
-
-    @property
-    def _over(self) -> bool:
-        return self._ended or self._closed
-
-    def _shelve(self, number: int, plate: Callable[[], Made]) -> None:
-        with self._changed:
-            if not self._closed:
-                self._shelf[number] = plate
-            self._changed.notify_all()
-
-    def _end(self) -> None:
-        """Let no thread draw again: an iterator that raised is finished."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-
-def _returning(value: Any) -> Callable[[], Any]:
-    return lambda: value
-
-
-def _raising(error: BaseException) -> Callable[[], Any]:
-    def plate() -> Any:
-        raise error
-
-    return plate
+            promise.set_exception(error)

@@ -1,9 +1,8 @@
 """Where a loader stands, as a few integers: small enough for any checkpoint, strict enough to refuse another's.
 
 The state counts what was delivered, never what was prepared. It holds no buffer and no random state: order is a
-function. It is the same on every host, whatever their number, so that a run may go on with more hosts, or fewer.
-
-From a state alone to the plan of the loader that gave it: what was read, and in which order.
+function. It is the same on every host, whatever their number, so that a run may go on with more hosts, or fewer. A
+state alone says which data was read and in which order (:func:`restored`).
 """
 
 from __future__ import annotations
@@ -14,32 +13,22 @@ from typing import Any, Final, cast
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan, MixedOrder
-from tokenlake.loader.steps import BatchSizes, Place
+from tokenlake.loader.steps import BatchSizes, Position
 from tokenlake.mixing.schedule import WeightScheduler
 
 FORMAT: Final = 1
 _COUNTS: Final = ("step", "epoch", "rows")
 
 
-def state_of(plan: BatchPlan, place: Place) -> dict[str, Any]:
+def state_of(plan: BatchPlan, position: Position) -> dict[str, Any]:
     """Return the state, JSON-able."""
-    return {
-        "format": FORMAT,
-        "step": place.step,
-        "epoch": place.passes * (plan.epochs or 1),
-        "rows": place.rows,
-        "batch_size": plan.sizes.to_json(),
-        **plan.identity(),
-        "sources": {
-            name: {"dataset": dataset.name, "manifest": dataset.manifest.sha256}
-            for name, dataset in plan.datasets.items()
-        },
-        "mixture": plan.data.to_json() if isinstance(plan.data, Mixture) else None,
-    }
+    epoch = position.passes * (plan.epochs or 1)
+    return {"format": FORMAT, "step": position.step, "epoch": epoch, "rows": position.rows, **plan.identity}
 
 
-def place_of(plan: BatchPlan, state: Mapping[str, Any]) -> Place:
+def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     """Return where a loader of this plan stands in a state.
 
     Batch sizes may differ from the state's step on, and a schedule of weights may be one that was extended behind it:
@@ -51,7 +40,7 @@ def place_of(plan: BatchPlan, state: Mapping[str, Any]) -> Place:
     _check_form(state)
     step, epoch, rows = (int(state[name]) for name in _COUNTS)
     passes, rest = divmod(epoch, plan.epochs or 1)
-    ours = state_of(plan, Place(step, passes, rows))
+    ours = state_of(plan, Position(step, passes, rows))
     problems = [
         f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here"
         for name in ours
@@ -68,7 +57,7 @@ def place_of(plan: BatchPlan, state: Mapping[str, Any]) -> Place:
         problems.append(f"a pass here has {plan.epochs} epochs and {plan.steps.rows} rows")
     if problems:
         raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
-    return Place(step, passes, rows)
+    return Position(step, passes, rows)
 
 
 def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> list[str]:
@@ -123,7 +112,7 @@ Opener = Callable[[str, str], Dataset]
 """``("code@v3", "train")`` -> the dataset."""
 
 
-def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Place]:
+def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     """Return the plan and the place of a state.
 
     Args:
@@ -136,21 +125,20 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Place]:
     """
     try:
         sources = {name: _split(each["dataset"]) for name, each in state["sources"].items()}
-        order = {name: state[name] for name in ("seed", "shuffle", "epochs", "drop_last")}
-        sizes, lanes, window = BatchSizes.from_json(state["batch_size"]), state["lanes"], state["window"]
-        mixture = state["mixture"]
+        asked = {name: state[name] for name in ("seed", "shuffle", "epochs", "drop_last", "lanes", "window")}
+        sizes, mixture = dict(state["batch_size"]), state["mixture"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"this is no state of a loader ({error!r}); expected the JSON of what get_state() returned"
         ) from error
     datasets = {name: open_dataset(*where) for name, where in sources.items()}
-    if mixture is not None:
-        plan = BatchPlan(_mixture(datasets, mixture, state.get("order")), sizes, lanes=lanes, **order)
-    else:
-        # Rows in the order in which they are stored have neither lanes nor windows.
-        cut = {"lanes": lanes, "window": window} if order["shuffle"] else {}
-        plan = BatchPlan(next(iter(datasets.values())), sizes, **cut, **order)
-    return plan, place_of(plan, cast("Mapping[str, Any]", state))
+    data = (
+        next(iter(datasets.values())) if mixture is None else _mixture(datasets, mixture, state.get("order"))
+    )
+    if not asked["shuffle"]:  # rows in the order in which they are stored have neither lanes nor windows
+        del asked["lanes"], asked["window"]
+    plan = BatchPlan(data, LoaderOptions(batch_size=sizes, **asked))
+    return plan, position_of(plan, cast("Mapping[str, Any]", state))
 
 
 def _mixture(datasets: Mapping[str, Dataset], data: Mapping[str, Any], order: Any) -> Mixture:

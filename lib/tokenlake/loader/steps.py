@@ -102,7 +102,7 @@ class BatchSizes:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """Between two batches: how far delivery has come.
 
     Attributes:
@@ -118,7 +118,7 @@ class Place:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchStep:
     """One step.
 
     Attributes:
@@ -136,14 +136,14 @@ class Batch:
     rows: int
 
     @property
-    def after(self) -> Place:
+    def after(self) -> Position:
         """Where delivery stands when it is delivered."""
-        return Place(self.step + 1, self.passes, self.start + self.rows)
+        return Position(self.step + 1, self.passes, self.start + self.rows)
 
 
 @final
 @dataclass(frozen=True)
-class Steps:
+class PassSteps:
     """Which batches a pass has.
 
     Attributes:
@@ -156,19 +156,19 @@ class Steps:
     rows: int | None
     drop_last: bool
 
-    def next(self, place: Place) -> Batch | None:
+    def next(self, position: Position) -> BatchStep | None:
         """Return the batch that comes next in this pass; None at its end."""
-        size = self.sizes.at(place.step)
-        left = size if self.rows is None else min(size, self.rows - place.rows)
+        size = self.sizes.at(position.step)
+        left = size if self.rows is None else min(size, self.rows - position.rows)
         if left <= 0 or (left < size and self.drop_last):
             return None
-        return Batch(place.step, place.passes, place.rows, size, left)
+        return BatchStep(position.step, position.passes, position.rows, size, left)
 
-    def of_row(self, passes: int, first: int, row: int) -> Batch | None:
+    def of_row(self, passes: int, first: int, row: int) -> BatchStep | None:
         """Return the batch that has a row of a pass that begins at step `first`; None if it never comes."""
         step = first + self.sizes.steps_in(first, row)
         start = self.sizes.rows_before(step) - self.sizes.rows_before(first)
-        return self.next(Place(step, passes, start))
+        return self.next(Position(step, passes, start))
 
     def batches(self, first: int) -> int | None:
         """Return how many batches a pass has that begins at step `first`; None: no end."""
@@ -182,10 +182,10 @@ class Steps:
         """Return the step that begins a pass; the end of the one before, if that never ends, is an error."""
         return self._walk(passes, None)[0]
 
-    def place(self, step: int) -> Place:
+    def position(self, step: int) -> Position:
         """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
         first, passes = self._walk(None, step)
-        return Place(step, passes, self.sizes.rows_before(step) - self.sizes.rows_before(first))
+        return Position(step, passes, self.sizes.rows_before(step) - self.sizes.rows_before(first))
 
     def _walk(self, passes: int | None, step: int | None) -> tuple[int, int]:
         """The step that begins a pass, and its number: of that pass, or of the one that a step is in.

@@ -1,45 +1,55 @@
-"""Datasets of PyTorch over packed datasets: batches in the loader's order, or rows by number.
-
-PyTorch itself is imported when one of these is called.
-"""
+"""Datasets of PyTorch over packed datasets: batches in the loader's order, or rows by number."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, Unpack, final, get_args
 
-from tokenlake.errors import MissingExtraError
+import numpy as np
+
+from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.host_batches import (
+    ALL,
+    HostBatches,
+    HostReader,
+    PerProcess,
+    SharedRows,
+    Turn,
+    shared_reader,
+)
 from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.steps import Position, check_counts
+from tokenlake.reading.arrays import BLOCKS
 
-if TYPE_CHECKING:
-    from tokenlake.loader.torch_batches import TorchBatches
-    from tokenlake.loader.torch_rows import TorchRows
-
-_MISSING: Final = "a dataset of PyTorch needs torch: pip install 'tokenlake[torch]'"
-_CACHE_BYTES: Final = 256 << 20
+try:
+    import torch
+    from torch import distributed
+    from torch.utils.data import Dataset as MapDataset
+    from torch.utils.data import IterableDataset, get_worker_info
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingExtraError("a dataset of PyTorch needs torch: pip install 'tokenlake[torch]'") from error
 
 Integers = Literal["mixed", "int32", "int64"]
+Item = dict[str, torch.Tensor]
+
+_LOSS: Final = frozenset({"labels", "targets"})
+_TURN: Final = "turn"  # in a worker's state: whose steps it makes
+_GIVEN: Final = "given"  # rows of the batch at hand that were delivered, where items are rows
 
 
 def torch_dataset(
     data: Dataset | Mixture,
     batch_size: int | Mapping[int, int],
     *,
-    seed: int = 0,
-    shuffle: bool = True,
-    epochs: int | None = 1,
-    drop_last: bool = False,
-    pad_last: bool = False,
-    columns: Sequence[str] | None = None,
     rows: bool = False,
     integers: Integers = "mixed",
-    host: tuple[int, int] | None = None,
-    lanes: int | None = None,
-    window: int = 1,
-    prefetch: int = 1,
-    workers: int | None = None,
-    cache_bytes: int = _CACHE_BYTES,
+    **options: Unpack[LoaderKeywords],
 ) -> TorchBatches:
     """Return a ``torch.utils.data.IterableDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
 
@@ -62,46 +72,27 @@ def torch_dataset(
     counts the batches of the run; it is the state of :class:`tokenlake.DataLoader`, which takes it and gives it, too.
 
     Args:
-        data, batch_size, seed, shuffle, epochs, drop_last, pad_last, columns, lanes, window: as of
-            :class:`tokenlake.DataLoader`.
+        data, batch_size: as of :class:`tokenlake.DataLoader`.
         rows: items are single rows, arrays of shape (L,), in the same order; give `batch_size` of PyTorch's loader the
             same number as here, or workers make other batches.
         integers: type of integer columns. "mixed": ``labels`` and ``targets`` int64, which PyTorch's losses insist on,
             all others int32, as they are stored (embeddings, comparisons and additions take them) and not copied;
             "int64" for what indexes by ids (``gather``, ``one_hot``); "int32" copies nothing. Masks are bool.
-        host: (rank, number of processes): this process gets these rows of every batch, the rank-th of equal parts.
-            None: those of ``torch.distributed`` where it is initialised, else (0, 1). Frameworks that divide batches
-            among processes themselves want (0, 1).
-        prefetch, workers, cache_bytes: as of :class:`tokenlake.DataLoader`, of each worker process.
+        options: all others of :class:`tokenlake.DataLoader` but `sharding`. `prefetch` (1 by default), `workers` and
+            `cache_bytes` (256 MiB by default) are of each worker process. `host` is (rank, number of processes): this
+            process gets these rows of every batch, the rank-th of equal parts; None: those of ``torch.distributed``
+            where it is initialised, else (0, 1). Frameworks that divide batches among processes themselves want (0, 1).
 
     Raises:
         MissingExtraError: PyTorch is not installed.
         ConfigError: an argument is not what is allowed; or this is one of several processes (``WORLD_SIZE``) and
             nobody says which.
     """
-    try:
-        from tokenlake.loader.torch_batches import TorchBatches, host_of
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
-    from tokenlake.loader.run import Run
-
-    run = Run(
-        data,
-        batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        epochs=epochs,
-        drop_last=drop_last,
-        pad_last=pad_last,
-        columns=columns,
-        host=host_of() if host is None else host,
-        lanes=lanes,
-        window=window,
-        prefetch=prefetch,
-        workers=workers,
-        cache_bytes=cache_bytes,
-    )
-    return TorchBatches(run, integers=integers, rows=rows)
+    chosen: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
+    if chosen.get("host") is None:
+        chosen["host"] = _host()
+    reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **chosen))
+    return TorchBatches(reader, integers=integers, rows=rows)
 
 
 def torch_rows(
@@ -121,12 +112,210 @@ def torch_rows(
         MissingExtraError: PyTorch is not installed.
         ConfigError: an argument is not what is allowed.
     """
-    try:
-        from tokenlake.loader.torch_rows import TorchRows
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
     return TorchRows(data, columns, integers)
 
 
-def _missing(error: ModuleNotFoundError) -> Exception:
-    return MissingExtraError(_MISSING) if error.name == "torch" else error
+@final
+class TorchBatches(IterableDataset[Item]):
+    """See :func:`torch_dataset`. Picklable; nothing is open in it, so that workers may be forked or spawned."""
+
+    def __init__(self, reader: PerProcess[HostReader], *, integers: str, rows: bool) -> None:
+        super().__init__()
+        self.reader, self.rows, self.integers = reader, rows, _check_integers(integers)
+        # Shared with workers that live on from one loop to the next.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._start: Position | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The pass that the next loop delivers."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which pass the next loop delivers, 0 at first; ConfigError if the one before never ends."""
+        self.reader.get().plan.begin(epoch)
+        self._epoch.fill_(epoch)
+
+    def state_after(self, step: int) -> dict[str, Any]:
+        """Return the state of the run when `step` batches were delivered, over all passes: JSON, small.
+
+        The same as ``DataLoader.get_state()`` of the same run, with any number of workers and hosts.
+        """
+        check_counts(step=step)
+        plan = self.reader.get().plan
+        return state_of(plan, plan.steps.position(step))
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of :meth:`state_after` or of a ``DataLoader``, with any number of workers.
+
+        Loops of that state's pass (:attr:`epoch` becomes it) begin there, all others at the beginning of theirs.
+        Set it before workers are started.
+
+        Raises:
+            ConfigError: the state is of other data or of another order, or is a worker's.
+        """
+        if _TURN in state:
+            raise ConfigError(
+                "this is the state of one worker; load the whole state into the StatefulDataLoader, "
+                "or set one of state_after()"
+            )
+        self._start = position_of(self.reader.get().plan, state)
+        self._epoch.fill_(self._start.passes)
+
+    def __iter__(self) -> TorchIterator:
+        """Begin the pass that was set, in a worker process its share of it."""
+        worker, start = get_worker_info(), self._start
+        if start is None or start.passes != self.epoch:
+            start = self.reader.get().plan.begin(self.epoch)
+        turn = ALL
+        if worker is not None:
+            turn = Turn((start.step + worker.id) % worker.num_workers, worker.num_workers)
+        return TorchIterator(self, start, turn)
+
+    def __len__(self) -> int:
+        """Return how many items a pass has, of all workers together; TypeError where it has no end."""
+        reader = self.reader.get()
+        count = reader.rows_in(self.epoch) if self.rows else reader.plan.batches_in(self.epoch)
+        if count is None:
+            raise TypeError("a run without end has no length; give epochs, or the mixture rows")
+        return count
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@final
+class TorchIterator(Iterator[Item]):
+    """The rest of a pass, of one worker; its state is what torchdata's StatefulDataLoader keeps."""
+
+    def __init__(self, dataset: TorchBatches, position: Position, turn: Turn) -> None:
+        self._dataset, self._reader = dataset, dataset.reader.get()
+        self._position, self._turn, self._given = position, turn, 0
+        self._batches: HostBatches | None = None
+        self._at_hand: tuple[Position, Item] | None = None
+
+    def __next__(self) -> Item:
+        """Return a batch, or a row."""
+        if self._dataset.rows:
+            return self._next_row()
+        self._position, batch = self._next_batch()
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this worker stands: JSON, small."""
+        state = state_of(self._reader.plan, self._position)
+        return {**state, _TURN: list(self._turn), _GIVEN: self._given}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a worker of the same run stood, one of as many.
+
+        Raises:
+            ConfigError: the state is of other data, of another order or of another number of workers.
+        """
+        position = position_of(self._reader.plan, state)
+        turn = Turn(*state.get(_TURN, ALL))
+        if turn.of != self._turn.of:
+            raise ConfigError(
+                f"the state is of one of {turn.of} workers, here are {self._turn.of}; expected as many "
+                "(for another number: dataset.set_state(dataset.state_after(step)))"
+            )
+        self.close()
+        self._position, self._turn, self._given = position, turn, int(state.get(_GIVEN, 0))
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        self._at_hand = None
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
+
+    def _next_row(self) -> Item:
+        while self._at_hand is None:
+            after, batch = self._next_batch()
+            if _size(batch) > self._given:
+                self._at_hand = after, batch
+            else:  # the last batch of a pass may have no rows of this host
+                self._position, self._given = after, 0
+        after, batch = self._at_hand
+        row = {name: values[self._given] for name, values in batch.items()}
+        self._given += 1
+        if self._given == _size(batch):
+            self._position, self._given, self._at_hand = after, 0, None
+        return row
+
+    def _next_batch(self) -> tuple[Position, Item]:
+        """A batch, and where delivery stands behind it."""
+        if self._batches is None:
+            self._batches = self._reader.batches(self._position, self._turn)
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            self.close()
+            raise
+        return batch.step.after, _tensors(batch.columns, self._dataset.integers)
+
+
+@final
+class TorchRows(MapDataset[Item]):
+    """See :func:`torch_rows`; picklable, and every process opens files of its own."""
+
+    def __init__(self, data: Dataset, columns: Sequence[str] | None, integers: str) -> None:
+        self._rows, self._integers = SharedRows(data, columns, "torch_dataset"), _check_integers(integers)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Item:
+        """Return a row: column -> tensor of shape (L,); IndexError where there is none."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Item]:
+        """Return several rows, each row group decoded once for all of them."""
+        rows = [self._checked(index) for index in indices]
+        columns = _tensors(self._rows.take(rows), self._integers)
+        return [{name: values[place] for name, values in columns.items()} for place in range(len(rows))]
+
+    def _checked(self, index: Any) -> int:
+        at, length = int(index), len(self._rows)
+        if not -length <= at < length:
+            raise IndexError(f"{self._rows.name} has {length} rows; there is no row {at}")
+        return at % length
+
+
+def _size(batch: Item) -> int:
+    return len(next(iter(batch.values())))
+
+
+def _check_integers(integers: str) -> str:
+    if integers not in get_args(Integers):
+        raise ConfigError(f"integers: got {integers!r}, must be one of {', '.join(get_args(Integers))}")
+    return integers
+
+
+def _tensors(batch: dict[str, Any], integers: str) -> Item:
+    """Return a batch as tensors; those that keep their type share the arrays' memory."""
+    return {name: _tensor(name, array, integers) for name, array in batch.items()}
+
+
+def _tensor(name: str, array: Any, integers: str) -> torch.Tensor:
+    wide = integers == "int64" or (integers == "mixed" and name in _LOSS)
+    if wide and array.dtype == np.int32:
+        # Not tensor.long(): for so little work PyTorch's threads spend more time waiting than working.
+        wider = BLOCKS.take(array.size * 8).view(np.int64).reshape(array.shape)
+        np.copyto(wider, array)
+        array = wider
+    return torch.from_numpy(array)
+
+
+def _host() -> tuple[int, int]:
+    """Return (rank, number) of this process; ConfigError if it is one of several and nobody says which."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    if (world := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ConfigError(
+            f"this is one of {world} processes (WORLD_SIZE), and torch.distributed is not initialised: all of them "
+            "would read the same rows. Initialise it first, or give host=(rank, world); host=(0, 1) where the "
+            "framework divides batches by itself"
+        )
+    return 0, 1

@@ -30,7 +30,7 @@ from itertools import count
 from typing import Final, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.schedule import UNIT_BITS, Curve, Piece, WeightScheduler, eased_area, in_units
+from tokenlake.mixing.schedule import UNIT_BITS, Curve, SchedulePiece, WeightScheduler, eased_area, in_units
 
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""
@@ -120,7 +120,7 @@ class Counts:
             low, high = (state, high) if state.total <= position else (low, state)
         return _shared_out(low.counts, high.counts, position)
 
-    def _bracket(self, position: int) -> tuple[_State, _State]:
+    def _bracket(self, position: int) -> tuple[_Moment, _Moment]:
         """Return two times between which the counts reach `position`.
 
         The counts are never further from the time than half a row for each source, but for what a source gave too
@@ -135,17 +135,17 @@ class Counts:
             high, low = low, self._state(max(0, low.time - (reach << TICK_BITS)))
         return low, high
 
-    def _state(self, time: int) -> _State:
+    def _state(self, time: int) -> _Moment:
         areas = self._integral.areas(time)
         counts = tuple([(area + _HALF) >> _SHIFT for area in areas])
         if self._before is not None:
             counts = tuple(map(max, self._base, counts))
-        return _State(time, areas, counts, sum(counts))
+        return _Moment(time, areas, counts, sum(counts))
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _State:
+class _Moment:
     """What holds at a time (in ticks): the integrals, the counts and their sum."""
 
     time: int
@@ -156,7 +156,7 @@ class _State:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _TickedPiece:
     """A piece of the schedule in ticks, with what the integrals are where it starts.
 
     Attributes:
@@ -189,8 +189,8 @@ class _Integral:
 
     __slots__ = ("_starts", "_stretches")
 
-    def __init__(self, pieces: Sequence[Piece], step_rows: int) -> None:
-        self._stretches: list[_Stretch] = []
+    def __init__(self, pieces: Sequence[SchedulePiece], step_rows: int) -> None:
+        self._stretches: list[_TickedPiece] = []
         base: Tallies = (0,) * len(pieces[0].first.weights)
         for piece in pieces:
             if self._stretches:
@@ -199,24 +199,24 @@ class _Integral:
         self._starts = [stretch.start for stretch in self._stretches]
 
     @property
-    def last(self) -> _Stretch:
+    def last(self) -> _TickedPiece:
         return self._stretches[-1]
 
     def areas(self, time: int) -> Tallies:
         return self._stretches[bisect_right(self._starts, time) - 1].areas(time)
 
 
-def _stretch(piece: Piece, step_rows: int, base: Tallies) -> _Stretch:
+def _stretch(piece: SchedulePiece, step_rows: int, base: Tallies) -> _TickedPiece:
     ticks = step_rows << TICK_BITS
     first, last = in_units(piece.first.weights), in_units(piece.last.weights)
     rise = tuple(b - a for a, b in zip(first, last, strict=True))
     span = (piece.last.step - piece.start) * ticks
-    return _Stretch(
+    return _TickedPiece(
         piece.start * ticks, span, piece.curve, tuple(weight << _FINE for weight in first), rise, base
     )
 
 
-def _guess(low: _State, high: _State, position: int, aside: int) -> int:
+def _guess(low: _Moment, high: _Moment, position: int, aside: int) -> int:
     """Return a time between the jump that reaches `position` and the next one, if integrals were lines.
 
     Between two times so near to each other they almost are. Where the two jumps come together it is a time to one side

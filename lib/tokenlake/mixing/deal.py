@@ -30,8 +30,9 @@ import xxhash
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts, Tallies
-from tokenlake.mixing.random import Int64, key_of, shuffled
-from tokenlake.mixing.schedule import Piece, WeightScheduler
+from tokenlake.mixing.random import key_of, shuffled
+from tokenlake.mixing.schedule import SchedulePiece, WeightScheduler
+from tokenlake.ragged import Int64
 
 _LEAST_GROUP: Final = 128  # slots of a lane: enough for 8 sources that change, or 11 that do not
 _KEPT: Final = 4  # groups whose cells are kept
@@ -143,7 +144,7 @@ class Deal(Dealt):
 
     Args:
         scheduler: the weights.
-        lanes, batch_size, block_size, step_rows, seed: as :class:`tokenlake.mixing.mixture.Mixture` takes them.
+        lanes, batch_size, block_size, step_rows, seed: as :class:`tokenlake.mixing.mixture.SourceMixture` takes them.
 
     Raises:
         ConfigError: a group is too small for so many sources.
@@ -384,7 +385,7 @@ def _extended(scheduler: WeightScheduler) -> Iterator[WeightScheduler]:
 
 
 def _halves(
-    piece: Piece, end: int | None
+    piece: SchedulePiece, end: int | None
 ) -> Iterator[tuple[Fraction, Fraction | None, Sequence[tuple[Fraction, Fraction]]]]:
     """Yield (begin, end, weights at both) of the parts of a piece: in a half of a curve some source stays heavy."""
     stop = None if end is None else Fraction(end)

@@ -28,8 +28,7 @@ from typing import Final, Self, final
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.random import Int64
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Int64, offsets_of
 
 _ENDLESS: Final = (1 << 63) - 1
 
@@ -88,15 +87,8 @@ class LaneLayout:
 
     def locate(self, positions: Int64) -> tuple[Int64, Int64]:
         """Return the lane and the place of each position, int64[n] both; ConfigError where there is none."""
-        self._check(positions, self.rows, "positions")
-        batch = positions // self.batch_size
-        inside = positions - batch * self.batch_size
-        lane = inside // self._width
-        place = batch * self._width + inside - lane * self._width
-        late = np.flatnonzero(batch >= self._full)
-        if len(late):
-            lane[late], place[late] = self._locate_late(positions[late])
-        return lane, place
+        start = positions // self.batch_size * self.batch_size
+        return self.locate_in(start, np.array([self.batch_size]), positions - start)
 
     def locate_in(self, start: Int64, size: Int64, row: Int64) -> tuple[Int64, Int64]:
         """Return the lane and the place of rows of batches of any sizes, one after the other.
@@ -145,14 +137,8 @@ class LaneLayout:
 
     def position(self, lane: Int64, place: Int64) -> Int64:
         """Return the position of each (lane, place), int64[n]; the inverse of :meth:`locate`."""
-        self._check(lane, self.lanes, "lanes")
-        self._check(place, None if self.lengths is None else self.lengths[lane], "places")
-        batch = place // self._width
-        positions = batch * self.batch_size + (lane - batch) * self._width + place
-        late = np.flatnonzero(batch >= self._full)
-        if len(late):
-            positions[late] = self._position_late(lane[late], place[late])
-        return positions
+        start = place // self._width * self.batch_size
+        return start + self.row_in(start, np.array([self.batch_size]), lane, place)
 
     def places_before(self, position: int) -> Int64:
         """Return how many places of each lane lie before a position: int64[lanes]; they sum to it."""
@@ -164,7 +150,7 @@ class LaneLayout:
                 position - self._even * self.lanes - self._rest[:-1], 0, np.diff(self._rest)
             )
         batch, inside = divmod(position, self.batch_size)
-        share = self._width if batch < self._full else self._even % self._width
+        share = min(self._width, self._even - batch * self._width)
         return batch * self._width + np.clip(inside - np.arange(self.lanes) * share, 0, share)
 
     @property
@@ -177,35 +163,10 @@ class LaneLayout:
         """Places that every lane has."""
         return _ENDLESS if self.lengths is None else int(self.lengths.min())
 
-    @property
-    def _full(self) -> int:
-        """Full batches."""
-        return self._even // self._width
-
     @cached_property
     def _rest(self) -> Int64:
         """Where the rest of each lane begins behind the even part, and the last ends: int64[lanes + 1]."""
         return offsets_of(np.zeros(self.lanes) if self.lengths is None else self.lengths - self._even)
-
-    def _locate_late(self, positions: Int64) -> tuple[Int64, Int64]:
-        """As :meth:`locate`, behind the full batches."""
-        share = max(self._even % self._width, 1)
-        lane, step = np.divmod(positions - self._full * self.batch_size, share)
-        rest = positions - self._even * self.lanes
-        longer = np.searchsorted(self._rest, rest, side="right") - 1
-        return (
-            np.where(rest < 0, lane, longer),
-            np.where(rest < 0, self._full * self._width + step, self._even + rest - self._rest[longer]),
-        )
-
-    def _position_late(self, lane: Int64, place: Int64) -> Int64:
-        """As :meth:`position`, behind the full batches."""
-        share = self._even % self._width
-        inside = lane * share + place - self._full * self._width
-        rest = self._rest[lane] + place - self._even
-        return np.where(
-            place < self._even, self._full * self.batch_size + inside, self._even * self.lanes + rest
-        )
 
     def _apart(self, lane: Int64, place: Int64, positions: Int64) -> Int64:
         """Check places; return the positions given, and of places behind the even part their own ones."""

@@ -29,9 +29,9 @@ from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal, Dealt, EvenDeal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.random import Int64
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.slots import Lane, Slots
+from tokenlake.ragged import Int64
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 ORDERS: Final = (2, 3)
@@ -165,7 +165,7 @@ class Draws:
 
 
 @final
-class Mixture:
+class SourceMixture:
     """The order of a mixture.
 
     Args:
@@ -229,7 +229,7 @@ class Mixture:
         check_cut(rows, self.layout.rows, stop)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Mixture, **self._asked), ()
+        return partial(SourceMixture, **self._asked), ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
+from tokenlake.ragged import Int64
 
-Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
 WORD: Final = (1 << 64) - 1

@@ -257,7 +257,7 @@ class Point:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SchedulePiece:
     """One stretch of a schedule.
 
     Attributes:
@@ -285,22 +285,22 @@ class Piece:
         return tuple(first + part * (last - first) for first, last in ends)
 
 
-def pieces_of(points: Sequence[Point], curve: Curve) -> tuple[Piece, ...]:
+def pieces_of(points: Sequence[Point], curve: Curve) -> tuple[SchedulePiece, ...]:
     """Return the pieces that lead from point to point, the first from its own step on; the last never ends."""
-    between = [Piece(first, _end(first, last, curve), curve) for first, last in pairwise(points)]
-    return (*between, Piece(points[-1], points[-1], "step"))
+    between = [SchedulePiece(first, _end(first, last, curve), curve) for first, last in pairwise(points)]
+    return (*between, SchedulePiece(points[-1], points[-1], "step"))
 
 
-def led_up_to(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+def led_up_to(pieces: Sequence[SchedulePiece]) -> tuple[SchedulePiece, ...]:
     """Return the pieces with one more in front that holds the first weights from step 0 on, if they begin later."""
     first = pieces[0].first
     if first.step == 0:
         return tuple(pieces)
     begin = replace(first, step=0)
-    return (Piece(begin, begin, "step"), *pieces)
+    return (SchedulePiece(begin, begin, "step"), *pieces)
 
 
-def cut(pieces: Sequence[Piece], at: int) -> tuple[tuple[Piece, ...], Point]:
+def cut(pieces: Sequence[SchedulePiece], at: int) -> tuple[tuple[SchedulePiece, ...], Point]:
     """Return the pieces that start before a step, and the point that its weights make there."""
     there = next(piece for piece in reversed(pieces) if piece.start <= at)
     weights = there.weights_at(Fraction(at))
@@ -409,7 +409,7 @@ class WeightScheduler:
         return self._interpolation
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[SchedulePiece, ...]:
         """The stretches of the schedule, from step 0 on without gaps; the last one never ends."""
         return self._pieces
 

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import lane_bounds
-from tokenlake.mixing.random import Digits, Int64, Permutation, UInt64, extended, key_of
-from tokenlake.ragged import grouped, offsets_of
+from tokenlake.mixing.random import Digits, Permutation, UInt64, extended, key_of
+from tokenlake.ragged import Int64, grouped, offsets_of
 
 ORDER_VERSION: Final = 2
 """What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""
@@ -185,43 +185,6 @@ class EpochOrder:
         keys = extended(key_of(self._seed, _WINDOWS, epoch), lane)
         windows = self._windows(laid, virtual, self._bounds[lane], self._bounds[lane + 1])
         return lane, windows.permuted(virtual, keys, backwards=True) - self._bounds[lane]
-
-    def groups(self, epoch: int, lane: int, start: int, stop: int) -> Int64:
-        """Return the row groups that places ``start .. stop`` of a lane need, each once, int64[m].
-
-        They ascend in the lane: the first is the one that the epoch lays out first. Of a window of several row groups
-        that the range cuts, only the places inside are looked at.
-        """
-        if not 0 <= start <= stop <= self.lane_rows(lane):
-            raise ConfigError(
-                f"places {start} to {stop} of lane {lane}; expected a range within its {self.lane_rows(lane)} rows"
-            )
-        if start == stop:
-            return np.zeros(0, np.int64)
-        laid = self._one(epoch)
-        index = self._indices(laid, epoch, lane, start, stop)
-        groups = laid.order[np.unique(index)]
-        return groups[self._group_rows[groups] > 0]
-
-    def _indices(self, laid: _Laid, epoch: int, lane: int, start: int, stop: int) -> Int64:
-        """Where the row groups of some places are in the layout; whole windows need all that they hold."""
-        begin, end = int(self._bounds[lane]), int(self._bounds[lane + 1])
-        if self._window == 1:
-            first, last = laid.index(np.array([begin + start, begin + stop - 1])).tolist()
-            return np.arange(first, last + 1)
-        bounds = np.unique(np.clip(laid.offsets[:: self._window], begin, end))
-        bounds = np.union1d(bounds, [begin, end]) - begin
-        low = int(bounds[np.searchsorted(bounds, start)])
-        high = int(bounds[np.searchsorted(bounds, stop, side="right") - 1])
-        if low >= high:
-            low = high = stop
-        group, _ = self.at(epoch, lane, np.concatenate([np.arange(start, low), np.arange(high, stop)]))
-        key = key_of(self._seed, _GROUPS, epoch)
-        index = Permutation(len(self._group_rows), key).inverse(group)
-        if low == high:
-            return index
-        first, last = laid.index(np.array([begin + low, begin + high - 1])).tolist()
-        return np.concatenate([index, np.arange(first, last + 1)])
 
     def _windows(self, laid: _Laid, virtual: Int64, begin: Int64, end: Int64) -> _Windows:
         """The windows that virtual rows, int64[n], lie in; their lanes are from `begin` to `end`."""

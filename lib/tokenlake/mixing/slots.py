@@ -24,7 +24,8 @@ import numpy as np
 
 from tokenlake.mixing.counts import Tallies
 from tokenlake.mixing.deal import Dealt
-from tokenlake.mixing.random import WORD, Int64, extended, key_of, splitmix64
+from tokenlake.mixing.random import WORD, extended, key_of, splitmix64
+from tokenlake.ragged import Int64
 
 
 @final

@@ -1,13 +1,12 @@
 """The rows of a mixture as they lie in storage: which row group of which source, and the row in it.
 
-A :class:`Mixture` says which source's how manieth row comes at a position; the :class:`EpochOrder` of that source says
-where this row is stored. Both together are the stream, whether it is written by a flow or read by a trainer.
+A :class:`SourceMixture` says which row of which source comes at a position, and the :class:`EpochOrder` of that source
+where that row is stored. Both together are the stream, whether it is written by a flow or read by a trainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, final
 
@@ -15,10 +14,10 @@ import numpy as np
 import xxhash
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.mixture import Draws, Mixture
-from tokenlake.mixing.random import Int64, key_of
+from tokenlake.mixing.mixture import SourceMixture
+from tokenlake.mixing.random import key_of
 from tokenlake.mixing.shuffle import EpochOrder
-from tokenlake.ragged import grouped
+from tokenlake.ragged import Int64, grouped
 
 _AT_ONCE: Final = 1 << 18
 """Positions worked out together, where more are asked for: a lane's block is shuffled whole, however little of it is
@@ -42,21 +41,6 @@ class StreamRows(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """What a range of positions takes of one source.
-
-    Attributes:
-        epoch, group: the row groups that hold its rows, each once for an epoch, by epoch and group: int64[m] both.
-        rows: how many rows are taken of them all.
-    """
-
-    epoch: Int64
-    group: Int64
-    rows: int
-
-
-@final
 class MixtureStream:
     """Position -> (source, epoch, row group, row).
 
@@ -68,7 +52,7 @@ class MixtureStream:
         ConfigError: they are not of the same sources.
     """
 
-    def __init__(self, mixture: Mixture, orders: Sequence[EpochOrder]) -> None:
+    def __init__(self, mixture: SourceMixture, orders: Sequence[EpochOrder]) -> None:
         lanes = mixture.layout.lanes
         if len(orders) != len(mixture.names) or any(order.lanes != lanes for order in orders):
             raise ConfigError(
@@ -78,7 +62,7 @@ class MixtureStream:
         self._mixture, self._orders = mixture, tuple(orders)
 
     @property
-    def mixture(self) -> Mixture:
+    def mixture(self) -> SourceMixture:
         """The order of the sources' rows."""
         return self._mixture
 
@@ -89,7 +73,10 @@ class MixtureStream:
 
     def rows(self, start: int, stop: int) -> StreamRows:
         """Return what is at positions ``start .. stop``; ConfigError where the stream has none."""
-        parts = [self._rows(first, min(first + _AT_ONCE, stop)) for first in range(start, stop, _AT_ONCE)]
+        parts = [
+            self.places(*self._mixture.layout.locate(np.arange(first, min(first + _AT_ONCE, stop))))
+            for first in range(start, stop, _AT_ONCE)
+        ]
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -131,59 +118,6 @@ class MixtureStream:
         """Return the lane of each of these positions, int64[n]."""
         return self._mixture.layout.locate(np.arange(start, stop, dtype=np.int64))[0]
 
-    def needed(self, start: int, stop: int) -> tuple[Needed, ...]:
-        """Return what positions ``start .. stop`` take of each source.
-
-        It costs time by lanes and row groups, hardly by rows: for plans, which ask it of whole units.
-        """
-        found: list[tuple[list[Int64], list[Int64]]] = [([], []) for _ in self._orders]
-        rows = np.zeros(len(self._orders), np.int64)
-        for lane, (first, last) in self._places(start, stop):
-            before, after = self._mixture.drawn(lane, first), self._mixture.drawn(lane, last)
-            rows += after - before
-            for (epochs, groups), order, begin, end in zip(
-                found, self._orders, before.tolist(), after.tolist(), strict=True
-            ):
-                for epoch, there in _groups(order, lane, begin, end):
-                    epochs.append(np.full(len(there), epoch, np.int64))
-                    groups.append(there)
-        return tuple(
-            Needed(*_distinct(epochs, groups), rows=int(count))
-            for (epochs, groups), count in zip(found, rows, strict=True)
-        )
-
-    def _places(self, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        """Yield each lane that positions ``start .. stop`` go through, and the range of its places."""
-        layout = self._mixture.layout
-        bounds = np.stack([layout.places_before(start), layout.places_before(stop)], axis=1)
-        for lane, (first, last) in enumerate(bounds.tolist()):
-            if first < last:
-                yield lane, (first, last)
-
-    def _rows(self, start: int, stop: int) -> StreamRows:
-        lanes, places, draws = self._draws(start, stop)
-        group, row = np.empty_like(draws.index), np.empty_like(draws.index)
-        for number, order in enumerate(self._orders):
-            there = np.flatnonzero(draws.source == number)
-            group[there], row[there] = order.at(draws.epoch[there], lanes[there], draws.index[there])
-        at = self._mixture.layout.position(lanes, places) - start
-        out = np.empty((4, len(at)), np.int64)
-        for target, values in zip(out, (draws.source, draws.epoch, group, row), strict=True):
-            target[at] = values
-        return StreamRows(*out)
-
-    def _draws(self, start: int, stop: int) -> tuple[Int64, Int64, Draws]:
-        """Return lane, place and what is drawn there, lane by lane."""
-        lanes, places, drawn = list[Int64](), list[Int64](), list[Draws]()
-        for lane, (first, last) in self._places(start, stop):
-            lanes.append(np.full(last - first, lane, np.int64))
-            places.append(np.arange(first, last, dtype=np.int64))
-            drawn.append(self._mixture.lane(lane, first, last))
-        columns = (
-            np.concatenate([getattr(draws, name) for draws in drawn]) for name in ("source", "epoch", "index")
-        )
-        return np.concatenate(lanes), np.concatenate(places), Draws(*columns)
-
 
 def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> EpochOrder:
     """Return the order inside a source: another one for each name, whatever its place among the sources.
@@ -193,20 +127,3 @@ def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> Epoc
         lanes, seed: of the mixture.
     """
     return EpochOrder(group_rows, lanes=lanes, seed=key_of(seed, xxhash.xxh3_64_intdigest(name.encode())))
-
-
-def _groups(order: EpochOrder, lane: int, begin: int, end: int) -> Iterator[tuple[int, Int64]]:
-    """Yield (epoch, row groups) of the rows ``begin .. end`` that a source gives to a lane, epoch after epoch."""
-    if begin == end:
-        return
-    each = order.lane_rows(lane)
-    for epoch in range(begin // each, (end - 1) // each + 1):
-        first = epoch * each
-        yield epoch, order.groups(epoch, lane, max(begin - first, 0), min(end - first, each))
-
-
-def _distinct(epochs: Sequence[Int64], groups: Sequence[Int64]) -> tuple[Int64, Int64]:
-    none = np.empty(0, np.int64)
-    pairs = np.stack([np.concatenate([none, *epochs]), np.concatenate([none, *groups])])
-    found = np.unique(pairs, axis=1)
-    return found[0], found[1]

@@ -36,12 +36,9 @@ from itertools import chain
 from typing import Final, final
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenlake.packing.segments import Rests, Segments, from_rests, small
-from tokenlake.ragged import offsets_of, places
-
-DecreasingInt64 = npt.NDArray[np.int64]
+from tokenlake.ragged import Bools, Int64, offsets_of, places
 
 _NEW: Final = -1
 """Where a row comes from that was empty."""
@@ -50,9 +47,7 @@ Move = tuple[int, int, int, int]
 """Queue that rows leave (or _NEW), queue they join, how many rows, how many documents each is given."""
 
 
-def best_fit_decreasing(
-    sizes: DecreasingInt64, capacity: int, max_items: int | None = None
-) -> DecreasingInt64:
+def best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
     """Return the bin of each item, numbered from 0 in the order in which they are opened: int64[n].
 
     Args:
@@ -141,7 +136,7 @@ def _bounded_moves(sizes: list[int], counts: list[int], capacity: int, most: int
             yield source, target, bins, each
 
 
-def _resolved(moves: DecreasingInt64) -> DecreasingInt64:
+def _resolved(moves: Int64) -> Int64:
     """Return the bin of each item, in the order of the moves; `moves` is int64[m, 4], see :data:`Move`."""
     source, target, bins, each = moves.T
     visits = offsets_of(bins)  # a visit is one bin in one move
@@ -154,9 +149,7 @@ def _resolved(moves: DecreasingInt64) -> DecreasingInt64:
     return np.repeat(opened[before], np.repeat(each, bins))
 
 
-def _queued(
-    queue: DecreasingInt64, visits: DecreasingInt64, mask: npt.NDArray[np.bool_]
-) -> tuple[DecreasingInt64, DecreasingInt64]:
+def _queued(queue: Int64, visits: Int64, mask: Bools) -> tuple[Int64, Int64]:
     """Return queue and visit of all bins in the moves of `mask`, by queue and then by move."""
     moves = np.flatnonzero(mask)
     moves = moves[np.argsort(queue[moves], kind="stable")]
@@ -164,16 +157,13 @@ def _queued(
     return np.repeat(queue[moves], counts), places(visits[moves], counts)
 
 
-def _kth(left: DecreasingInt64, joined: DecreasingInt64) -> DecreasingInt64:
+def _kth(left: Int64, joined: Int64) -> Int64:
     """Return, for the k-th bin that left each queue, the place of the k-th that joined it; both ascend by queue."""
     rank = np.arange(len(left)) - np.searchsorted(left, left)
     return np.searchsorted(joined, left) + rank
 
 
-ExactInt64 = npt.NDArray[np.int64]
-
-
-def exact_fit(sizes: ExactInt64, capacity: int, max_items: int | None = None) -> ExactInt64:
+def exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
     """Return the bin of each item, numbered from 0 in the order in which they are filled: int64[n].
 
     Args:
@@ -202,7 +192,7 @@ def exact_fit(sizes: ExactInt64, capacity: int, max_items: int | None = None) ->
 class _Stock:
     """How many items of each size there are."""
 
-    def __init__(self, counts: ExactInt64, capacity: int) -> None:
+    def __init__(self, counts: Int64, capacity: int) -> None:
         self._counts, self._capacity = counts.tolist(), capacity
         sizes = np.flatnonzero(counts).tolist()
         self._there = sum(1 << size for size in sizes)
@@ -273,9 +263,6 @@ class _Stock:
                 heappop(heap)
 
 
-SpillInt64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 _LEAST_GAP: Final = 64
 """A gap smaller than a row divided by this is not worth a piece of its own."""
 
@@ -306,7 +293,7 @@ def spilled(rests: Rests, seq_length: int, too_many: int, max_segments: int | No
     return rests
 
 
-def _moved(rests: Rests, moving: Bools, gaps: SpillInt64) -> Rests:
+def _moved(rests: Rests, moving: Bools, gaps: Int64) -> Rests:
     """Lay the rests that are moving end to end, and cut them where a gap is full and the next one begins."""
     length = rests.length[moving]
     begins = np.cumsum(length) - length
@@ -323,8 +310,6 @@ def _moved(rests: Rests, moving: Bools, gaps: SpillInt64) -> Rests:
     bins = np.unique(rows[by_document], return_inverse=True)[1]
     return Rests(document[by_document], start[by_document], sizes[by_document], bins)
 
-
-Int64 = npt.NDArray[np.int64]
 
 _PADDING: Final = 1000
 """One slot in so many may be padding before something else is tried."""

@@ -17,19 +17,14 @@ from itertools import chain
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.packing.segments import Packed, Segments
-
-JoiningInt32 = npt.NDArray[np.int32]
-JoiningInt64 = npt.NDArray[np.int64]
+from tokenlake.ragged import Bools, Int32, Int64
 
 
-def join_documents(
-    ids: JoiningInt32, offsets: JoiningInt64, prefix: JoiningInt32, suffix: JoiningInt32
-) -> JoiningInt32:
+def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> Int32:
     """Documents laid end to end with ``prefix`` and ``suffix`` around each.
 
     Arrow joins byte strings with a separator in one pass of memcpy (2.2 Gtok/s; a mask in numpy
@@ -54,10 +49,6 @@ def join_documents(
     tokens = np.frombuffer(joined.buffers()[2], np.int32)
     return tokens[len(suffix) : len(tokens) - len(prefix)]
 
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 #: Tokens assembled at a time: bounds the copy that a very long document needs (16 MiB).
 _WINDOW: Final = 1 << 22

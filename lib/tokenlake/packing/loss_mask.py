@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
+from tokenlake.ragged import Bools, Int32
 
 LEARNED: Final = 1 << 30
 """Set in an id that bears loss, in a build with a loss mask."""

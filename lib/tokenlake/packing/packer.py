@@ -6,17 +6,11 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from tokenlake.packing.greedy import GreedyPacker
 from tokenlake.packing.segments import Packed
 from tokenlake.packing.strategy import Strategy, plan_segments
 from tokenlake.packing.window import WindowPacker
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from tokenlake.ragged import Bools, Int32, Int64
 
 WINDOW_TOKENS: Final = 1 << 24
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled
@@ -22,10 +21,8 @@ from tokenlake.packing.loss_mask import LEARNED, learned, marked, plain
 from tokenlake.packing.packer import WINDOW_TOKENS, open_packer
 from tokenlake.packing.segments import Packed
 from tokenlake.packing.strategy import STRATEGIES, Strategy
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Int32, Int64, offsets_of
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
 _TOGETHER: Final = 1 << 16  # tokens that are handed to the packer at a time

@@ -12,9 +12,7 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.ragged import offsets_of, places
-
-Int64 = npt.NDArray[np.int64]
+from tokenlake.ragged import Bools, Int32, Int64, offsets_of, places
 
 
 @final
@@ -107,11 +105,6 @@ def small(values: Int64) -> npt.NDArray[Any]:
     return values.astype(np.uint16) if not len(values) or int(values.max()) < 1 << 16 else values
 
 
-Int32 = npt.NDArray[np.int32]
-PackedInt64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -129,9 +122,9 @@ class Packed:
 
     input_ids: Int32
     segment_lengths: Int32
-    row_offsets: PackedInt64
-    file: PackedInt64
-    position: PackedInt64
+    row_offsets: Int64
+    file: Int64
+    position: Int64
     start: Int32
     ends: Bools
     pad: int
@@ -141,12 +134,12 @@ class Packed:
         return len(self.row_offsets) - 1
 
     @property
-    def row_lengths(self) -> PackedInt64:
+    def row_lengths(self) -> Int64:
         """int64[rows]: tokens of each row, padding not counted."""
         return np.diff(offsets_of(self.segment_lengths)[self.row_offsets])
 
     @property
-    def begins(self) -> PackedInt64:
+    def begins(self) -> Int64:
         """int64[S]: where in `input_ids` each piece begins."""
         counts = np.diff(self.row_offsets)
         before = offsets_of(self.segment_lengths)[:-1]

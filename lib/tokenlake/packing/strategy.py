@@ -17,17 +17,14 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenlake.packing.best_fit import best_fit_segments
 from tokenlake.packing.greedy import segments_of
 from tokenlake.packing.segments import Rests, Segments, from_rests
-from tokenlake.ragged import offsets_of
-
-FirstFitInt64 = npt.NDArray[np.int64]
+from tokenlake.ragged import Int64, offsets_of
 
 
-def first_fit_segments(lengths: FirstFitInt64, seq_length: int, max_segments: int | None = None) -> Segments:
+def first_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None = None) -> Segments:
     """Plan documents of `lengths` (int64[n], each at least 1) into rows of `seq_length` tokens.
 
     Args:
@@ -40,7 +37,7 @@ def first_fit_segments(lengths: FirstFitInt64, seq_length: int, max_segments: in
     return from_rests(lengths, seq_length, rests)
 
 
-def first_fit(sizes: FirstFitInt64, capacity: int, max_items: int | None = None) -> FirstFitInt64:
+def first_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
     """Return the bin of each item, numbered from 0 in the order in which they are opened: int64[n].
 
     Args:
@@ -76,12 +73,7 @@ def first_fit(sizes: FirstFitInt64, capacity: int, max_items: int | None = None)
     return np.array(bins, np.int64)
 
 
-PoolInt64 = npt.NDArray[np.int64]
-
-
-def pool_segments(
-    lengths: PoolInt64, seq_length: int, packers: int, max_segments: int | None = None
-) -> Segments:
+def pool_segments(lengths: Int64, seq_length: int, packers: int, max_segments: int | None = None) -> Segments:
     """Plan documents of `lengths` (int64[n], each at least 1) into rows of `seq_length` tokens.
 
     Args:
@@ -120,7 +112,7 @@ def pool_segments(
     return _by_row(np.array(placed, np.int64).reshape(-1, 4))
 
 
-def _by_row(placed: PoolInt64) -> Segments:
+def _by_row(placed: Int64) -> Segments:
     """Return pieces (row, document, start, length: int64[S, 4]) as rows, in the order of their first pieces."""
     row, document, start, length = placed.T
     first = np.unique(row, return_index=True)[1]
@@ -129,8 +121,6 @@ def _by_row(placed: PoolInt64) -> Segments:
     order = np.argsort(rank[row], kind="stable")
     return Segments(document[order], start[order], length[order], offsets_of(np.bincount(rank[row])))
 
-
-Int64 = npt.NDArray[np.int64]
 
 Strategy = Literal["greedy", "pool", "first_fit", "best_fit"]
 STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)

@@ -17,17 +17,12 @@ from itertools import chain
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.greedy import join_documents, starts_of
 from tokenlake.packing.segments import Packed, Segments
-from tokenlake.ragged import offsets_of
-
-StretchInt32 = npt.NDArray[np.int32]
-StretchInt64 = npt.NDArray[np.int64]
-StretchBools = npt.NDArray[np.bool_]
+from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 
 _NO_IDS: Final = np.empty(0, np.int32)
 
@@ -44,12 +39,12 @@ class Stretch:
         ends: bool[n], whether the document ends here.
     """
 
-    ids: StretchInt32
-    length: StretchInt64
-    start: StretchInt64
-    file: StretchInt64
-    position: StretchInt64
-    ends: StretchBools
+    ids: Int32
+    length: Int64
+    start: Int64
+    file: Int64
+    position: Int64
+    ends: Bools
 
     @classmethod
     def nothing(cls) -> Stretch:
@@ -57,7 +52,7 @@ class Stretch:
         return cls(np.empty(0, np.int32), none, none, none, none, np.empty(0, np.bool_))
 
     @classmethod
-    def one(cls, ids: StretchInt32, start: int, file: int, position: int, *, ends: bool) -> Stretch:
+    def one(cls, ids: Int32, start: int, file: int, position: int, *, ends: bool) -> Stretch:
         """A single document, or a part of one."""
         length, begin, where, at = (
             np.array([value], np.int64) for value in (len(ids), start, file, position)
@@ -89,7 +84,7 @@ class Stretch:
             tail.start[0] += inside
         return head, tail
 
-    def _documents(self, first: int, last: int | None, ids: StretchInt32) -> Stretch:
+    def _documents(self, first: int, last: int | None, ids: Int32) -> Stretch:
         own = slice(first, last)
         return Stretch(
             ids,
@@ -146,10 +141,6 @@ class Growing:
         )
 
 
-GatherInt32 = npt.NDArray[np.int32]
-GatherInt64 = npt.NDArray[np.int64]
-
-
 @final
 class Gather:
     """The pieces of a window as byte strings, which Arrow gathers with one memcpy each.
@@ -189,7 +180,7 @@ class Gather:
         )
 
 
-def _padded(ids: GatherInt32, used: GatherInt64, seq_length: int, pad_id: int) -> GatherInt32:
+def _padded(ids: Int32, used: Int64, seq_length: int, pad_id: int) -> Int32:
     """Spread rows of `used` ids (int64[R]), laid end to end, to `seq_length` each."""
     if len(ids) == len(used) * seq_length:
         return ids
@@ -203,10 +194,6 @@ def _padded(ids: GatherInt32, used: GatherInt64, seq_length: int, pad_id: int) -
         begin, source = end, source + size
     return out
 
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 Planner = Callable[[Int64], Segments]
 """Lengths of documents (int64[n], each at least 1) to their places."""

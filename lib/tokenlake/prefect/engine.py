@@ -27,12 +27,13 @@ from tokenlake.config.secret import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.etl.events import Event, Planning, UnitProgress, UnitRetried, Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import BuildResult, available_cpus, result_of, worth_a_retry
+from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
 from tokenlake.report import numbers
 from tokenlake.report.plan import planning_line
 from tokenlake.store.account import Account
 from tokenlake.store.ledger import UnitRecord
+from tokenlake.threads import available_cpus
 
 
 def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:

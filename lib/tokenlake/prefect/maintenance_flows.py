@@ -14,7 +14,6 @@ from pydantic import WithJsonSchema
 
 from tokenlake.config.stores import default_store
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.runner import available_cpus
 from tokenlake.prefect.flows import Count, Text, Texts
 from tokenlake.prefect.maintenance_tasks import (
     check_reference,
@@ -32,6 +31,7 @@ from tokenlake.prefect.policy import (
 from tokenlake.prefect.run_state import final_state, push_run_name, verify_run_name
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.threads import available_cpus
 
 Verified: TypeAlias = dict[str, Any]
 """JSON-able: how many versions and bytes were read."""

@@ -171,7 +171,7 @@ def findings(reports: Sequence[VerifyReport]) -> str:
     versions = [
         {
             "name": _called(report),
-            "state": "all well" if report.ok else numbers.plural(len(report.problems), "problem"),
+            "state": "intact" if report.ok else numbers.plural(len(report.problems), "problem"),
             **{key: getattr(report, key) for key in ("files", "bytes")},
             **({"rows": report.rows, "tokens": report.tokens} if report.deep else {}),
         }

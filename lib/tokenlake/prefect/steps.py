@@ -23,8 +23,9 @@ from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import CancelledError
 from tokenlake.etl.events import BuildStep, Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import BuildResult, available_cpus
+from tokenlake.etl.runner import BuildResult
 from tokenlake.prefect.engine import LocalEngine
+from tokenlake.threads import available_cpus
 
 _CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
 

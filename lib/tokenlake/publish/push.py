@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, final
 
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, VersionConflictError
-from tokenlake.loader.dataset import parted
 from tokenlake.publish.files import Published, PublishedFile, is_ours
 from tokenlake.publish.repository import HubRepository, HubState, HubTarget
 from tokenlake.publish.secrets import (
@@ -39,7 +38,7 @@ from tokenlake.publish.secrets import (
 from tokenlake.reading.version import require_same
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.layout import CARD, MANIFEST, Layout
 from tokenlake.store.manifest import Manifest
 

@@ -17,8 +17,7 @@ from tokenlake.preference_columns import TrainerColumn, columns_for
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 
 

@@ -6,9 +6,10 @@ Only what a query mentions is verified and made: a store may hold terabytes, a q
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, final
 
+import msgspec
 import pyarrow as pa
 
 from tokenlake.store.account import Account
@@ -79,26 +80,26 @@ def _datasets(catalog: Catalog) -> Rows:
                     "seq_length": manifest.seq_length,
                     "fingerprint": manifest.fingerprint,
                 }
-                row |= facts | manifest.totals.to_json()
+                row |= facts | asdict(manifest.totals)
             yield row
 
 
 def _splits(catalog: Catalog) -> Rows:
     for manifest in manifests(catalog):
         for split, totals in manifest.splits.items():
-            yield _id(manifest) | {"split": split} | totals.to_json()
+            yield _id(manifest) | {"split": split} | asdict(totals)
 
 
 def _shards(catalog: Catalog) -> Rows:
     for manifest in manifests(catalog):
         for shard in manifest.files:
-            yield _id(manifest) | shard.to_json() | {"row_groups": len(shard.row_groups)}
+            yield _id(manifest) | msgspec.to_builtins(shard) | {"row_groups": len(shard.row_groups)}
 
 
 def _inputs(catalog: Catalog) -> Rows:
     for manifest in manifests(catalog):
         for entry in manifest.inputs:
-            yield _id(manifest) | entry.to_json() | {"file": entry.file_id}
+            yield _id(manifest) | asdict(entry) | {"file": entry.file_id}
 
 
 def _accounts(catalog: Catalog) -> Rows:

@@ -17,10 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import values
-from tokenlake.ragged import places
-
-Int64 = npt.NDArray[np.int64]
-
+from tokenlake.ragged import Int64, places
 
 LONG: Final = 16
 """Ids a run from which on copying run by run is faster than looking up each id (measured)."""

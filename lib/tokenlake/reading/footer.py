@@ -1,146 +1,31 @@
-"""What the footer of a shard says of where its columns lie, as plain numbers.
-
-Row groups in a footer, in the one form that our writer gives them.
-
-Reading any footer field by field takes a tenth of what decoding the shard does. In footers of ours everything but some
-numbers is the same in all row groups, so that one pattern, made from the schema, finds these numbers at once.
-"""
+"""What the footer of a shard says of where its columns lie, as plain numbers."""
 
 from __future__ import annotations
 
-import functools
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, Self, final
 
 import numpy as np
-import numpy.typing as npt
 
-from tokenlake.reading.thrift import STRUCT, Struct, list_head, read_struct
-
-OurgroupsInt64 = npt.NDArray[np.int64]
+from tokenlake.ragged import Bools, Int64
+from tokenlake.reading.thrift import Struct, read_struct
 
 # Ids of Thrift fields: of FileMetaData, SchemaElement, RowGroup, ColumnChunk and ColumnMetaData.
-SCHEMA, GROUPS = 2, 4
-REPETITION, NAME, CHILDREN = 3, 4, 5
-COLUMNS, ROWS = 1, 3
-META = 3
-TYPE, CODEC, VALUES, SIZE, DATA, DICTIONARY = 1, 4, 5, 7, 9, 11
-
-_SKIP: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
-_TAKE: Final = rb"(" + _SKIP + rb")"
-_SMALL: Final = rb"[\x00-\x7f]"
-_BEFORE: Final = rb"&" + _SKIP + rb"\x1c\x15" + _TAKE + rb"\x19(?:\x15.|\x25..|\x35...)\x19"
-_NUMBERS: Final = rb"\x15" + _TAKE + rb"\x16" + _TAKE + rb"\x16" + _SKIP + rb"\x16" + _TAKE + rb"&" + _TAKE
-# What statistics there are: which pages have which encoding, how many levels there are of each.
-_LEVELS: Final = rb"<(?:\x29&" + _SKIP * 2 + rb")?(?:[\x19\x39]&" + _SKIP * 2 + rb")?\x00"
-_PAGES: Final = rb"I[\x1c\x2c\x3c](?:\x15" + _SMALL + rb"\x15" + _SMALL + rb"\x15" + _SKIP + rb"\x00){1,3}"
-_STATISTICS: Final = rb"(?:" + _PAGES + rb"(?:" + _LEVELS + rb")?)?"
-_AFTER: Final = (
-    rb"\x16" + _SKIP + rb"\x16" + _TAKE + rb"&" + _SKIP + rb"\x16" + _SKIP + rb"(?:\x14" + _SKIP + rb")?\x00"
-)
-TAKEN: Final = (TYPE, CODEC, VALUES, SIZE, DATA)
-"""What is taken of each column chunk."""
-
-_LONGEST: Final = 9  # bytes of a varint of 63 bits
-
-
-class OurGroups(NamedTuple):
-    """Row groups that were found by the pattern.
-
-    Attributes:
-        facts: of each row group and column, as :data:`TAKEN` names them, int64[groups, columns, 5].
-        rows: of each row group, int64[groups].
-    """
-
-    facts: OurgroupsInt64
-    rows: OurgroupsInt64
-
-
-def read_groups(data: bytes, at: int, before: Struct) -> tuple[OurGroups, int] | None:
-    """Read the list of row groups that begins at a place of a footer.
-
-    Args:
-        before: the footer's fields before it.
-
-    Returns:
-        The row groups and where they end; None: they are not ours.
-    """
-    number, kind, at = list_head(data, at)
-    form = _form(_paths(before[SCHEMA])) if kind == STRUCT and SCHEMA in before else None
-    if form is None:
-        return None
-    found: list[bytes] = []
-    for _ in range(number):
-        if (group := form.match(data, at)) is None:
-            return None
-        found.extend(group.groups())
-        at = group.end()
-    if (numbers := _signed(found)) is None:
-        return None
-    numbers = numbers.reshape(number, form.groups)
-    return OurGroups(numbers[:, :-1].reshape(number, -1, len(TAKEN)), numbers[:, -1]), at
-
-
-def _signed(varints: list[bytes]) -> OurgroupsInt64 | None:
-    """Return the numbers that varints are, as :func:`tokenlake.reading.thrift.signed`; None if one is too long."""
-    data = np.frombuffer(b"".join(varints), np.uint8)
-    after = np.flatnonzero(data < 0x80) + 1  # the last byte of each has no upper bit
-    lengths = np.diff(after, prepend=0)
-    if not len(after):
-        return np.zeros(0, np.int64)
-    if lengths.max() > _LONGEST:
-        return None
-    place = np.arange(len(data)) - np.repeat(after - lengths, lengths)
-    parts = (data & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
-    whole = np.add.reduceat(parts, after - lengths)
-    return (whole >> np.uint64(1)).astype(np.int64) ^ -(whole & np.uint64(1)).astype(np.int64)
-
-
-def _paths(schema: list[Struct]) -> tuple[tuple[bytes, ...], ...]:
-    """Return of each leaf of a schema the names from below the root to it."""
-    paths: list[tuple[bytes, ...]] = []
-    above: list[tuple[bytes, int]] = []  # names, and how many below each are still to come
-    for element in schema[1:]:
-        if (children := element.get(CHILDREN, 0)) > 0:
-            above.append((element[NAME], children))
-            continue
-        paths.append((*(name for name, _ in above), element[NAME]))
-        while above:
-            name, left = above.pop()
-            if left > 1:
-                above.append((name, left - 1))
-                break
-    return tuple(paths)
-
-
-@functools.lru_cache(16)
-def _form(paths: tuple[tuple[bytes, ...], ...]) -> re.Pattern[bytes] | None:
-    """Return the pattern of a row group; None where it would need longer numbers than it has."""
-    if not 0 < len(paths) < 15 or any(len(path) > 14 or len(name) > 127 for path in paths for name in path):
-        return None
-    columns = [_BEFORE + re.escape(_path(path)) + _NUMBERS + _STATISTICS + rb"\x00\x00" for path in paths]
-    return re.compile(
-        rb"\x19" + re.escape(bytes([len(paths) << 4 | 12])) + b"".join(columns) + _AFTER, re.DOTALL
-    )
-
-
-def _path(path: tuple[bytes, ...]) -> bytes:
-    return bytes([len(path) << 4 | 8]) + b"".join(bytes([len(name)]) + name for name in path)
-
-
-Int64 = npt.NDArray[np.int64]
+_SCHEMA, _GROUPS = 2, 4
+_REPETITION, _NAME, _CHILDREN = 3, 4, 5
+_COLUMNS, _ROWS = 1, 3
+_META = 3
+_TYPE, _CODEC, _VALUES, _SIZE, _DATA, _DICTIONARY = 1, 4, 5, 7, 9, 11
 
 _MAGIC: Final = b"PAR1"
 _TAIL: Final = 1 << 16  # bytes that hold most footers, read at once
 _ZSTD: Final = 6
 _REQUIRED, _REPEATED = 0, 2
-_TYPE, _CODEC, _VALUES, _SIZE, _BEGIN = range(len(TAKEN))  # where they are among the facts
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """The bytes of one open shard; any number of threads may read at once."""
 
     @property
@@ -153,7 +38,7 @@ class Source(Protocol):
         ...
 
 
-class Chunk(NamedTuple):
+class ColumnChunk(NamedTuple):
     """A column of a row group.
 
     Attributes:
@@ -178,10 +63,10 @@ class Footer:
         rows: of each row group, int64[groups].
         sizes: bytes of each row group in the file, int64[groups].
         values: of each row group, how many each leaf of the schema has, int64[groups, leaves]; an empty list is one.
-        lists: of each column that is a list of plain values: :class:`Chunk` of all row groups, int64[groups, 4].
+        lists: of each column that is a list of plain values: :class:`ColumnChunk` of all row groups, int64[groups, 4].
         digest: of the footer's bytes.
-        facts: of each column chunk: Parquet's number of its type, its values, its bytes, and where it begins,
-            int64[groups, columns, 4].
+        chunks: of each column chunk: Parquet's number of its type, its values, its bytes, and where it begins,
+            int64[groups, leaves, 4].
     """
 
     rows: Int64
@@ -189,10 +74,10 @@ class Footer:
     values: Int64
     lists: dict[str, Int64]
     digest: int
-    facts: Int64
+    chunks: Int64
 
     @classmethod
-    def read(cls, source: Source) -> Self:
+    def read(cls, source: ByteSource) -> Self:
         """Read the footer of a shard.
 
         Raises:
@@ -200,40 +85,37 @@ class Footer:
         """
         data = _footer_bytes(source)
         try:
-            return cls._of(
-                read_struct(data, (GROUPS, read_groups)), zlib.crc32(data), source.size - len(data)
-            )
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            return cls._of(read_struct(data)[0], zlib.crc32(data), source.size - len(data))
+        except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the footer lacks what it must have: {error!r}") from error
 
     @classmethod
     def _of(cls, metadata: Struct, digest: int, end: int) -> Self:
-        groups: OurGroups | list[Struct] = metadata[GROUPS]
-        facts, rows = groups if isinstance(groups, OurGroups) else _facts(groups)
-        plain = np.ones(facts.shape[:2], np.bool_)
-        if facts.shape[2] > len(TAKEN):
-            plain = facts[:, :, len(TAKEN)] == 0
-        begin, size = facts[:, :, _BEGIN], facts[:, :, _SIZE]
-        _check_places(begin.ravel(), size.ravel(), end)
+        groups: Sequence[Struct] = metadata[_GROUPS]
+        rows = np.array([group[_ROWS] for group in groups], np.int64)
+        found = [[_facts(column[_META]) for column in group[_COLUMNS]] for group in groups]
+        leaves = len(found[0]) if found else 0
+        facts = np.array(found, np.int64).reshape(len(found), leaves, 5)
+        chunks, written = facts[:, :, :4], facts[:, :, 4] == 1
+        _check_places(chunks[:, :, 3].ravel(), chunks[:, :, 2].ravel(), end)
         lists = {
-            name: _chunks(facts[:, leaf], plain[:, leaf], kind, whole)
-            for name, (leaf, kind, whole) in _lists(metadata[SCHEMA]).items()
+            name: _list_chunks(chunks[:, leaf], written[:, leaf] & whole, kind)
+            for name, (leaf, kind, whole) in _lists(metadata[_SCHEMA]).items()
         }
-        kept = facts[:, :, [_TYPE, _VALUES, _SIZE, _BEGIN]]
-        return cls(rows, size.sum(axis=1), facts[:, :, _VALUES], lists, digest, kept)
+        return cls(rows, chunks[:, :, 2].sum(axis=1), chunks[:, :, 1], lists, digest, chunks)
 
-    def is_of(self, source: Source) -> bool:
+    def is_of(self, source: ByteSource) -> bool:
         """Return whether a shard has this footer."""
         return zlib.crc32(_footer_bytes(source)) == self.digest
 
-    def chunk(self, group: int, column: str) -> Chunk:
+    def chunk(self, group: int, column: str) -> ColumnChunk:
         """Return a column chunk; ValueError where there is none."""
         if group >= len(self.rows) or column not in self.lists:
             raise ValueError(f"there is no column {column} of row group {group}")
-        return Chunk(*self.lists[column][group].tolist())
+        return ColumnChunk(*self.lists[column][group].tolist())
 
 
-def _footer_bytes(source: Source) -> bytes:
+def _footer_bytes(source: ByteSource) -> bytes:
     """The end of a file: the footer's Thrift, its length in four bytes, ``PAR1``."""
     size = source.size
     tail = source.read(size - min(size, _TAIL), min(size, _TAIL))
@@ -253,14 +135,14 @@ def _lists(schema: Sequence[Struct]) -> dict[str, tuple[int, int, bool]]:
         end = _end(schema, at)
         if end - at == 3:
             outer, middle, values = schema[at:end]
-            forms = outer.get(REPETITION), middle.get(REPETITION), values.get(REPETITION)
-            if forms[1] == _REPEATED and TYPE in values:
-                found[outer[NAME].decode()] = (
+            forms = outer.get(_REPETITION), middle.get(_REPETITION), values.get(_REPETITION)
+            if forms[1] == _REPEATED and _TYPE in values:
+                found[outer[_NAME].decode()] = (
                     leaf,
-                    values[TYPE],
+                    values[_TYPE],
                     forms == (_REQUIRED, _REPEATED, _REQUIRED),
                 )
-        leaf += sum(not element.get(CHILDREN) for element in schema[at:end])
+        leaf += sum(not element.get(_CHILDREN) for element in schema[at:end])
         at = end
     return found
 
@@ -269,28 +151,21 @@ def _end(schema: Sequence[Struct], at: int) -> int:
     """Return where the elements below one end; they follow it."""
     open_ = 1
     while open_:
-        open_, at = open_ - 1 + schema[at].get(CHILDREN, 0), at + 1
+        open_, at = open_ - 1 + schema[at].get(_CHILDREN, 0), at + 1
     return at
 
 
-def _facts(groups: Sequence[Struct]) -> tuple[Int64, Int64]:
-    """As :class:`OurGroups`, with a sixth fact: whether a column chunk has a dictionary, which it then begins with."""
-    facts = [
-        [
-            [*(column[META][name] for name in TAKEN[:-1]), _begin(column[META]), DICTIONARY in column[META]]
-            for column in group[COLUMNS]
-        ]
-        for group in groups
-    ]
-    columns = len(facts[0]) if facts else 0
-    rows = np.array([group[ROWS] for group in groups], np.int64)
-    return np.array(facts, np.int64).reshape(len(facts), columns, len(TAKEN) + 1), rows
+def _facts(chunk: Struct) -> tuple[int, int, int, int, bool]:
+    """Type, values, bytes, first byte, and whether it is as our writer has it (a dictionary comes first)."""
+    dictionary = chunk.get(_DICTIONARY)
+    ours = chunk[_CODEC] == _ZSTD and _DICTIONARY not in chunk
+    return chunk[_TYPE], chunk[_VALUES], chunk[_SIZE], dictionary or chunk[_DATA], ours
 
 
-def _chunks(facts: Int64, plain: npt.NDArray[np.bool_], kind: int, whole: bool) -> Int64:
-    """Return (begin, size, values, kind) of a column in all row groups, int64[groups, 4]."""
-    ours = plain & (facts[:, _TYPE] == kind) & (facts[:, _CODEC] == _ZSTD) & whole
-    return np.stack([facts[:, _BEGIN], facts[:, _SIZE], facts[:, _VALUES], np.where(ours, kind, -1)], axis=1)
+def _list_chunks(chunks: Int64, ours: Bools, kind: int) -> Int64:
+    """Return a list's :class:`ColumnChunk` of all row groups, int64[groups, 4]."""
+    types, values, size, begin = chunks.T
+    return np.stack([begin, size, values, np.where(ours & (types == kind), kind, -1)], axis=1)
 
 
 def _check_places(begin: Int64, size: Int64, end: int) -> None:
@@ -309,7 +184,3 @@ def _check_places(begin: Int64, size: Int64, end: int) -> None:
     at = len(_MAGIC) + int(size.sum())
     if at > end:
         raise ValueError(f"column chunks up to byte {at}; the footer begins at {end}")
-
-
-def _begin(chunk: Struct) -> int:
-    return chunk.get(DICTIONARY) or chunk[DATA]

@@ -23,14 +23,12 @@ import pyarrow as pa
 
 from tokenlake.arrays import values
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.ragged import cells, offsets_of, places
+from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
 from tokenlake.reading.arrays import bit_array, bit_rows, matrix, move, numbers, packed_bits, runs
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import DOCUMENT, packed_schema
 from tokenlake.store.manifest import Kind
-
-WantedInt64 = npt.NDArray[np.int64]
 
 
 @final
@@ -47,15 +45,15 @@ class Part:
 
     source: StoredRows
     batch: pa.RecordBatch
-    rows: WantedInt64
-    places: WantedInt64
+    rows: Int64
+    places: Int64
 
 
 def wanted_parts(
     sources: Sequence[StoredRows],
-    source: WantedInt64,
-    group: WantedInt64,
-    row: WantedInt64,
+    source: Int64,
+    group: Int64,
+    row: Int64,
     cache: GroupCache[pa.RecordBatch],
 ) -> Iterator[Part]:
     """Yield each row group that n wanted rows lie in, once, in the order they are stored.
@@ -107,15 +105,11 @@ def _listed(found: dict[str, tuple[str, int | None]]) -> str:
     )
 
 
-def _check_sources(sources: Sequence[StoredRows], source: WantedInt64) -> None:
+def _check_sources(sources: Sequence[StoredRows], source: Int64) -> None:
     if len(source) and not (source.min() >= 0 and source.max() < len(sources)):
         raise ConfigError(
             f"sources {source.min()} to {source.max()} are asked for; expected those of 0 to {len(sources) - 1}"
         )
-
-
-PiecesInt32 = npt.NDArray[np.int32]
-PiecesInt64 = npt.NDArray[np.int64]
 
 
 @final
@@ -129,8 +123,8 @@ class Pieces:
         columns: ``length`` and the fields of a document, of all segments, one row after the other.
     """
 
-    places: PiecesInt64
-    counts: PiecesInt64
+    places: Int64
+    counts: Int64
     columns: dict[str, npt.NDArray[Any]]
 
     @classmethod
@@ -166,7 +160,7 @@ class Pieces:
         return cls(np.arange(len(at)), counts[at], columns)
 
 
-def learned_rows(part: Part, pieces: Pieces, ids: PiecesInt32, bos_id: int) -> npt.NDArray[np.uint8]:
+def learned_rows(part: Part, pieces: Pieces, ids: Int32, bos_id: int) -> npt.NDArray[np.uint8]:
     """Return which ids of a part's rows bear loss, eight in a byte: uint8[m, ceil(length / 8)].
 
     Args:
@@ -187,11 +181,6 @@ def learned_rows(part: Part, pieces: Pieces, ids: PiecesInt32, bos_id: int) -> n
     return packed_bits(found)
 
 
-TextsInt32 = npt.NDArray[np.int32]
-TextsInt64 = npt.NDArray[np.int64]
-TextsBools = npt.NDArray[np.bool_]
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Texts:
@@ -205,11 +194,11 @@ class Texts:
         learned: which of `ids` bear loss, bool[k]; None where it is not asked for.
     """
 
-    places: TextsInt64
-    start: TextsInt64
-    lengths: TextsInt64
-    ids: TextsInt32
-    learned: TextsBools | None
+    places: Int64
+    start: Int64
+    lengths: Int64
+    ids: Int32
+    learned: Bools | None
 
     @classmethod
     def of(cls, part: Part, bos_id: int, *, masked: bool) -> Texts:
@@ -227,7 +216,7 @@ class Texts:
             learned = _all_but_bos(ids, start[lengths > 0], bos_id)
         return cls(part.places, start, lengths, ids, learned)
 
-    def put(self, offsets: TextsInt64, ids: TextsInt32, learned: TextsBools | None) -> None:
+    def put(self, offsets: Int64, ids: Int32, learned: Bools | None) -> None:
         """Copy them to where `offsets` (int64[n + 1]) says that documents begin."""
         begin = offsets[self.places]
         move(self.ids, self.start, ids, begin, self.lengths)
@@ -235,7 +224,7 @@ class Texts:
             move(self.learned, self.start, learned, begin, self.lengths)
 
 
-def _unpadded(batch: pa.RecordBatch, offsets: TextsInt64) -> tuple[TextsInt64, TextsInt64]:
+def _unpadded(batch: pa.RecordBatch, offsets: Int64) -> tuple[Int64, Int64]:
     """Return where the ids of each row of a row group begin and how many there are; padding is at one end of a row."""
     start, lengths = offsets[:-1], np.diff(offsets)
     if "attention_mask" not in batch.schema.names:
@@ -246,32 +235,26 @@ def _unpadded(batch: pa.RecordBatch, offsets: TextsInt64) -> tuple[TextsInt64, T
     return np.where(before, start + lengths - counts, start), counts
 
 
-def _stored(batch: pa.RecordBatch) -> TextsBools | None:
+def _stored(batch: pa.RecordBatch) -> Bools | None:
     return values(runs(batch, "loss_mask")[0]) if "loss_mask" in batch.schema.names else None
 
 
-def _all_but_bos(ids: TextsInt32, first: TextsInt64, bos_id: int) -> TextsBools:
+def _all_but_bos(ids: Int32, first: Int64, bos_id: int) -> Bools:
     learned = np.ones(len(ids), np.bool_)
     learned[first[ids[first] == bos_id]] = False
     return learned
 
 
-def _moved(
-    source: npt.NDArray[Any], start: TextsInt64, begin: TextsInt64, lengths: TextsInt64
-) -> npt.NDArray[Any]:
+def _moved(source: npt.NDArray[Any], start: Int64, begin: Int64, lengths: Int64) -> npt.NDArray[Any]:
     target = np.empty(begin[-1], source.dtype)
     move(source, start, target, begin[:-1], lengths)
     return target
 
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 _NO_ID: Final = -1
 
 
-class Documents(NamedTuple):
+class StoredDocuments(NamedTuple):
     """n documents.
 
     Attributes:
@@ -335,7 +318,7 @@ def take_documents(
     *,
     cache: GroupCache[pa.RecordBatch],
     bos_id: int | None = None,
-) -> Documents:
+) -> StoredDocuments:
     """Return documents of token datasets, without the padding that some have; arguments as of :func:`take_packed`.
 
     Raises:
@@ -357,7 +340,7 @@ def take_documents(
     learned = np.empty(offsets[-1], np.bool_) if masked else None
     for found in parts:
         found.put(offsets, ids, learned)
-    return Documents(ids, offsets, file, position, learned)
+    return StoredDocuments(ids, offsets, file, position, learned)
 
 
 def _packed_batch(ids: Int32, learned: npt.NDArray[np.uint8] | None, pieces: Pieces) -> pa.RecordBatch:

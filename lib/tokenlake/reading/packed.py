@@ -17,15 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import values
+from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import one_batch
-from tokenlake.reading.footer import Chunk, Footer
-from tokenlake.reading.page import SeenLevels, Unfamiliar, fixed_bits, fixed_numbers, list_numbers
+from tokenlake.reading.footer import ColumnChunk, Footer
 from tokenlake.reading.page_headers import check_unfolded
-from tokenlake.reading.shard_file import Descriptor, OpenFiles, Ranges, Streamed
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from tokenlake.reading.pages import SeenLevels, Unfamiliar, fixed_bits, fixed_numbers, list_numbers
+from tokenlake.reading.shard_file import FileBytes, OpenFiles, Ranges, StreamBytes
 
 IDS: Final = "input_ids"
 LENGTHS: Final = "segment_lengths"
@@ -168,7 +165,9 @@ class PackedReader:
         """The shards that were found to be laid out in another way than ours."""
         return frozenset(self._through_arrow)
 
-    def _direct(self, source: Descriptor | Streamed, chunks: dict[str, Chunk], rows: int) -> PackedGroup:
+    def _direct(
+        self, source: FileBytes | StreamBytes, chunks: dict[str, ColumnChunk], rows: int
+    ) -> PackedGroup:
         if any(chunk.kind != _KINDS[name] for name, chunk in chunks.items()):
             raise Unfamiliar("a column is stored in another way")
         data, length = _bytes(source, chunks), self._length
@@ -177,7 +176,7 @@ class PackedReader:
         learned = fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
         return PackedGroup(ids, lengths, offsets, learned)
 
-    def _arrow(self, shard: int, index: int, rows: int, chunks: dict[str, Chunk]) -> PackedGroup:
+    def _arrow(self, shard: int, index: int, rows: int, chunks: dict[str, ColumnChunk]) -> PackedGroup:
         with self._files.borrow(shard) as file:
             table = file.read_row_group(index, columns=list(chunks), use_threads=False)
         if sorted(table.schema.names) != sorted(chunks) or table.num_rows != rows:
@@ -190,7 +189,9 @@ class PackedReader:
         return group
 
 
-def _chunks(footer: Footer, index: int, rows: int, columns: Sequence[str], length: int) -> dict[str, Chunk]:
+def _chunks(
+    footer: Footer, index: int, rows: int, columns: Sequence[str], length: int
+) -> dict[str, ColumnChunk]:
     """Return where the columns of a row group lie; ValueError unless they hold as many values as they must."""
     chunks = {name: footer.chunk(index, name) for name in columns}
     if (found := int(footer.rows[index])) != rows:
@@ -204,10 +205,10 @@ def _chunks(footer: Footer, index: int, rows: int, columns: Sequence[str], lengt
     return chunks
 
 
-def _bytes(source: Descriptor | Streamed, chunks: dict[str, Chunk]) -> dict[str, memoryview]:
+def _bytes(source: FileBytes | StreamBytes, chunks: dict[str, ColumnChunk]) -> dict[str, memoryview]:
     """Return the bytes of column chunks; those that lie together are read at once."""
     found: dict[str, memoryview] = {}
-    near: list[tuple[str, Chunk]] = []
+    near: list[tuple[str, ColumnChunk]] = []
     for name, chunk in sorted(chunks.items(), key=lambda item: item[1].begin):
         if near and chunk.begin - (near[-1][1].begin + near[-1][1].size) > _NEAR:
             found |= _together(source, near)
@@ -216,7 +217,9 @@ def _bytes(source: Descriptor | Streamed, chunks: dict[str, Chunk]) -> dict[str,
     return found | _together(source, near)
 
 
-def _together(source: Descriptor | Streamed, chunks: Sequence[tuple[str, Chunk]]) -> dict[str, memoryview]:
+def _together(
+    source: FileBytes | StreamBytes, chunks: Sequence[tuple[str, ColumnChunk]]
+) -> dict[str, memoryview]:
     begin, last = chunks[0][1].begin, chunks[-1][1]
     data = memoryview(source.read(begin, last.begin + last.size - begin))
     return {name: data[chunk.begin - begin : chunk.begin - begin + chunk.size] for name, chunk in chunks}

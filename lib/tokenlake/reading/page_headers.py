@@ -1,8 +1,6 @@
-"""The pages of a Parquet column chunk, from their headers alone: what decoding them can cost.
+"""The pages of a Parquet column chunk, from their headers alone: where they lie, and what decoding them can cost.
 
-A footer may say anything of a chunk's size; a page's header says what the decoder will believe.
-
-Columns that would take far more memory than what is stored of them.
+A footer may say anything of a chunk's size; a page's header says what a decoder will believe.
 """
 
 from __future__ import annotations
@@ -12,14 +10,21 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
-from tokenlake.reading.page import Unfamiliar, parse_header
-from tokenlake.reading.pagethrift import read_struct
+from tokenlake.reading.thrift import Truncated, read_struct
 
 Pread = Callable[[int, int], bytes]
 """(size, offset) -> bytes, fewer only at the end of the file."""
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
+PLAIN_DICTIONARY: Final = 2
+DELTA_BYTE_ARRAY: Final = 7
+RLE_DICTIONARY: Final = 8
+
 _UNFOLDED_TIMES: Final = 100
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_DETAILS: Final = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}  # the header's field for each kind of page
+_OUR_LEVELS: Final = {2: 0, 3: 3, 4: 3, 5: {}}  # PLAIN values, levels in runs, empty statistics or none
+_HEADER_SIZES: Final = (192, 64 << 10, 16 << 20)  # nearly all fit the first; statistics may be long
 
 
 class Bomb(ValueError):
@@ -32,30 +37,30 @@ def check_unfolded(decoded: int, stored: int) -> None:
         raise Bomb(f"{stored} bytes of pages unfold to {decoded} bytes and more, as in a decompression bomb")
 
 
-_PLAIN: Final = 0
-PLAIN_DICTIONARY: Final = 2
-DELTA_BYTE_ARRAY: Final = 7
-RLE_DICTIONARY: Final = 8
-
-_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-_DETAILS: Final = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}  # the header's field for each kind of page
-_HEADER_SIZES: Final = (192, 64 << 10, 16 << 20)  # nearly all fit the first; statistics may be long
-
-
-class Page(NamedTuple):
-    """One page.
+class PageHeader(NamedTuple):
+    """What a page says of itself; -1 where it does not say a number.
 
     Attributes:
-        dictionary: whether it holds a dictionary, not data.
-        size: bytes once it is decompressed.
+        dictionary: whether it holds a dictionary, not values.
+        size: bytes of its body once it is decompressed.
         values: how many values it holds, nulls included; of a dictionary, its entries.
         encoding: Parquet's number of it.
+        begin: where its body begins.
+        stored: bytes of its body in the file.
+        crc: of the body in the file, unsigned.
+        known: False for a page of another kind, which decoders pass over.
+        ours: whether it is laid out as our writer does: version 1, PLAIN, levels in runs, a checksum, no statistics.
     """
 
     dictionary: bool
     size: int
     values: int
     encoding: int
+    begin: int = 0
+    stored: int = 0
+    crc: int = 0
+    known: bool = True
+    ours: bool = False
 
     @property
     def indices(self) -> bool:
@@ -63,7 +68,28 @@ class Page(NamedTuple):
         return not self.dictionary and self.encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY)
 
 
-def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
+def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
+    """Read the header that begins at a place; ValueError where there is none, Truncated where it has no end."""
+    header, begin = read_struct(data, at)
+    kind = header.get(1)
+    details: Any = header.get(_DETAILS.get(kind, 0)) if isinstance(kind, int) else None
+    known = isinstance(details, dict)
+    details = details if known else {}
+    rest = {5: {}} | {field: value for field, value in details.items() if field != 1}
+    return PageHeader(
+        dictionary=known and kind == _DICTIONARY,
+        size=_number(header, 2),
+        values=_number(details, 1),
+        encoding=_number(details, 4 if kind == _DATA_V2 else 2),
+        begin=begin,
+        stored=_number(header, 3),
+        crc=_number(header, 4) & 0xFFFFFFFF,
+        known=known,
+        ours=header.keys() == {1, 2, 3, 4, 5} and kind == _DATA and rest == _OUR_LEVELS,
+    )
+
+
+def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
     """Yield the pages of a column chunk in order, until there are as many values as its footer counts.
 
     Raises:
@@ -72,7 +98,7 @@ def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
     return walk_chunk(pread, chunk_start(column), column.total_compressed_size, column.num_values)
 
 
-def walk_chunk(pread: Pread, at: int, size: int, values: int) -> Iterator[Page]:
+def walk_chunk(pread: Pread, at: int, size: int, values: int) -> Iterator[PageHeader]:
     """Yield the pages of a column chunk of `size` bytes from `at` on, until there are so many values.
 
     Raises:
@@ -82,13 +108,13 @@ def walk_chunk(pread: Pread, at: int, size: int, values: int) -> Iterator[Page]:
     while left > 0:
         if at >= end:
             raise ValueError(f"its pages hold {left} values fewer than the {values} of the footer")
-        page, size, stored = _page_at(pread, at)
-        if stored < 0 or (page and (page.size < 0 or page.values < 0)):
+        page = _header_at(pread, at)
+        if page.stored < 0 or (page.known and (page.size < 0 or page.values < 0)):
             raise ValueError(f"the page header at byte {at} counts less than nothing")
-        if page:
+        if page.known:
             left -= 0 if page.dictionary else page.values
             yield page
-        at += size + stored
+        at += page.begin + page.stored
 
 
 def chunk_start(column: pq.ColumnChunkMetaData) -> int:
@@ -98,22 +124,12 @@ def chunk_start(column: pq.ColumnChunkMetaData) -> int:
     return dictionary if dictionary and dictionary < first else first
 
 
-def _page_at(pread: Pread, at: int) -> tuple[Page | None, int, int]:
-    """Return the page whose header is there, None for a kind that decoders pass over, and the sizes of both."""
-    try:  # as our writer writes it, which is found out three times as fast
-        ours = parse_header(pread(_HEADER_SIZES[0], at))
-        return Page(False, ours.size, ours.values, _PLAIN), ours.begin, ours.stored
-    except Unfamiliar:
-        header, size = _header(pread, at)
-        return _page(header), size, _count(header, 3)
-
-
-def _header(pread: Pread, at: int) -> tuple[dict[int, Any], int]:
+def _header_at(pread: Pread, at: int) -> PageHeader:
     for size in _HEADER_SIZES:
         data = pread(size, at)
         try:
-            return read_struct(data)
-        except IndexError:
+            return parse_header(data)
+        except Truncated:
             if len(data) < size:
                 break
         except ValueError as error:
@@ -121,16 +137,6 @@ def _header(pread: Pread, at: int) -> tuple[dict[int, Any], int]:
     raise ValueError(f"the page header at byte {at} has no end")
 
 
-def _page(header: dict[int, Any]) -> Page | None:
-    """Return the page, None for a kind that decoders pass over."""
-    kind = header.get(1)
-    details: Any = header.get(_DETAILS.get(kind, 0)) if isinstance(kind, int) else None
-    if not isinstance(details, dict):
-        return None
-    encoding = _count(details, 4 if kind == _DATA_V2 else 2)
-    return Page(kind == _DICTIONARY, _count(header, 2), _count(details, 1), encoding)
-
-
-def _count(struct: dict[int, Any], field: int) -> int:
+def _number(struct: dict[int, Any], field: int) -> int:
     value = struct.get(field)
     return value if isinstance(value, int) else -1

@@ -1,12 +1,8 @@
-"""A shard as Parquet, for what Arrow decodes of it: checksums are verified, and bombs are not decoded.
+"""Open shards: as Parquet, for what Arrow decodes of them, and as bytes by their place.
 
 Whoever writes a manifest writes its hashes, too: that a shard is what its manifest says makes it no shard of ours. 500
 bytes can stand for 10 GB, in a dictionary, in runs, or in a page that is all zeros. So before a row group is decoded
 the headers of its pages are looked at, which is what the decoder will believe; and the footer, which counts the pages.
-
-Open Parquet files: each is used by one thread at a time, and a few stay open for the next.
-
-Bytes of shards by their place, for any number of threads at once.
 
 A file of this machine is read through its descriptor: a positional read moves nothing that threads share, so that one
 descriptor serves them all. What the store opens otherwise is a stream that one thread uses at a time.
@@ -29,7 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.reading.footer import Footer
-from tokenlake.reading.page_headers import DELTA_BYTE_ARRAY, Page, check_unfolded, walk_chunk
+from tokenlake.reading.page_headers import DELTA_BYTE_ARRAY, PageHeader, check_unfolded, walk_chunk
+
+KEPT_OPEN: Final = 16
+RANGES_KEPT_OPEN: Final = 32  # of each of the datasets of a mixture; a process may have some 1,000 files open
 
 _WIDTHS: Final = (
     1,
@@ -57,7 +56,7 @@ class ShardFile(pq.ParquetFile):
     def __init__(self, stream: BinaryIO) -> None:
         # A footer is small; the pages of a row group are read when it is, without keeping them.
         super().__init__(stream, page_checksum_verification=True, pre_buffer=False)
-        self._local = _local(stream)
+        self._local = _file_bytes(stream)
         self._footer: Footer | None = None
 
     def read_row_group(
@@ -121,45 +120,34 @@ class ShardFile(pq.ParquetFile):
 
 
 @final
-class _Local:
-    """The bytes of an open file of this machine; nothing of what it shares with its stream is moved."""
-
-    def __init__(self, number: int) -> None:
-        self._number, self.size = number, os.fstat(number).st_size
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes, fewer only at the end of the file."""
-        return os.pread(self._number, size, offset)
-
-
-@final
-class _Window:
+class _HeaderWindow:
     """The bytes of a file, read a little further than is asked for: the small columns of a row group lie together."""
 
-    def __init__(self, file: _Local) -> None:
+    def __init__(self, file: FileBytes) -> None:
         self._file, self._begin, self._held = file, 0, b""
 
     def read(self, size: int, offset: int) -> bytes:
         """Return `size` bytes, fewer only at the end of the file."""
         at = offset - self._begin
         if not 0 <= at <= len(self._held) - size:
-            self._begin, self._held, at = offset, self._file.read(offset, max(size, _AHEAD)), 0
+            there = max(0, min(max(size, _AHEAD), self._file.size - offset))
+            self._begin, self._held, at = offset, self._file.read(offset, there), 0
         return self._held[at : at + size]
 
 
-def _local(stream: BinaryIO) -> _Local | None:
+def _file_bytes(stream: BinaryIO) -> FileBytes | None:
     try:
-        return _Local(stream.fileno())
+        return FileBytes(stream.fileno())
     except (AttributeError, OSError):
         return None
 
 
-def _check(footer: Footer, group: int, file: _Local) -> None:
-    if group >= len(footer.facts):
+def _check(footer: Footer, group: int, file: FileBytes) -> None:
+    if group >= len(footer.chunks):
         raise ValueError(f"there is no row group {group}")
-    stored, decoded, window = 0, 0, _Window(file)
+    stored, decoded, window = 0, 0, _HeaderWindow(file)
     # Not Arrow's own account of the columns: of a damaged footer it ends the process.
-    for kind, values, size, begin in footer.facts[group].tolist():
+    for kind, values, size, begin in footer.chunks[group].tolist():
         pages = walk_chunk(window.read, begin, size, values)
         stored += size
         for page_bytes in _unfolded(pages, _WIDTHS[kind] if 0 <= kind < len(_WIDTHS) else 0):
@@ -167,7 +155,7 @@ def _check(footer: Footer, group: int, file: _Local) -> None:
             check_unfolded(decoded, stored)
 
 
-def _unfolded(pages: Iterable[Page], width: int) -> Iterator[int]:
+def _unfolded(pages: Iterable[PageHeader], width: int) -> Iterator[int]:
     """Yield of each page at most how many bytes it decodes to; an entry of a dictionary is at most all of it."""
     entry = 0
     for page in pages:
@@ -178,12 +166,9 @@ def _unfolded(pages: Iterable[Page], width: int) -> Iterator[int]:
         yield max(page.size, page.values * (each + _LEVELS))
 
 
-KEPT_OPEN: Final = 16
-
-
 @final
 @dataclass(slots=True)
-class _Opened:
+class _OpenShard:
     shard: int
     stream: BinaryIO
     file: pq.ParquetFile | None = None
@@ -206,7 +191,7 @@ class OpenFiles:
 
     def __init__(self, open_shard: Callable[[int], BinaryIO], *, kept: int = KEPT_OPEN) -> None:
         self._open, self._kept, self._lock, self._tickets = open_shard, kept, Lock(), count()
-        self._idle: OrderedDict[int, _Opened] = OrderedDict()
+        self._idle: OrderedDict[int, _OpenShard] = OrderedDict()
         # Where nobody closes the rows, the files are closed when nobody can read them any more.
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
@@ -227,14 +212,14 @@ class OpenFiles:
         with self._lock:
             _close_all(self._idle)
 
-    def _take(self, shard: int) -> _Opened | None:
+    def _take(self, shard: int) -> _OpenShard | None:
         with self._lock:
             tickets = [ticket for ticket, opened in self._idle.items() if opened.shard == shard]
             return self._idle.pop(tickets[-1]) if tickets else None
 
     @contextlib.contextmanager
-    def _borrowed(self, shard: int) -> Generator[_Opened]:
-        opened = self._take(shard) or _Opened(shard, self._open(shard))
+    def _borrowed(self, shard: int) -> Generator[_OpenShard]:
+        opened = self._take(shard) or _OpenShard(shard, self._open(shard))
         try:
             yield opened
         except BaseException:
@@ -243,7 +228,7 @@ class OpenFiles:
         if not opened.stream.closed:
             self._put(opened)
 
-    def _put(self, opened: _Opened) -> None:
+    def _put(self, opened: _OpenShard) -> None:
         with self._lock:
             self._idle[next(self._tickets)] = opened
             oldest = self._idle.popitem(last=False)[1] if len(self._idle) > self._kept else None
@@ -251,27 +236,25 @@ class OpenFiles:
             oldest.stream.close()
 
 
-def _close_all(idle: OrderedDict[int, _Opened]) -> None:
+def _close_all(idle: OrderedDict[int, _OpenShard]) -> None:
     while idle:
         idle.popitem()[1].stream.close()
 
 
-RANGES_KEPT_OPEN: Final = 32  # of each of the datasets of a mixture; a process may have some 1,000 files open
-
-
 @final
-class Descriptor:
-    """A file of this machine; closed when nobody holds this any more.
+class FileBytes:
+    """The bytes of a file of this machine; nothing of what it shares with a stream is moved.
+
+    Args:
+        number: its descriptor.
 
     Attributes:
         size: bytes of the file.
         footer: what was read of it, for whoever needs it.
     """
 
-    def __init__(self, stream: io.FileIO) -> None:
-        self._number = os.dup(stream.fileno())
-        weakref.finalize(self, os.close, self._number)
-        self.size = os.fstat(self._number).st_size
+    def __init__(self, number: int) -> None:
+        self._number, self.size = number, os.fstat(number).st_size
         self.footer: Footer | None = None
 
     def read(self, offset: int, size: int) -> bytes:
@@ -287,8 +270,8 @@ class Descriptor:
 
 
 @final
-class Streamed:
-    """A shard that is read through streams; attributes as of :class:`Descriptor`."""
+class StreamBytes:
+    """A shard that is read through streams; attributes as of :class:`FileBytes`."""
 
     def __init__(self, files: OpenFiles, shard: int, size: int) -> None:
         self._files, self._shard, self.size = files, shard, size
@@ -315,10 +298,10 @@ class Ranges:
 
     def __init__(self, files: OpenFiles, *, kept: int = RANGES_KEPT_OPEN) -> None:
         self._files, self._kept, self._lock = files, kept, Lock()
-        self._open: OrderedDict[int, Descriptor | Streamed] = OrderedDict()
+        self._open: OrderedDict[int, FileBytes | StreamBytes] = OrderedDict()
         self._footers: dict[int, Footer] = {}
 
-    def of(self, shard: int) -> tuple[Descriptor | Streamed, Footer]:
+    def of(self, shard: int) -> tuple[FileBytes | StreamBytes, Footer]:
         """Return a shard and its footer, which is read once.
 
         Raises:
@@ -328,7 +311,7 @@ class Ranges:
         if source.footer is None:
             known = self._footers.get(shard)
             # A file that was closed meanwhile may have been replaced; an object of a remote store is created once.
-            if known is None or (isinstance(source, Descriptor) and not known.is_of(source)):
+            if known is None or (isinstance(source, FileBytes) and not known.is_of(source)):
                 known = self._footers[shard] = Footer.read(source)
             source.footer = known
         return source, source.footer
@@ -341,7 +324,7 @@ class Ranges:
             else:
                 self._open.pop(shard, None)
 
-    def _source(self, shard: int) -> Descriptor | Streamed:
+    def _source(self, shard: int) -> FileBytes | StreamBytes:
         with self._lock:
             if (found := self._open.get(shard)) is not None:
                 self._open.move_to_end(shard)
@@ -353,13 +336,15 @@ class Ranges:
                 self._open.popitem(last=False)
         return opened
 
-    def _opened(self, shard: int) -> Descriptor | Streamed:
+    def _opened(self, shard: int) -> FileBytes | StreamBytes:
         with self._files.borrow_stream(shard) as stream:
             if (file := _file(stream)) is not None:
-                found = Descriptor(file)
+                number = os.dup(file.fileno())
+                found = FileBytes(number)
+                weakref.finalize(found, os.close, number)  # when nobody reads it any more
                 stream.close()
                 return found
-            return Streamed(self._files, shard, stream.seek(0, io.SEEK_END))
+            return StreamBytes(self._files, shard, stream.seek(0, io.SEEK_END))
 
 
 def _file(stream: BinaryIO) -> io.FileIO | None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from tokenlake.arrays import values
 from tokenlake.column_types import arrow_type
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.arrays import one_batch
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
 from tokenlake.reading.shard_file import OpenFiles, Ranges
@@ -95,7 +95,6 @@ def _shown(field: Any) -> str:
     return f"{field.type}{'' if field.nullable else ' not null'}"
 
 
-Int64 = npt.NDArray[np.int64]
 _T = TypeVar("_T")
 
 # What Arrow raises for damaged Parquet: its own errors, OSError for pages, ValueError for metadata.

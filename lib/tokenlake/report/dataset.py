@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 from tokenlake.report import numbers
 from tokenlake.report import plan as lengths
@@ -78,7 +81,7 @@ def splits_table(manifest: Manifest) -> Table:
         number("files", "shards"),
         number("bytes", "size", numbers.size),
     ]
-    records = [{"split": name, **totals.to_json()} for name, totals in manifest.splits.items()]
+    records = [{"split": name, **asdict(totals)} for name, totals in manifest.splits.items()]
     return Table.of(columns, records, "Splits")
 
 
@@ -145,7 +148,7 @@ def files_table(manifest: Manifest) -> Table:
         number("bytes", "size", numbers.size),
         label("sha256"),
     ]
-    records = [{**shard.to_json(), "sha256": shard.sha256[:12]} for shard in manifest.files]
+    records = [{**msgspec.to_builtins(shard), "sha256": shard.sha256[:12]} for shard in manifest.files]
     return Table.of(columns, records, "Shards")
 
 

@@ -151,7 +151,9 @@ def _packing(pack: Mapping[str, Any]) -> list[str]:
 
 def _points(record: MixtureRecord) -> Points:
     """The points of the order; their weights in the order of the sources, which JSON does not keep."""
-    return [(step, {name: weights[name] for name in record.sources}) for step, weights in record.order.points]
+    return [
+        (point.step, {name: point.weights[name] for name in record.sources}) for point in record.order.points
+    ]
 
 
 def _weights(weights: Mapping[str, float]) -> str:

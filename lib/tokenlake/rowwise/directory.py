@@ -24,9 +24,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, final
 
+import msgspec
+
 from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
+from tokenlake.fingerprint import canonical_texts
 from tokenlake.store.local_files import fsync_directory, hash_regular, lock
-from tokenlake.store.sealed import FORMAT_VERSION, SHA256, Fields, seal, unseal
+from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_texts, unseal
 
 FOLDER: Final = "_tokenlake"
 MANIFEST: Final = "manifest.json"
@@ -43,24 +46,9 @@ class FlatFile:
 
     path: str
     split: str
-    bytes: int
-    sha256: str
-    rows: int
-
-    @classmethod
-    def read(cls, fields: Fields) -> Self:
-        """Read an entry; an impossible value is an IntegrityError."""
-        entry = cls(
-            path=fields.text("path"),
-            split=fields.text("split"),
-            bytes=fields.count("bytes"),
-            sha256=fields.text("sha256", SHA256),
-            rows=fields.count("rows"),
-        )
-        if "/" in entry.path or entry.path in ("", ".", ".."):
-            fields.fail("path", "the name of a file in the directory", entry.path)
-        fields.end()
-        return entry
+    bytes: Count
+    sha256: Sha256
+    rows: Count
 
 
 @final
@@ -102,23 +90,31 @@ class FlatManifest:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
-        return seal({"format_version": FORMAT_VERSION, **asdict(self)})
+        return seal_texts(self._texts())
+
+    def _texts(self) -> dict[str, str]:
+        return canonical_texts(
+            {"format_version": FORMAT_VERSION, **asdict(self), "files": msgspec.to_builtins(self.files)}
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = MANIFEST) -> Self:
         """Read a manifest; any change after it was written is an IntegrityError."""
-        fields = unseal(data, where)
-        manifest = cls(
-            kind=fields.text("kind"),
-            format=fields.text("format"),
-            compression=fields.text("compression"),
-            columns=fields.texts("columns"),
-            files=tuple(FlatFile.read(entry) for entry in fields.children("files")),
-            made_of=fields.json_object("made_of"),
-            produced_by=fields.texts("produced_by"),
+        document = unseal(data, where)
+        found = cls(
+            kind=document.get("kind", str),
+            format=document.get("format", str),
+            compression=document.get("compression", str),
+            columns=document.get("columns", dict[str, str]),
+            files=document.get("files", tuple[FlatFile, ...]),
+            made_of=document.get("made_of", dict[str, Any]),
+            produced_by=document.get("produced_by", dict[str, str]),
         )
-        fields.end()
-        return manifest
+        for index, file in enumerate(found.files):
+            if "/" in file.path or file.path in ("", ".", ".."):
+                document.fail(f"files[{index}].path", "the name of a file in the directory", file.path)
+        document.end(found._texts())
+        return found
 
     @classmethod
     def of(cls, directory: str | Path) -> Self:

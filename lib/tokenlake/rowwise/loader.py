@@ -17,8 +17,7 @@ from tokenlake.loader.host_batches import HostBatch
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.prefetch import Prefetched
-from tokenlake.loader.steps import Batch as Step
-from tokenlake.loader.steps import BatchSizes, check_switches, whole_seed
+from tokenlake.loader.steps import BatchSizes, BatchStep, check_switches, whole_seed
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
 from tokenlake.rowwise.source import Row, ShardedDataSource, whole_number
 
@@ -293,7 +292,7 @@ class RowPlacement:
             )
         placement = self._of(values.shape[1])
         wanted = placement.wanted(self._size)
-        step = Step(0, 0, 0, self._size, self._size)
+        step = BatchStep(0, 0, 0, self._size, self._size)
         return placement.place(HostBatch(step, wanted, {name: values[wanted]})).columns[name]
 
     def _of(self, width: int) -> Any:

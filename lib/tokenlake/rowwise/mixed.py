@@ -9,7 +9,7 @@ from typing import Any, Final, cast, final
 from tokenlake.config.suggestion import did_you_mean, nearest
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.counts import Counts
-from tokenlake.mixing.mixture import STOPS, Mixture
+from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, constant
 from tokenlake.rowwise.memory import RowsShardedSource, wrap_hf_dataset
@@ -194,11 +194,11 @@ class MixedShardedSource(NumberedSource):
             for place, (name, source) in enumerate(self._sources.items())
         }
 
-    def _order(self, lengths: Lengths) -> Mixture:
+    def _order(self, lengths: Lengths) -> SourceMixture:
         """Return the order of the mixture, in one lane; ConfigError if a source can never be exhausted or restarted."""
         told = {name: self._told(name, lengths[name], most) for name, most in self._ceilings().items()}
         size = self._block_size  # and of a batch: the order is shuffled inside a block
-        return Mixture(
+        return SourceMixture(
             told, self._scheduler, batch_size=size, block_size=size, seed=self._seed, stop=self._stop
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -364,7 +365,7 @@ def _manifest(built: Manifest, form: FileFormat, schema: pa.Schema, files: list[
             "fingerprint": built.fingerprint,
             "config": built.config,
             "tokenizer": built.tokenizer,
-            "inputs": [entry.to_json() for entry in built.inputs],
+            "inputs": msgspec.to_builtins(built.inputs),
             "account": built.account.to_json(),
         },
         produced_by=dict(built.produced_by) or produced_by(),

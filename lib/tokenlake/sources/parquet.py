@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.arrays import concat, no_text
 from tokenlake.reading.page_headers import (
-    Page,
+    PageHeader,
     check_unfolded,
     chunk_start,
     walk_pages,
@@ -357,7 +357,7 @@ class RowGroup:
 
         return PageSteps(pages, largest_entry, self._max_page)
 
-    def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
+    def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
         pread = self._data.pread if self._data.file.is_local else self._windows.pread
         return walk_pages(pread, column)
 

@@ -14,7 +14,7 @@ from typing import Final, final
 from tokenlake.reading.page_headers import (
     DELTA_BYTE_ARRAY,
     Bomb,
-    Page,
+    PageHeader,
     check_unfolded,
 )
 
@@ -37,7 +37,9 @@ class _PageRows:
 class PageSteps:
     """The rows of one column chunk whose values are not repeated, as pages that are looked at ahead of decoding."""
 
-    def __init__(self, pages: Iterator[Page], largest_entry: Callable[[int], int], max_page: int) -> None:
+    def __init__(
+        self, pages: Iterator[PageHeader], largest_entry: Callable[[int], int], max_page: int
+    ) -> None:
         """Take the pages of a chunk.
 
         Args:
@@ -85,7 +87,7 @@ class PageSteps:
                 return True
         return False
 
-    def _stretch(self, page: Page) -> _PageRows:
+    def _stretch(self, page: PageHeader) -> _PageRows:
         plain = page.values * _ROW_BYTES
         if page.indices:
             return _PageRows(page.values, plain + page.values * self._entry // _RARELY)
@@ -101,7 +103,7 @@ class ListSteps:
     A chunk that could take much more than is stored is refused beforehand, so that a single row cannot.
     """
 
-    def __init__(self, pages: Iterator[Page], entry: int, max_page: int, rows: int) -> None:
+    def __init__(self, pages: Iterator[PageHeader], entry: int, max_page: int, rows: int) -> None:
         """Take the pages of a chunk of `rows` rows; `entry` bounds what a value read from a dictionary takes."""
         self.stored, taken = 0, 0
         for page in pages:
@@ -120,7 +122,7 @@ class ListSteps:
         """All stretches are alike."""
 
 
-def check_page(page: Page, limit: int) -> None:
+def check_page(page: PageHeader, limit: int) -> None:
     """Raise Bomb if `page` is larger than `limit`."""
     if page.size > limit:
         raise Bomb(

@@ -15,11 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self, final
 
 from tokenlake.errors import AccountError
-from tokenlake.store.sealed import Fields
-
-
-def _counts() -> dict[str, int]:
-    return {}
+from tokenlake.store.sealed import Count
 
 
 @final
@@ -48,25 +44,25 @@ class Account:
         text_bytes: UTF-8 bytes of the documents.
     """
 
-    rows_read: int = 0
-    rows_skipped: dict[str, int] = field(default_factory=_counts)
-    filtered: dict[str, int] = field(default_factory=_counts)
-    quarantined: dict[str, int] = field(default_factory=_counts)
-    normalized: dict[str, int] = field(default_factory=_counts)
-    kept: int = 0
-    expanded: int = 0
-    documents: int = 0
-    tokens: int = 0
-    content_packed: int = 0
-    dropped: dict[str, int] = field(default_factory=_counts)
-    bos: int = 0
-    eos: int = 0
-    eos_existing: int = 0
-    pad: int = 0
-    sequences: int = 0
-    slots: int = 0
-    special_tokens_in_text: int = 0
-    text_bytes: int = 0
+    rows_read: Count = 0
+    rows_skipped: dict[str, Count] = field(default_factory=dict[str, Count])
+    filtered: dict[str, Count] = field(default_factory=dict[str, Count])
+    quarantined: dict[str, Count] = field(default_factory=dict[str, Count])
+    normalized: dict[str, Count] = field(default_factory=dict[str, Count])
+    kept: Count = 0
+    expanded: Count = 0
+    documents: Count = 0
+    tokens: Count = 0
+    content_packed: Count = 0
+    dropped: dict[str, Count] = field(default_factory=dict[str, Count])
+    bos: Count = 0
+    eos: Count = 0
+    eos_existing: Count = 0
+    pad: Count = 0
+    sequences: Count = 0
+    slots: Count = 0
+    special_tokens_in_text: Count = 0
+    text_bytes: Count = 0
 
     @classmethod
     def zero(cls) -> Self:
@@ -86,18 +82,6 @@ class Account:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict with every field."""
         return {name: dict(value) if isinstance(value, dict) else value for name, value in self._items()}
-
-    @classmethod
-    def from_json(cls, value: object, where: str = "account") -> Self:
-        """Read :meth:`to_json`'s form; an IntegrityError names ``where`` and the key."""
-        return cls.read(Fields(value, where))
-
-    @classmethod
-    def read(cls, source: Fields) -> Self:
-        """Read the account from an object of a larger document."""
-        found = {f.name: (source.count if f.type == "int" else source.counts)(f.name) for f in fields(cls)}
-        source.end()
-        return cls(**found)  # pyright: ignore[reportArgumentType]
 
     def check(self, seq_length: int | None = None, *, where: str = "account") -> None:
         """Check that the account closes.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.store.base import Digest, ReadStore, Store, looked_twice, parsed
 from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, is_closing_note, is_committed, state_of
 from tokenlake.store.layout import (
@@ -317,6 +317,20 @@ class Catalog:
         return NotFoundError(
             f"no dataset {dataset!r} in {self.store.url}; {hint}", dataset=dataset, near=near
         )
+
+
+def parted(where: str) -> tuple[str, str]:
+    """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same."""
+    if "://" in where and "?" in where:
+        raise ConfigError(
+            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it "
+            "without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
+        )
+    store, slash, name = where.rstrip("/").rpartition("/")
+    if slash and name[:1] == "v" and name[1:].isdecimal():
+        store, slash, dataset = store.rpartition("/")
+        name = f"{dataset}@{name}"
+    return store if slash else ".", name
 
 
 def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None = None) -> UnitRecord:

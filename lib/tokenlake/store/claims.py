@@ -8,36 +8,32 @@ fails and learns of the other::
 
 A build that commits turns its claim from ``building`` into ``committing`` and then creates the manifest. ``gc`` turns
 a ``building`` claim that nobody works on into ``swept`` and then deletes. A claim that already is ``committing`` has
-one step left, which no swap of the claim can stop; there ``gc`` first takes the place of the manifest itself (see
-:mod:`tokenlake.store.claims`).
-
-Closed numbers: a few bytes where a manifest would be, so that none ever can be.
+one step left, which no swap of the claim can stop; there ``gc`` first takes the place of the manifest itself.
 
 A version appears when its ``manifest.json`` is created, create-only; that one request is all that a committing build
 has left to do, and nothing but an object of that name can stop it. So before ``gc`` deletes the files of a claim that
 is ``committing``, it creates that object itself: a sealed note that the number is closed. Of the two creations one
-fails, whatever the clocks say and however long a process slept. The note stays, as the number stays taken.
-
-A note is no manifest: who looks for versions tells them apart by their size first, for no manifest is as short, and by
-the seal then. A manifest that was cut or damaged is none of both, and an error as ever.
-
-What became of a version's number: committed, being built, or given up and swept.
+fails, whatever the clocks say and however long a process slept. The note stays, as the number stays taken. It is no
+manifest: who looks for versions tells them apart by their size first, for no manifest is as short, and then by the
+seal. A manifest that was cut or damaged is neither, and is an error.
 """
 
 from __future__ import annotations
 
-import re
+import json
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Self, cast, final
+from typing import Any, Final, Literal, Self, TypeAlias, final
 
-from tokenlake.errors import IntegrityError, NotFoundError
-from tokenlake.store.base import ReadStore
-from tokenlake.store.layout import CLAIM, DATASET_NAME, Layout
-from tokenlake.store.sealed import FORMAT_VERSION, SHA256, seal, unseal
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError
+from tokenlake.fingerprint import canonical_texts
+from tokenlake.store.base import ObjectInfo, ReadStore, Store
+from tokenlake.store.layout import CLAIM, LEDGER, RUNS, Layout, ledger_unit
+from tokenlake.store.sealed import FORMAT_VERSION, DatasetName, Positive, Sha256, seal, seal_texts, unseal
 
 Status = Literal["new", "resumed", "committed"]
 State = Literal["building", "committing", "swept"]
-_WRITTEN: Final = re.compile("committing|swept")
 
 
 @final
@@ -61,7 +57,10 @@ class Claim:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes: sealed canonical JSON."""
-        return seal(
+        return seal_texts(self._texts())
+
+    def _texts(self) -> dict[str, str]:
+        return canonical_texts(
             {
                 "format_version": FORMAT_VERSION,
                 "dataset": self.dataset,
@@ -75,15 +74,15 @@ class Claim:
     @classmethod
     def from_bytes(cls, data: bytes, where: str = CLAIM) -> Self:
         """Read a claim; any change after it was written is an IntegrityError."""
-        fields = unseal(data, where)
+        document = unseal(data, where)
         found = cls(
-            dataset=fields.text("dataset", DATASET_NAME),
-            version=fields.count("version", low=1),
-            fingerprint=fields.text("fingerprint", SHA256),
-            meta=fields.json_object("meta"),
-            state=cast("State", fields.text("state", _WRITTEN)) if "state" in fields.value else "building",
+            dataset=document.get("dataset", DatasetName),
+            version=document.get("version", Positive),
+            fingerprint=document.get("fingerprint", Sha256),
+            meta=document.get("meta", dict[str, Any]),
+            state=document.get("state", State) if "state" in document else "building",
         )
-        fields.end()
+        document.end(found._texts())
         return found
 
 
@@ -114,12 +113,6 @@ def closing_note(layout: Layout) -> bytes:
 
 def is_closing_note(data: bytes, layout: Layout) -> bool:
     """Say whether `data`, found in the place of a manifest, closes this very number."""
-    if len(data) > MOST_BYTES:
-        return False
-    try:
-        unseal(data, layout.manifest)
-    except IntegrityError:
-        return False
     return data == closing_note(layout)
 
 
@@ -161,3 +154,66 @@ def is_committed(store: ReadStore, layout: Layout) -> bool:
 def _is_closed(store: ReadStore, layout: Layout, size: int) -> bool:
     """Say whether what is in the place of a manifest says that there never will be one."""
     return size <= MOST_BYTES and is_closing_note(store.read(layout.manifest), layout)
+
+
+# How a build fares that is not committed. Nothing here is proof: a clock may be wrong, and a run that was killed left
+# no word.
+
+BuildState: TypeAlias = Literal["running", "idle", "failed"]
+
+FAILED: Final = "-failed"
+"""Ends the name of the record that a failing run leaves in ``runs/``."""
+
+_QUIET: Final = 600.0  # seconds in which a build that runs has begun or finished some file
+_STAMP: Final = len("20260101T000000Z")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A build without a manifest.
+
+    Attributes:
+        state: failed, if the last run left word of it; else running, if something changed in the last ten minutes.
+        units: finished ones.
+        seconds: since something changed, by the storage's clock; None where it does not say.
+        error: of the last run, if it failed.
+    """
+
+    state: BuildState
+    units: int
+    seconds: float | None
+    error: str | None
+
+
+def unfinished(store: ReadStore, layout: Layout) -> Unfinished:
+    """Look at a version that is not committed; files that are being written count as changes."""
+    objects = list(store.list(layout.prefix))
+    begun = store.leftovers(layout.prefix) if isinstance(store, Store) else []
+    changes = [each.modified for each in (*objects, *begun) if each.modified is not None]
+    seconds = max(0.0, time.time() - max(changes)) if changes else None
+    paths = [layout.path(info.key) for info in objects]
+    units = sum(path.startswith(f"{LEDGER}/") and ledger_unit(path) is not None for path in paths)
+    error = _error(store, (info for info in objects if layout.path(info.key).startswith(f"{RUNS}/")))
+    running = seconds is not None and seconds < _QUIET
+    return Unfinished("failed" if error else "running" if running else "idle", units, seconds, error)
+
+
+def _error(store: ReadStore, runs: Iterable[ObjectInfo]) -> str | None:
+    """Return why the last run failed; None if it did not, or that cannot be read."""
+    last = max(runs, key=_when, default=None)
+    if last is None or not _is_failure(last):
+        return None
+    try:
+        return str(json.loads(store.read(last.key))["error"])
+    except (ValueError, KeyError, TypeError, StoreError, IntegrityError):
+        return None
+
+
+def _when(info: ObjectInfo) -> tuple[str, float, bool]:
+    """Order the records of runs: by the start of the run, then by when they were written."""
+    return info.key.rpartition("/")[2][:_STAMP], info.modified or 0.0, _is_failure(info)
+
+
+def _is_failure(info: ObjectInfo) -> bool:
+    return info.key.endswith(f"{FAILED}.json")

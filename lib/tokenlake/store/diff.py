@@ -1,102 +1,251 @@
-"""From two references to their difference.
-
-Comparing two manifests.
-
-Which shard of one version is which of another: by name, by bytes, by tokens.
-
-A file that was added to the inputs may move all units after it by one, so names are not enough: of what is not the same
-under the same name, equal bytes are looked for under any name, then equal tokens.
-"""
+"""The difference of two versions, by their manifests alone. The first is called `a`, the second `b`."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, TypeAlias, cast, final
 
 from tokenlake.fingerprint import canonical_text
-from tokenlake.loader.dataset import parted
 from tokenlake.store.address import open_read_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.diff_model import KINSHIPS, Change, Count, Difference, FilePair, InputPair, Kinship
-from tokenlake.store.entries import ShardEntry
+from tokenlake.store.catalog import Catalog, parted
+from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.layout import CARD, CONFIG, LEDGER
 from tokenlake.store.manifest import Manifest
 
 _IDS: Final = "input_ids"
-
-
-def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[FilePair, ...]:
-    """Pair the shards of two versions, each once; in the order of `a`, then those of `b` alone."""
-    left, right = list(a), list(b)
-    found: dict[str, FilePair] = {}
-    for key, kinship in _ROUNDS:
-        taken = _match(left, right, key, kinship)
-        found |= {pair.a.path: pair for pair in taken if pair.a is not None}
-        left = [shard for shard in left if shard.path not in found]
-        gone = {pair.b.path for pair in taken if pair.b is not None}
-        right = [shard for shard in right if shard.path not in gone]
-    order = {shard.path: index for index, shard in enumerate(a)}
-    found |= {shard.path: FilePair("only_a", shard, None) for shard in left}
-    ordered = sorted(found, key=order.__getitem__)
-    return (*(found[path] for path in ordered), *(FilePair("only_b", None, shard) for shard in right))
-
-
-def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
-    """Return how many units are of which kinship; a unit is as its least alike file is."""
-    worst: dict[tuple[str, int], int] = {}
-    for pair in pairs:
-        shard, side = (pair.b, "b") if pair.b is not None else (pair.a, "a")
-        assert shard is not None
-        place = (side, shard.unit)
-        worst[place] = max(worst.get(place, 0), KINSHIPS.index(pair.kinship))
-    # A unit of `a` alone that `b` has with other files is not counted twice.
-    units = {unit for side, unit in worst if side == "b"}
-    counts = Counter(
-        KINSHIPS[rank] for (side, unit), rank in worst.items() if side == "b" or unit not in units
-    )
-    return {kinship: counts[kinship] for kinship in KINSHIPS if counts[kinship]}
-
-
-def _ids(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
-    """Return the hashes of the columns of ids, in the order of their names."""
-    return tuple(sorted(item for item in shard.logical.items() if item[0].endswith(_IDS)))
-
-
-def _match(
-    a: list[ShardEntry], b: list[ShardEntry], key: Callable[[ShardEntry], Hashable], kinship: Kinship
-) -> list[FilePair]:
-    """Pair shards of an equal key, in their order."""
-    waiting: defaultdict[Hashable, list[ShardEntry]] = defaultdict(list)
-    for shard in reversed(b):
-        waiting[key(shard)].append(shard)
-    found: list[FilePair] = []
-    for shard in a:
-        if same := waiting.get(key(shard)):
-            other = same.pop()
-            columns = () if kinship == "same_bytes" else _unlike(shard, other)
-            found.append(FilePair(kinship, shard, other, columns))
-    return found
-
-
-def _unlike(a: ShardEntry, b: ShardEntry) -> tuple[str, ...]:
-    names = sorted(a.logical.keys() | b.logical.keys())
-    return tuple(name for name in names if a.logical.get(name) != b.logical.get(name))
-
-
-_ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
-    (lambda shard: (shard.path, shard.sha256), "same_bytes"),
-    (lambda shard: (shard.path, shard.rows, _ids(shard)), "same_tokens"),
-    (lambda shard: shard.sha256, "same_bytes"),
-    (lambda shard: (shard.split, shard.rows, _ids(shard)), "same_tokens"),
-    (lambda shard: shard.path, "different"),
-)
-
-
 _NOTHING: Final = object()
 #: Files that hold the name, the number or the time of a build: they differ between any two versions.
 _OWN: Final = (CARD, CONFIG, LEDGER)
+
+Side: TypeAlias = Literal["both", "a", "b"]
+Kinship: TypeAlias = Literal["same_bytes", "same_tokens", "different", "only_a", "only_b"]
+
+#: From alike to unlike.
+KINSHIPS: Final[tuple[Kinship, ...]] = ("same_bytes", "same_tokens", "different", "only_a", "only_b")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value that is another one in `b`, or is in one of them alone.
+
+    Attributes:
+        key: dotted, such as ``build.pack.seq_length``.
+        a, b: the values; None also where there is none.
+        there: which of them has the key.
+    """
+
+    key: str
+    a: Any
+    b: Any
+    there: Side = "both"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A figure of both versions."""
+
+    name: str
+    a: int
+    b: int
+
+    @property
+    def more(self) -> int:
+        """How much more `b` has."""
+        return self.b - self.a
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InputPair:
+    """An input file that is not the same in both: other bytes, or in one of them alone (the other is None)."""
+
+    a: InputFileEntry | None
+    b: InputFileEntry | None
+
+    @property
+    def change(self) -> Literal["added", "removed", "changed"]:
+        return "added" if self.a is None else "removed" if self.b is None else "changed"
+
+    @property
+    def file(self) -> InputFileEntry:
+        """The file as it is in `b`, or was in `a`."""
+        found = self.b or self.a
+        assert found is not None
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        sides = {side: entry and {"size": entry.size, "token": entry.token} for side, entry in self._sides()}
+        return {"change": self.change, "source": self.file.source, "path": self.file.path, **sides}
+
+    def _sides(self) -> Iterable[tuple[str, InputFileEntry | None]]:
+        return ("a", self.a), ("b", self.b)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FilePair:
+    """A shard of `a` and what it is in `b`; a file of equal bytes or tokens under another name is the same file.
+
+    Attributes:
+        kinship: ``same_bytes`` (sha256), ``same_tokens`` (logical hashes of the ids), ``different``, ``only_a`` or
+            ``only_b``.
+        columns: of a pair that is not ``same_bytes``, the columns whose logical hashes differ; none where the same
+            values are only written otherwise.
+    """
+
+    kinship: Kinship
+    a: ShardEntry | None
+    b: ShardEntry | None
+    columns: tuple[str, ...] = ()
+
+    @property
+    def renamed(self) -> bool:
+        return self.a is not None and self.b is not None and self.a.path != self.b.path
+
+    def to_json(self) -> dict[str, Any]:
+        sides = {side: entry and _shard(entry) for side, entry in (("a", self.a), ("b", self.b))}
+        return {"kinship": self.kinship, **sides, "columns": list(self.columns)}
+
+
+def _shard(entry: ShardEntry) -> dict[str, Any]:
+    return {
+        "path": entry.path,
+        "unit": entry.unit,
+        "bytes": entry.bytes,
+        "rows": entry.rows,
+        "tokens": entry.tokens,
+        "sha256": entry.sha256,
+    }
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What differs between two versions; what is equal is left out, but for figures.
+
+    Attributes:
+        a, b: references, ``code@v1``.
+        identity: kind, sequence length and the hashes that say what was to be built.
+        config, tokenizer: of the build; keys of the tokenizer begin with the source.
+        inputs: files that are not the same; `inputs_same` counts the others.
+        files: shards in the order of `a`, then those of `b` alone; also the same ones.
+        units: how many units are of which kinship: that of their least alike file.
+        others: files that are no shards; the card, the ledger and other records of the build itself are left out.
+        totals: rows, tokens, documents, bytes and files.
+        account: figures of the account that are not 0 in both.
+        mixture: of mixed versions: weights, order, and what became of each source.
+        parents, produced_by: what they were made from, and by which releases.
+    """
+
+    a: str
+    b: str
+    identity: tuple[Change, ...]
+    config: tuple[Change, ...]
+    tokenizer: tuple[Change, ...]
+    inputs: tuple[InputPair, ...]
+    inputs_same: int
+    files: tuple[FilePair, ...]
+    units: dict[Kinship, int]
+    others: tuple[Change, ...]
+    totals: tuple[Count, ...]
+    account: tuple[Count, ...]
+    mixture: tuple[Change, ...]
+    parents: tuple[Change, ...]
+    produced_by: tuple[Change, ...]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts in which they differ; none where one could stand for the other."""
+        figures = [count for count in (*self.totals, *self.account) if count.more]
+        found: dict[str, object] = {
+            "identity": self.identity,
+            "config": self.config,
+            "tokenizer": self.tokenizer,
+            "inputs": self.inputs,
+            "files": [pair for pair in self.files if pair.kinship != "same_bytes" or pair.renamed],
+            "others": self.others,
+            "figures": figures,
+            "mixture": self.mixture,
+            "parents": self.parents,
+            "produced_by": self.produced_by,
+        }
+        return tuple(name for name, changes in found.items() if changes)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs but names, numbers and the records of the builds."""
+        return not self.parts
+
+    @property
+    def kinships(self) -> dict[Kinship, int]:
+        """How many shards are of which kinship."""
+        found = Counter(pair.kinship for pair in self.files)
+        return {kinship: found[kinship] for kinship in KINSHIPS if found[kinship]}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON-able form; of shards that are the same only their number."""
+        unlike = [pair.to_json() for pair in self.files if pair.kinship != "same_bytes" or pair.renamed]
+        return {
+            "a": self.a,
+            "b": self.b,
+            "equal": self.equal,
+            "parts": list(self.parts),
+            **{
+                name: [asdict(change) for change in getattr(self, name)]
+                for name in ("identity", "config", "tokenizer")
+            },
+            "inputs": {"same": self.inputs_same, "changes": [pair.to_json() for pair in self.inputs]},
+            "files": {"count": self.kinships, "units": self.units, "changes": unlike},
+            "others": [asdict(change) for change in self.others],
+            **{
+                name: [{**asdict(count), "more": count.more} for count in getattr(self, name)]
+                for name in ("totals", "account")
+            },
+            **{
+                name: [asdict(change) for change in getattr(self, name)]
+                for name in ("mixture", "parents", "produced_by")
+            },
+        }
+
+
+def diff(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    store: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Difference:
+    """Compare two versions; their manifests are read, and nothing else.
+
+    ::
+
+        tl.diff("code@v1", "code@prod", store="artifacts").config
+        tl.diff("artifacts/code@v1", "s3://bucket/artifacts/code@v1").equal
+
+    Args:
+        a, b: as :func:`tokenlake.open` takes them; names alone where there is a `store`.
+        store: where both are.
+        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
+
+    Raises:
+        NotFoundError: there is no such version; near matches are named.
+        IntegrityError: a manifest is damaged.
+    """
+    return compare(_manifest(a, store, storage_options), _manifest(b, store, storage_options))
+
+
+def _manifest(
+    where: str | os.PathLike[str],
+    store: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Manifest:
+    place, name = parted(os.fspath(where)) if store is None else (os.fspath(store), os.fspath(where))
+    return Catalog(open_read_store(place, storage_options=storage_options)).manifest_of(name)
 
 
 def compare(a: Manifest, b: Manifest) -> Difference:
@@ -114,7 +263,7 @@ def compare(a: Manifest, b: Manifest) -> Difference:
         files=pairs,
         units=unit_kinships(pairs),
         others=changes(_others(a), _others(b)),
-        totals=_counts(a.totals.to_json(), b.totals.to_json()),
+        totals=_counts(asdict(a.totals), asdict(b.totals)),
         account=tuple(count for count in _account(a, b) if count.a or count.b),
         mixture=changes(_mixture(a), _mixture(b)),
         parents=changes(_parents(a), _parents(b)),
@@ -208,36 +357,72 @@ def _parents(manifest: Manifest) -> dict[str, Any]:
     return {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in manifest.parents}
 
 
-def diff(
-    a: str | os.PathLike[str],
-    b: str | os.PathLike[str],
-    *,
-    store: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Difference:
-    """Compare two versions; their manifests are read, and nothing else.
+def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[FilePair, ...]:
+    """Pair the shards of two versions, each once; in the order of `a`, then those of `b` alone.
 
-    ::
-
-        tl.diff("code@v1", "code@prod", store="artifacts").config
-        tl.diff("artifacts/code@v1", "s3://bucket/artifacts/code@v1").equal
-
-    Args:
-        a, b: as :func:`tokenlake.open` takes them; names alone where there is a `store`.
-        store: where both are.
-        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
-
-    Raises:
-        NotFoundError: there is no such version; near matches are named.
-        IntegrityError: a manifest is damaged.
+    A file that was added to the inputs may move all units after it by one, so names are not enough: of what is not the
+    same under the same name, equal bytes are looked for under any name, then equal tokens.
     """
-    return compare(_manifest(a, store, storage_options), _manifest(b, store, storage_options))
+    left, right = list(a), list(b)
+    found: dict[str, FilePair] = {}
+    for key, kinship in _ROUNDS:
+        taken = _match(left, right, key, kinship)
+        found |= {pair.a.path: pair for pair in taken if pair.a is not None}
+        left = [shard for shard in left if shard.path not in found]
+        gone = {pair.b.path for pair in taken if pair.b is not None}
+        right = [shard for shard in right if shard.path not in gone]
+    order = {shard.path: index for index, shard in enumerate(a)}
+    found |= {shard.path: FilePair("only_a", shard, None) for shard in left}
+    ordered = sorted(found, key=order.__getitem__)
+    return (*(found[path] for path in ordered), *(FilePair("only_b", None, shard) for shard in right))
 
 
-def _manifest(
-    where: str | os.PathLike[str],
-    store: str | os.PathLike[str] | None,
-    storage_options: Mapping[str, Any] | None,
-) -> Manifest:
-    place, name = parted(os.fspath(where)) if store is None else (os.fspath(store), os.fspath(where))
-    return Catalog(open_read_store(place, storage_options=storage_options)).manifest_of(name)
+def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
+    """Return how many units are of which kinship; a unit is as its least alike file is."""
+    worst: dict[tuple[str, int], int] = {}
+    for pair in pairs:
+        shard, side = (pair.b, "b") if pair.b is not None else (pair.a, "a")
+        assert shard is not None
+        place = (side, shard.unit)
+        worst[place] = max(worst.get(place, 0), KINSHIPS.index(pair.kinship))
+    # A unit of `a` alone that `b` has with other files is not counted twice.
+    units = {unit for side, unit in worst if side == "b"}
+    counts = Counter(
+        KINSHIPS[rank] for (side, unit), rank in worst.items() if side == "b" or unit not in units
+    )
+    return {kinship: counts[kinship] for kinship in KINSHIPS if counts[kinship]}
+
+
+def _ids(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
+    """Return the hashes of the columns of ids, in the order of their names."""
+    return tuple(sorted(item for item in shard.logical.items() if item[0].endswith(_IDS)))
+
+
+def _match(
+    a: list[ShardEntry], b: list[ShardEntry], key: Callable[[ShardEntry], Hashable], kinship: Kinship
+) -> list[FilePair]:
+    """Pair shards of an equal key, in their order."""
+    waiting: defaultdict[Hashable, list[ShardEntry]] = defaultdict(list)
+    for shard in reversed(b):
+        waiting[key(shard)].append(shard)
+    found: list[FilePair] = []
+    for shard in a:
+        if same := waiting.get(key(shard)):
+            other = same.pop()
+            columns = () if kinship == "same_bytes" else _unlike(shard, other)
+            found.append(FilePair(kinship, shard, other, columns))
+    return found
+
+
+def _unlike(a: ShardEntry, b: ShardEntry) -> tuple[str, ...]:
+    names = sorted(a.logical.keys() | b.logical.keys())
+    return tuple(name for name in names if a.logical.get(name) != b.logical.get(name))
+
+
+_ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
+    (lambda shard: (shard.path, shard.sha256), "same_bytes"),
+    (lambda shard: (shard.path, shard.rows, _ids(shard)), "same_tokens"),
+    (lambda shard: shard.sha256, "same_bytes"),
+    (lambda shard: (shard.split, shard.rows, _ids(shard)), "same_tokens"),
+    (lambda shard: shard.path, "different"),
+)

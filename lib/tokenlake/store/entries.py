@@ -1,75 +1,28 @@
-"""What a version consists of: shards, other files, quarantined records, and their sums.
+"""What a version consists of and what it was made from: shards, other files, input files, parent versions.
 
-Long tables of a manifest, read column by column.
-
-A manifest may list ten thousand shards, and every value of every entry is checked before it is believed. One by one
-that is a million calls; here a column is checked as a whole. These checks only ever say yes or no, and yes only where
-the reader of one entry would accept each: what they do not accept is read again one by one, which says what is wrong.
+A value of these classes is what its JSON object says. Decoding checks each field by its type; what must hold between
+the fields of an entry is said by its ``problem``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from itertools import chain, pairwise
-from operator import eq, itemgetter, lt
-from typing import Any, Final, Self, cast, final
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Final, Self, final
 
-from tokenlake.store.layout import MAX_PART, MAX_UNIT, SPLIT_NAME, key_problem, shard_path
-from tokenlake.store.sealed import MAX_COUNT, SHA256, Fields
+from msgspec import Meta
 
-_HEX: Final = re.compile(r"[0-9a-f]*")
+from tokenlake.fingerprint import file_id, fingerprint
+from tokenlake.store.layout import MAX_PART, MAX_UNIT, shard_path
+from tokenlake.store.sealed import Count, DatasetName, Document, Positive, Sha256, Signed, SplitName
 
+LogicalHash = Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{32})+\Z")]
+_SHARED: Final = 256  # lists of row groups
 
-def columns(values: list[Any], keys: tuple[str, ...]) -> list[tuple[Any, ...]] | None:
-    """Return the columns of objects that have these keys and no others; None if not all are such objects."""
-    if not are_all(values, dict) or not set(map(len, values)) <= {len(keys)}:
-        return None
-    try:
-        return [tuple(map(itemgetter(key), values)) for key in keys]
-    except KeyError:
-        return None
-
-
-def are_all(values: Iterable[Any], kind: type) -> bool:
-    """Say whether the type of each value is this very one: True is no int."""
-    return set(map(type, values)) <= {kind}
-
-
-def are_counts(column: Collection[Any], low: int = 0, high: int = MAX_COUNT) -> bool:
-    """Say whether all are integers of ``low .. high``."""
-    return not column or (are_all(column, int) and low <= min(column) and max(column) <= high)
-
-
-def are_hex(column: Collection[Any], digits: int, *, more: bool = False) -> bool:
-    """Say whether all are ``digits`` lower-case hexadecimal digits; ``more``: or twice, three times ... as many."""
-    if not are_all(column, str) or _HEX.fullmatch("".join(column)) is None:
-        return False
-    lengths = set(map(len, cast("Collection[str]", column)))
-    return all(length % digits == 0 and length > 0 if more else length == digits for length in lengths)
-
-
-def flat(column: Iterable[Iterable[Any]]) -> Iterator[Any]:
-    """Yield the values of all lists of a column."""
-    return chain.from_iterable(column)
-
-
-_DIGITS: Final = 32  # of a logical hash, or a multiple
-_LOGICAL: Final = re.compile(rf"(?:[0-9a-f]{{{_DIGITS}}})+")
-_SHARD: Final = (
-    *("path", "split", "unit", "part", "bytes", "sha256", "rows", "tokens", "documents"),
-    *("row_groups", "logical"),
-)
-_FILE: Final = ("bytes", "sha256")
-
-
-def read_path(source: Fields, key: str) -> str:
-    """Read a path relative to the version; one that could leave it is an IntegrityError."""
-    path = source.text(key)
-    if (problem := key_problem(path)) is not None:
-        source.fail(key, f"a path below the version's folder ({problem})", path)
-    return path
+Problem = tuple[str, str, object]
+"""Of an entry: the field, what was expected, what is there."""
 
 
 @final
@@ -89,139 +42,42 @@ class ShardEntry:
     """
 
     path: str
-    split: str
-    unit: int
-    part: int
-    bytes: int
-    sha256: str
-    rows: int
-    tokens: int
-    documents: int
-    row_groups: tuple[int, ...]
-    logical: dict[str, str]
+    split: SplitName
+    unit: Annotated[int, Meta(ge=0, le=MAX_UNIT)]
+    part: Annotated[int, Meta(ge=0, le=MAX_PART)]
+    bytes: Positive
+    sha256: Sha256
+    rows: Count
+    tokens: Count
+    documents: Count
+    row_groups: tuple[Count, ...]
+    logical: dict[str, LogicalHash]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "split": self.split,
-            "unit": self.unit,
-            "part": self.part,
-            "bytes": self.bytes,
-            "sha256": self.sha256,
-            "rows": self.rows,
-            "tokens": self.tokens,
-            "documents": self.documents,
-            "row_groups": list(self.row_groups),
-            "logical": dict(self.logical),
-        }
+    def __post_init__(self) -> None:
+        # Most shards of a version have equal row groups, and a version may have ten thousand shards.
+        object.__setattr__(self, "row_groups", _shared(self.row_groups))
 
-    @classmethod
-    def read_all(cls, source: Fields, key: str) -> tuple[Self, ...]:
-        """Read a list of entries; equal row groups are one tuple."""
-        found = cls._all(source.plain_list(key))
-        return tuple(map(cls.read, source.children(key))) if found is None else found
-
-    @classmethod
-    def _all(cls, values: list[Any]) -> tuple[Self, ...] | None:
-        found = columns(values, _SHARD)
-        if found is None:
-            return None
-        paths, splits, units, parts, sizes, hashes, rows, tokens, documents, groups, logical = found
-        well = (
-            are_counts(units, high=MAX_UNIT)
-            and are_counts(parts, high=MAX_PART)
-            and are_counts(sizes, low=1)
-            and are_counts(rows)
-            and are_counts(tokens)
-            and are_counts(documents)
-            and are_hex(hashes, 64)
-            and are_all(splits, str)
-            and all(map(SPLIT_NAME.fullmatch, set(splits)))
-            and all(map(eq, map(shard_path, splits, units, parts), paths))
-            and are_all(logical, dict)
-            and are_hex(list(flat(map(dict.values, logical))), _DIGITS, more=True)
-        )
-        starts = _shared(groups, rows) if well else None
-        if starts is None:
-            return None
-        return tuple(
-            cls(
-                path=path,
-                split=split,
-                unit=unit,
-                part=part,
-                bytes=size,
-                sha256=sha256,
-                rows=count,
-                tokens=ids,
-                documents=texts,
-                row_groups=first_rows,
-                logical=columns_hashes,
-            )
-            for path, split, unit, part, size, sha256, count, ids, texts, first_rows, columns_hashes in zip(
-                paths,
-                splits,
-                units,
-                parts,
-                sizes,
-                hashes,
-                rows,
-                tokens,
-                documents,
-                starts,
-                logical,
-                strict=True,
-            )
-        )
-
-    @classmethod
-    def read(cls, source: Fields) -> Self:
-        """Read one entry; IntegrityError for anything that no writer of ours would write."""
-        found = cls(
-            path=read_path(source, "path"),
-            split=source.text("split", SPLIT_NAME),
-            unit=source.count("unit", high=MAX_UNIT),
-            part=source.count("part", high=MAX_PART),
-            bytes=source.count("bytes", low=1),
-            sha256=source.text("sha256", SHA256),
-            rows=source.count("rows"),
-            tokens=source.count("tokens"),
-            documents=source.count("documents"),
-            row_groups=source.count_list("row_groups"),
-            logical=source.texts("logical", _LOGICAL),
-        )
-        source.end()
-        found._check(source)
-        return found
-
-    def _check(self, source: Fields) -> None:
+    def problem(self) -> Problem | None:
+        """Return what no writer of ours would write; None if there is nothing."""
         expected = shard_path(self.split, self.unit, self.part)
         if self.path != expected:
-            source.fail("path", f"{expected}, by its split, unit and part", self.path)
+            return "path", f"{expected}, by its split, unit and part", self.path
         starts = self.row_groups
-        ascending = all(a < b for a, b in pairwise((*starts, self.rows)))
-        if not ascending or (self.rows > 0 and starts[:1] != (0,)):
-            source.fail(
-                "row_groups", f"ascending first rows from 0, below the {self.rows} rows", list(starts)
-            )
+        if starts[:1] == (0,) and starts[-1] < self.rows and _ascend(starts):
+            return None
+        if not starts and not self.rows:
+            return None
+        return "row_groups", f"ascending first rows from 0, below the {self.rows} rows", list(starts)
 
 
-def _shared(groups: Collection[Any], rows: Iterable[int]) -> list[tuple[int, ...]] | None:
-    """Return the first rows as tuples, one for each list; None if they are no such numbers, or not of the rows."""
-    distinct = {id(group): group for group in groups}
-    if not are_all(distinct.values(), list) or not are_all(flat(distinct.values()), int):
-        return None
-    tuples = {key: tuple(group) for key, group in distinct.items()}
-    if not all(map(_ascend, tuples.values())):
-        return None
-    found = [tuples[id(group)] for group in groups]
-    # No row groups, no rows; else the last one begins before the end.
-    fit = all(starts[-1] < count if starts else not count for starts, count in zip(found, rows, strict=True))
-    return found if fit else None
+@functools.lru_cache(_SHARED)
+def _shared(row_groups: tuple[int, ...]) -> tuple[int, ...]:
+    return row_groups
 
 
+@functools.lru_cache(_SHARED)
 def _ascend(starts: tuple[int, ...]) -> bool:
-    return not starts or (starts[0] == 0 and all(map(lt, starts, starts[1:])))
+    return all(a < b for a, b in pairwise(starts))
 
 
 @final
@@ -229,29 +85,8 @@ def _ascend(starts: tuple[int, ...]) -> bool:
 class FileEntry:
     """Size and hash of a file that is not a shard (card, config, tokenizer, ledger record, quarantine)."""
 
-    bytes: int
-    sha256: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"bytes": self.bytes, "sha256": self.sha256}
-
-    @classmethod
-    def read_all(cls, source: Fields, key: str) -> dict[str, Self]:
-        """Read an object of entries."""
-        named = source.json_object(key)
-        found = columns(list(named.values()), _FILE)
-        if found is None or not (are_counts(found[0]) and are_hex(found[1], 64)):
-            return {name: cls.read(entry) for name, entry in source.named_children(key).items()}
-        entries = zip(*found, strict=True)
-        return {
-            name: cls(bytes=size, sha256=sha256) for name, (size, sha256) in zip(named, entries, strict=True)
-        }
-
-    @classmethod
-    def read(cls, source: Fields) -> Self:
-        found = cls(bytes=source.count("bytes"), sha256=source.text("sha256", SHA256))
-        source.end()
-        return found
+    bytes: Count
+    sha256: Sha256
 
 
 @final
@@ -260,23 +95,9 @@ class QuarantineEntry:
     """The bad records of one unit: ``quarantine/00017.parquet``."""
 
     path: str
-    bytes: int
-    sha256: str
-    rows: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def read(cls, source: Fields) -> Self:
-        found = cls(
-            path=read_path(source, "path"),
-            bytes=source.count("bytes", low=1),
-            sha256=source.text("sha256", SHA256),
-            rows=source.count("rows", low=1),
-        )
-        source.end()
-        return found
+    bytes: Positive
+    sha256: Sha256
+    rows: Positive
 
 
 @final
@@ -301,5 +122,96 @@ class Totals:
             documents=sum(shard.documents for shard in found),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFileEntry:
+    """An input file as identity knows it.
+
+    Attributes:
+        source: the configured source's name.
+        path: POSIX, relative to the listing's root.
+        size: bytes.
+        token: version token, ``sha256:<hex>`` for local files.
+        file_id: :func:`tokenlake.fingerprint.file_id` of source and path; what provenance columns hold.
+    """
+
+    source: str
+    path: str
+    size: Count
+    token: str
+    file_id: Signed
+
+    def problem(self) -> Problem | None:
+        """Return what no writer of ours would write; None if there is nothing."""
+        expected = file_id(self.source, self.path)
+        if self.file_id == expected:
+            return None
+        return "file_id", f"{expected}, the id of {self.source!r} and {self.path!r}", self.file_id
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputEntry:
+    """The range of an input file that one unit read: identity as in :class:`InputFileEntry`, and
+
+    Attributes:
+        start, stop: half open, in bytes for line formats, in row groups for Parquet.
+    """
+
+    source: str
+    path: str
+    size: Count
+    token: str
+    file_id: Signed
+    start: Count
+    stop: Count
+
+    @property
+    def file(self) -> InputFileEntry:
+        """The file without the range: the row of the manifest's table."""
+        return InputFileEntry(
+            source=self.source, path=self.path, size=self.size, token=self.token, file_id=self.file_id
+        )
+
+    def problem(self) -> Problem | None:
+        """Return what no writer of ours would write; None if there is nothing."""
+        if self.stop < self.start:
+            return "stop", f"an integer >= {self.start}", self.stop
+        return self.file.problem()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """A version that this one was made from."""
+
+    dataset: DatasetName
+    version: Positive
+    sha256: Sha256
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where a version comes from: parent versions, and one hash over all input files."""
+
+    parents: tuple[Parent, ...]
+    inputs_fingerprint: Sha256
+
+
+def inputs_fingerprint(inputs: Iterable[InputFileEntry]) -> str:
+    """Return the hash of source, path, size and token of all input files, in any order."""
+    return fingerprint(sorted([entry.source, entry.path, entry.size, entry.token] for entry in inputs))
+
+
+def check_entries(
+    document: Document,
+    key: str,
+    entries: Sequence[ShardEntry] | Sequence[InputFileEntry] | Sequence[InputEntry],
+) -> None:
+    """Check what must hold inside each entry of a list; IntegrityError names the first that is wrong."""
+    for index, entry in enumerate(entries):
+        if (problem := entry.problem()) is not None:
+            field, expected, got = problem
+            document.fail(f"{key}[{index}].{field}", expected, got)

@@ -1,30 +1,19 @@
-"""Collecting: judge everything, then remove what may go.
+"""Garbage collection: judge everything, then remove what no version, tag or build that goes on needs.
 
 What goes, once it lay untouched for the grace period:
 
 - temporary files and uploads in parts that were never published, at once where their process on this machine is dead;
 - unfinished builds under whose version nothing changed: the claim is swept, then all but the claim is deleted. Numbers
   are never used again;
-- files below a committed version that its manifest, which must be sound, does not name.
+- files below a committed version that its manifest, which must be sound, does not list.
 
-What stays, whatever its age: all that a manifest names, and with it what tags, mixtures and reused units need; tags;
+What stays, whatever its age: all that a manifest lists, and with it what tags, mixtures and reused units need; tags;
 ``runs/`` of versions; whatever is not ours. Ages are by the storage's clock against this machine's: a clock that is
 wrong by hours makes a grace period longer or shorter by as much, and nothing else. What guards a version is no clock
 (see :mod:`tokenlake.etl.commit`).
 
-Judging what lies in a store: what may go, what stays, and why; nothing is changed here.
-
 A version is looked at as a whole, and once: what it holds, unpublished things included, and when any of it changed
 last. An object whose storage does not say when it changed counts as changed now.
-
-Removing what was judged: first the swap after which nobody can need it, then the files.
-
-Every step may be the last one: a collection that dies leaves a store in which all versions are whole, and the next one
-goes on where it ended.
-
-What a collection did, or would do: what was removed, which builds were given up, and what was left and why.
-
-Spans of time as people write them: ``7d``, ``12h``, ``30m``, ``90s``, ``0``.
 """
 
 from __future__ import annotations
@@ -35,17 +24,16 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, TypeAlias, TypeVar, final
+from typing import Any, Final, Literal, TypeAlias, final
 
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.report import numbers
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, ObjectInfo, Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Claim, closing_note, is_closing_note
+from tokenlake.store.claims import is_closing_note
 from tokenlake.store.layout import (
     CLAIM,
     DATASET_NAME,
@@ -60,33 +48,21 @@ from tokenlake.store.layout import (
     version_number,
 )
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.remove import (
+    Abandoned,
+    Kept,
+    Removed,
+    abandoned,
+    claim_bytes,
+    closed,
+    delete_all,
+    prune,
+    read_claim,
+    removal_of,
+    remove_leftovers,
+    sweep,
+)
 from tokenlake.store.sealed import FORMAT_VERSION
-
-Kind: TypeAlias = Literal["temporary", "abandoned", "stray"]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """One file, or one upload that never ended.
-
-    Attributes:
-        kind: ``temporary`` (never published), ``abandoned`` (of a build that was given up) or ``stray`` (below a
-            committed version whose manifest does not name it).
-        name: key in the store.
-        bytes: its size. Of a file with other hard links, as reuse makes them, removing it frees nothing.
-        modified: seconds since the epoch, by the storage's clock; None where it does not say.
-    """
-
-    kind: Kind
-    name: str
-    bytes: int
-    modified: float | None
-
-    @property
-    def place(self) -> str:
-        """The version it lay in, as a reference (``code@v3``); its folder where that is no version's."""
-        return place_of(self.name)
 
 
 @final
@@ -104,16 +80,6 @@ class Swept:
     version: int
     was: Literal["building", "committing", "damaged", "swept"]
     modified: float | None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Something that was left alone, and why; failed: it should have gone, and the storage refused."""
-
-    name: str
-    reason: str
-    failed: bool = False
 
 
 @final
@@ -156,18 +122,6 @@ class GcReport:
         }
 
 
-def place_of(name: str) -> str:
-    """``code/v3/data/x.parquet`` -> ``code@v3``; other folders as they are."""
-    dataset, _, rest = name.partition("/")
-    version = rest.partition("/")[0]
-    if version[:1] == "v" and version[1:].isdecimal() and "/" in rest:
-        return f"{dataset}@{version}"
-    return name.rpartition("/")[0] or "(the store)"
-
-
-WasState: TypeAlias = Literal["building", "committing", "damaged", "swept"]
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -183,27 +137,6 @@ class Clock:
     def age(self, modified: float) -> str:
         """``3 days``."""
         return numbers.age(max(0.0, self.now - modified))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Abandoned:
-    """An unfinished version that may be swept.
-
-    Attributes:
-        was: the state of its claim.
-        claim: the bytes of the claim as it was judged; None where there is none, of a number that is closed.
-        ours: what it said; None if that cannot be read.
-        modified: when anything changed last.
-        files: what goes, in the order in which it goes.
-    """
-
-    layout: Layout
-    was: WasState
-    claim: bytes | None
-    ours: Claim | None
-    modified: float | None
-    files: tuple[Removed, ...]
 
 
 @final
@@ -248,14 +181,6 @@ def judge(store: Store, layout: Layout, leftovers: Iterable[Leftover], clock: Cl
     return [] if alive else [Empty(layout)]
 
 
-def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None) -> Abandoned:
-    """Return what is left of a number whose manifest never will be, or no longer is."""
-    if objects is None:
-        objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
-    found = _claim_bytes(store, layout)
-    return _abandoned(layout, "swept", found, _read_claim(found, layout), objects)
-
-
 def _judge_committed(
     store: Store, layout: Layout, objects: dict[str, ObjectInfo], clock: Clock
 ) -> list[Finding]:
@@ -267,7 +192,7 @@ def _judge_committed(
     except IntegrityError as error:
         return [Kept(layout.manifest, f"the version is damaged, so nothing of it was touched: {error}")]
     named = _named(objects, manifest)
-    files = [_removed("stray", info) for path, info in objects.items() if path not in named]
+    files = [removal_of("stray", info) for path, info in objects.items() if path not in named]
     old = tuple(each for each in files if clock.is_old(each.modified))
     return [Strays(layout, old)] if old else []
 
@@ -289,12 +214,12 @@ def _judge_claim(
     leftovers: Iterable[Leftover],
     clock: Clock,
 ) -> list[Finding]:
-    data = _claim_bytes(store, layout)
+    data = claim_bytes(store, layout)
     if data is None:  # gone since it was listed
         return []
-    claim = _read_claim(data, layout)
+    claim = read_claim(data, layout)
     if claim is not None and claim.state == "swept":
-        return _swept(store, _abandoned(layout, "swept", data, claim, objects))
+        return _swept(store, abandoned(layout, "swept", data, claim, objects))
     if claim is None and _is_newer(data):
         return [Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")]
     changes = [info.modified for info in objects.values()] + [each.modified for each in leftovers]
@@ -304,50 +229,13 @@ def _judge_claim(
         return [Kept(layout.prefix, "unfinished, and the storage does not say when it changed last")]
     if not clock.is_old(newest):
         return [Kept(layout.prefix, f"unfinished, and changed {clock.age(newest)} ago")]
-    return [_abandoned(layout, "damaged" if claim is None else claim.state, data, claim, objects)]
+    return [abandoned(layout, "damaged" if claim is None else claim.state, data, claim, objects)]
 
 
 def _swept(store: Store, found: Abandoned) -> list[Finding]:
     """Return what an earlier collection left of a swept version; nothing where it had come to its end."""
     done = found.claim is None or (found.ours is not None and found.ours.state == "swept")
     return [] if done and not found.files and not store.list_dirs(found.layout.prefix) else [found]
-
-
-def _abandoned(
-    layout: Layout, was: WasState, data: bytes | None, claim: Claim | None, objects: Mapping[str, ObjectInfo]
-) -> Abandoned:
-    # The ledger first: as long as there is a record, its files are there, for who reuses them just now.
-    paths = sorted(objects, key=lambda path: (not path.startswith(f"{LEDGER}/"), path))
-    changes = [info.modified for info in objects.values() if info.modified is not None]
-    return Abandoned(
-        layout=layout,
-        was=was,
-        claim=data,
-        ours=claim,
-        modified=max(changes, default=None),
-        files=tuple(_removed("abandoned", objects[path]) for path in paths if path not in (CLAIM, MANIFEST)),
-    )
-
-
-def _removed(kind: Literal["abandoned", "stray"], info: ObjectInfo) -> Removed:
-    return Removed(kind, info.key, info.size, info.modified)
-
-
-def _claim_bytes(store: Store, layout: Layout) -> bytes | None:
-    try:
-        return store.read(layout.claim)
-    except NotFoundError:
-        return None
-
-
-def _read_claim(data: bytes | None, layout: Layout) -> Claim | None:
-    try:
-        found = None if data is None else Claim.from_bytes(data, layout.claim)
-    except IntegrityError:
-        return None
-    if found is None or (found.dataset, found.version) != (layout.dataset, layout.version):
-        return None
-    return found
 
 
 def _is_newer(data: bytes) -> bool:
@@ -358,86 +246,6 @@ def _is_newer(data: bytes) -> bool:
     except (ValueError, RecursionError, TypeError, KeyError):
         return False
     return isinstance(version, int) and version > FORMAT_VERSION
-
-
-_Thing = TypeVar("_Thing")
-_NOBODY: Final = "0" * 64  # the fingerprint of a claim that could not be read any more
-
-
-def sweep(store: Store, found: Abandoned) -> Kept | None:
-    """Make sure that an abandoned version never becomes one; say why not where its build woke up."""
-    layout = found.layout
-    try:
-        # From "building" a commit has to swap the claim as well. In any other state it may have done so before it fell
-        # asleep, and only the manifest's own name can keep it from waking up to publish.
-        if found.was in ("committing", "damaged"):
-            store.put_new(layout.manifest, closing_note(layout))
-        if found.claim is not None and (found.ours is None or found.ours.state != "swept"):
-            store.swap(layout.claim, _swept_claim(found), found.claim)
-    except VersionConflictError:
-        return Kept(layout.prefix, "its build went on just now")
-    return None
-
-
-def _swept_claim(found: Abandoned) -> bytes:
-    layout = found.layout
-    claim = found.ours or Claim(dataset=layout.dataset, version=layout.version, fingerprint=_NOBODY, meta={})
-    return claim.turned("swept").to_bytes()
-
-
-def delete_all(store: Store, files: Iterable[Removed], workers: int) -> tuple[list[Removed], list[Kept]]:
-    """Delete objects; return those that we deleted, and those that we could not."""
-    return _each(files, lambda file: _deleted(store, file), workers)
-
-
-def remove_all(
-    store: Store, leftovers: Iterable[Leftover], workers: int
-) -> tuple[list[Leftover], list[Kept]]:
-    """Remove unpublished things; return those that we removed, and those that we could not."""
-    return _each(leftovers, lambda leftover: _dropped(store, leftover), workers)
-
-
-def prune(store: Store, layout: Layout, *, whole: bool) -> None:
-    """Remove the empty folders of a version, deepest first; its own too, where `whole`."""
-    _prune(store, layout.prefix)
-    if whole:
-        store.remove_folder(layout.prefix)
-
-
-def _prune(store: Store, folder: str) -> None:
-    for name in store.list_dirs(folder):
-        _prune(store, f"{folder}/{name}")
-        store.remove_folder(f"{folder}/{name}")
-
-
-def _deleted(store: Store, file: Removed) -> bool | Kept:
-    try:
-        store.delete(file.name)
-    except NotFoundError:  # another collection was faster
-        return False
-    except StoreError as error:
-        return Kept(file.name, f"it could not be removed: {error}", failed=True)
-    return True
-
-
-def _dropped(store: Store, leftover: Leftover) -> bool | Kept:
-    try:
-        return store.remove_leftover(leftover)
-    except StoreError as error:
-        return Kept(leftover.name, f"it could not be removed: {error}", failed=True)
-
-
-def _each(
-    things: Iterable[_Thing], remove: Callable[[_Thing], bool | Kept], workers: int
-) -> tuple[list[_Thing], list[Kept]]:
-    asked = list(things)
-    if workers == 1 or len(asked) < 2:
-        answers = list(map(remove, asked))
-    else:
-        with ThreadPoolExecutor(min(workers, len(asked)), thread_name_prefix="gc") as pool:
-            answers = list(pool.map(remove, asked))
-    done = [thing for thing, answer in zip(asked, answers, strict=True) if answer is True]
-    return done, [answer for answer in answers if isinstance(answer, Kept)]
 
 
 _DURATION: Final = re.compile(r" *([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhdw]) *", re.ASCII)
@@ -549,7 +357,9 @@ class _Doing:
 
     def leave(self, leftovers: list[Leftover]) -> None:
         """Remove unpublished things."""
-        done, failed = (leftovers, []) if self._dry else remove_all(self._store, leftovers, self._workers)
+        done, failed = (
+            (leftovers, []) if self._dry else remove_leftovers(self._store, leftovers, self._workers)
+        )
         self.removed += [Removed("temporary", each.name, each.bytes, each.modified) for each in done]
         self._kept += failed
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self, final
+from typing import Annotated, Any, Final, Self, final
 
+import msgspec
+from msgspec import Meta
+
+from tokenlake.fingerprint import canonical_json
 from tokenlake.store.account import Account
-from tokenlake.store.entries import QuarantineEntry, ShardEntry
-from tokenlake.store.inputs import InputEntry
+from tokenlake.store.entries import InputEntry, QuarantineEntry, ShardEntry, check_entries
 from tokenlake.store.layout import MAX_UNIT, quarantine_path
-from tokenlake.store.sealed import FORMAT_VERSION, SHA256, Fields, seal, unseal
+from tokenlake.store.sealed import FORMAT_VERSION, Document, Sha256, entry_texts, seal_texts, unseal
 
 #: The source of a unit that holds rows of several.
 MIXED: Final = "*"
-
-
-def _no_shares() -> dict[str, Account]:
-    return {}
 
 
 @final
@@ -47,39 +46,40 @@ class UnitRecord:
     quarantine: QuarantineEntry | None
     engine: str
     produced_by: dict[str, str]
-    shares: dict[str, Account] = field(default_factory=_no_shares)
+    shares: dict[str, Account] = field(default_factory=dict[str, Account])
 
     def by_source(self) -> dict[str, Account]:
         """Return source -> account; of a mixed unit the shares, in which no source has sequences."""
         return self.shares if self.source == MIXED else {self.source: self.account}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON-able form (as sent between processes; not sealed)."""
+    def _members(self) -> dict[str, Any]:
         return {
             "format_version": FORMAT_VERSION,
             "unit": self.unit,
             "fingerprint": self.fingerprint,
             "source": self.source,
-            "inputs": [entry.to_json() for entry in self.inputs],
-            "parts": [part.to_json() for part in self.parts],
-            "account": self.account.to_json(),
+            "inputs": self.inputs,
+            "parts": self.parts,
+            "account": self.account,
             # Left out where there are none: records of other units stay, byte for byte, what they were.
-            **({"shares": {k: v.to_json() for k, v in self.shares.items()}} if self.shares else {}),
-            "quarantine": self.quarantine and self.quarantine.to_json(),
+            **({"shares": self.shares} if self.shares else {}),
+            "quarantine": self.quarantine,
             "engine": self.engine,
             "produced_by": self.produced_by,
         }
 
-    @classmethod
-    def from_json(cls, value: object, where: str = "unit record") -> Self:
-        """Read :meth:`to_json`'s form; IntegrityError names ``where`` and the key."""
-        fields = Fields(value, where)
-        fields.count("format_version", low=FORMAT_VERSION, high=FORMAT_VERSION)
-        return cls._read(fields)
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON-able form (as sent between processes; not sealed)."""
+        return msgspec.to_builtins(self._members())
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes: sealed canonical JSON."""
-        return seal(self.to_json())
+        return seal_texts(entry_texts(self._members()))
+
+    @classmethod
+    def from_json(cls, value: object, where: str = "unit record") -> Self:
+        """Read :meth:`to_json`'s form; IntegrityError names ``where`` and the key."""
+        return cls._read(Document(canonical_json(value), where))
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "ledger record") -> Self:
@@ -87,51 +87,51 @@ class UnitRecord:
         return cls._read(unseal(data, where))
 
     @classmethod
-    def _read(cls, fields: Fields) -> Self:
-        quarantine = fields.optional_child("quarantine")
-        shares = fields.named_children("shares") if "shares" in fields.value else {}
+    def _read(cls, document: Document) -> Self:
         found = cls(
-            unit=fields.count("unit", high=MAX_UNIT),
-            fingerprint=fields.text("fingerprint", SHA256),
-            source=fields.text("source"),
-            inputs=tuple(InputEntry.read(entry) for entry in fields.children("inputs")),
-            parts=tuple(ShardEntry.read(entry) for entry in fields.children("parts")),
-            account=Account.read(fields.child("account")),
-            quarantine=None if quarantine is None else QuarantineEntry.read(quarantine),
-            engine=fields.text("engine"),
-            produced_by=fields.texts("produced_by"),
-            shares={source: Account.read(item) for source, item in shares.items()},
+            unit=document.get("unit", Annotated[int, Meta(ge=0, le=MAX_UNIT)]),
+            fingerprint=document.get("fingerprint", Sha256),
+            source=document.get("source", str),
+            inputs=document.get("inputs", tuple[InputEntry, ...]),
+            parts=document.get("parts", tuple[ShardEntry, ...]),
+            account=document.get("account", Account),
+            quarantine=document.get("quarantine", QuarantineEntry | None),
+            engine=document.get("engine", str),
+            produced_by=document.get("produced_by", dict[str, str]),
+            shares=document.get("shares", dict[str, Account]) if "shares" in document else {},
         )
-        fields.end()
-        found._check(fields)
+        found._check(document)
+        document.end(entry_texts(found._members()))
         return found
 
-    def _check(self, fields: Fields) -> None:
+    def _check(self, document: Document) -> None:
+        check_entries(document, "parts", self.parts)
+        check_entries(document, "inputs", self.inputs)
         paths = [part.path for part in self.parts]
         if any(part.unit != self.unit for part in self.parts) or len(set(paths)) != len(paths):
-            fields.fail("parts", f"each shard of unit {self.unit} once", paths)
+            document.fail("parts", f"each shard of unit {self.unit} once", paths)
         if any(entry.source != self.source for entry in self.inputs):
-            fields.fail(
+            document.fail(
                 "inputs", f"files of source {self.source!r} only", [entry.source for entry in self.inputs]
             )
-        self._check_shares(fields)
+        self._check_shares(document)
         if self.quarantine is not None and self.quarantine.path != quarantine_path(self.unit):
-            fields.fail("quarantine.path", quarantine_path(self.unit), self.quarantine.path)
+            document.fail("quarantine.path", quarantine_path(self.unit), self.quarantine.path)
 
-    def _check_shares(self, fields: Fields) -> None:
-        if ("shares" in fields.value) != (self.source == MIXED) or (self.source == MIXED and not self.shares):
-            fields.fail("shares", f"what is each source's, in units of source {MIXED!r} only", self.source)
+    def _check_shares(self, document: Document) -> None:
+        if ("shares" in document) != (self.source == MIXED) or (self.source == MIXED and not self.shares):
+            document.fail("shares", f"what is each source's, in units of source {MIXED!r} only", self.source)
         if not self.shares:
             return
         for source, account in self.shares.items():
             if account != _of_source(account):
-                fields.fail(
+                document.fail(
                     f"shares.{source}", "no sequences, slots or pad: rows are of no one source", account
                 )
         if Account.total([*self.shares.values(), Account.zero()]) != _of_source(
             self.account + Account.zero()
         ):
-            fields.fail("account", "the sum of the shares, and sequences, slots and pad", self.account)
+            document.fail("account", "the sum of the shares, and sequences, slots and pad", self.account)
 
 
 def _of_source(account: Account) -> Account:

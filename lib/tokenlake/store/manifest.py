@@ -2,26 +2,82 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, Self, cast, final
+from typing import Annotated, Any, Literal, Self, final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from tokenlake.column_types import arrow_type
 from tokenlake.errors import AccountError, IntegrityError
+from tokenlake.fingerprint import canonical_texts
 from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.store.account import Account
-from tokenlake.store.entries import FileEntry, ShardEntry, Totals
-from tokenlake.store.inputs import InputFileEntry, Lineage, Parent, inputs_fingerprint
-from tokenlake.store.layout import CLAIM, DATA, DATASET_NAME, MANIFEST, RUNS, key_problem
+from tokenlake.store.entries import (
+    FileEntry,
+    InputFileEntry,
+    Lineage,
+    Parent,
+    ShardEntry,
+    Totals,
+    check_entries,
+    inputs_fingerprint,
+)
+from tokenlake.store.layout import CLAIM, DATA, MANIFEST, RUNS, key_problem
 from tokenlake.store.mixture import MixtureRecord, check_mixture
-from tokenlake.store.sealed import FORMAT_VERSION, SHA256, Fields, seal, seal_of, unseal
+from tokenlake.store.sealed import (
+    FORMAT_VERSION,
+    Count,
+    DatasetName,
+    Document,
+    Positive,
+    Sha256,
+    Signed,
+    entry_texts,
+    seal_of,
+    seal_texts,
+    unseal,
+)
 
 Kind = Literal["packed", "tokens", "preference"]
-_KIND: Final = re.compile("packed|tokens|preference")
-_FOLDER: Final = re.compile("([0-9a-f]{16})?")
+
+
+class _Texts(msgspec.Struct):
+    preference: dict[str, Any] = {}
+
+
+class _Source(msgspec.Struct):
+    texts: _Texts | UnsetType = UNSET
+    tokenizer: _Texts | UnsetType = UNSET
+
+
+class _Build(msgspec.Struct):
+    pack: dict[str, Any] | None = None
+    around: dict[str, Any] | None = None
+    kept: tuple[tuple[str, Any], ...] = ()
+
+
+class _Config(msgspec.Struct):
+    """What readers look for in a configuration, in the form that they rely on."""
+
+    build: _Build | UnsetType = UNSET
+    sources: dict[str, _Source] = {}
+
+
+class _Tokenizer(msgspec.Struct):
+    """What readers look for in what is said of a tokenizer."""
+
+    files: dict[str, Sha256] = {}
+    folder: Annotated[str, Meta(pattern=r"^([0-9a-f]{16})?\Z")] = ""
+    probe: str = ""
+    prefix: tuple[Count, ...] | None = None
+    suffix: tuple[Count, ...] | None = None
+    vocab_size: Count = 0
+    eos_id: Signed = 0
+    pad_id: Signed = 0
 
 
 @final
@@ -107,70 +163,66 @@ class Manifest:
 
     @cached_property
     def sha256(self) -> str:
-        """The manifest's own hash: of the canonical form without this field."""
-        return seal_of(self.to_json())
+        """The manifest's own hash: of the canonical form without this member."""
+        return seal_of(self._texts())
+
+    def to_bytes(self) -> bytes:
+        """Return the file's bytes: sealed canonical JSON."""
+        return seal_texts(self._texts())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON-able form, without the seal."""
-        derived = self._derived()
-        lineage = derived.pop("lineage")
-        return {
-            "format_version": self.format_version,
+        """Return what the file says."""
+        return json.loads(self.to_bytes())
+
+    def _texts(self) -> dict[str, str]:
+        members = {
+            "format_version": FORMAT_VERSION,
             "kind": self.kind,
             "dataset": self.dataset,
             "version": self.version,
             "fingerprint": self.fingerprint,
             "seq_length": self.seq_length,
-            "config": self.config,
-            "tokenizer": self.tokenizer,
-            "files": [shard.to_json() for shard in self.files],
-            "other_files": {path: entry.to_json() for path, entry in self.other_files.items()},
-            "inputs": [entry.to_json() for entry in self.inputs],
-            **derived,
-            "accounts": {source: account.to_json() for source, account in self.accounts.items()},
-            "lineage": lineage,
-            # Left out elsewhere: manifests of other versions stay, byte for byte, what they were.
-            **({} if self.mixture is None else {"mixture": self.mixture.to_json()}),
+            "files": self.files,
+            "other_files": self.other_files,
+            "inputs": self.inputs,
+            "totals": self.totals,
+            "splits": self.splits,
+            "account": self.account,
+            "accounts": self.accounts,
+            "lineage": self.lineage,
             "produced_by": self.produced_by,
         }
-
-    def _derived(self) -> dict[str, Any]:
-        return {
-            "totals": self.totals.to_json(),
-            "splits": {name: totals.to_json() for name, totals in self.splits.items()},
-            "account": self.account.to_json(),
-            "lineage": self.lineage.to_json(),
-        }
-
-    def to_bytes(self) -> bytes:
-        """Return the file's bytes: sealed canonical JSON."""
-        return seal(self.to_json())
+        # Left out elsewhere: manifests of other versions stay, byte for byte, what they were.
+        mixture = {} if self.mixture is None else {"mixture": self.mixture.to_json()}
+        return entry_texts(members) | canonical_texts(
+            {"config": self.config, "tokenizer": self.tokenizer, **mixture}
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = MANIFEST) -> Self:
         """Read a manifest; any change after it was written, or impossible value, is an IntegrityError."""
-        fields = unseal(data, where)
+        document = unseal(data, where)
+        lineage: Lineage = document.get("lineage", Lineage)
         found = cls(
-            kind=cast("Kind", fields.text("kind", _KIND)),
-            dataset=fields.text("dataset", DATASET_NAME),
-            version=fields.count("version", low=1),
-            fingerprint=fields.text("fingerprint", SHA256),
-            seq_length=fields.optional_count("seq_length", low=1),
-            config=_config(fields),
-            tokenizer=_tokenizers(fields),
-            files=ShardEntry.read_all(fields, "files"),
-            other_files=FileEntry.read_all(fields, "other_files"),
-            inputs=InputFileEntry.read_all(fields, "inputs"),
-            accounts={
-                source: Account.read(item) for source, item in fields.named_children("accounts").items()
-            },
-            parents=tuple(Parent.read(entry) for entry in fields.child("lineage").children("parents")),
-            produced_by=fields.texts("produced_by"),
-            mixture=MixtureRecord.read(fields.child("mixture")) if "mixture" in fields.value else None,
+            kind=document.get("kind", Kind),
+            dataset=document.get("dataset", DatasetName),
+            version=document.get("version", Positive),
+            fingerprint=document.get("fingerprint", Sha256),
+            seq_length=document.get("seq_length", Positive | None),
+            config=_read_config(document),
+            tokenizer=_read_tokenizers(document),
+            files=document.get("files", tuple[ShardEntry, ...]),
+            other_files=document.get("other_files", dict[str, FileEntry]),
+            inputs=document.get("inputs", tuple[InputFileEntry, ...]),
+            accounts=document.get("accounts", dict[str, Account]),
+            produced_by=document.get("produced_by", dict[str, str]),
+            parents=lineage.parents,
+            mixture=MixtureRecord.read(document, "mixture") if "mixture" in document else None,
         )
-        found._check_shape(fields)
+        found._check_shape(document)
+        document.end(found._texts())
         # What unsealing found; computing it again would take as long as all the rest.
-        vars(found)["sha256"] = fields.value["sha256"]
+        vars(found)["sha256"] = document.get("sha256", Sha256)
         return found
 
     def check(self, where: str = MANIFEST) -> None:
@@ -209,74 +261,45 @@ class Manifest:
                     where=where,
                 )
         if self.mixture is not None:
-            check_mixture(self, self.mixture, where)
+            check_mixture(
+                self.mixture,
+                packed=self.kind == "packed",
+                settings=self.config.get("mix"),
+                accounts=self.accounts,
+                parents={(parent.dataset, parent.version) for parent in self.parents},
+                where=where,
+            )
 
-    def _check_shape(self, fields: Fields) -> None:
+    def _check_shape(self, document: Document) -> None:
+        check_entries(document, "files", self.files)
+        check_entries(document, "inputs", self.inputs)
         if (self.kind == "packed") != (self.seq_length is not None):
-            fields.fail("seq_length", "a length for kind packed, else null", self.seq_length)
+            document.fail("seq_length", "a length for kind packed, else null", self.seq_length)
         _ = self.preference  # one that is none is an error here, and not when rows are read
         repeated = [path for path, times in Counter(shard.path for shard in self.files).items() if times > 1]
         if repeated:
-            fields.fail("files", "each path once", repeated)
+            document.fail("files", "each path once", repeated)
         ids = [entry.file_id for entry in self.inputs]
         if len(set(ids)) != len(ids):
-            fields.fail("inputs", "each file_id once", f"{len(ids) - len(set(ids))} repeated")
+            document.fail("inputs", "each file_id once", f"{len(ids) - len(set(ids))} repeated")
         for path in self.other_files:
             problem = key_problem(path)
             if problem is not None or path.split("/")[0] in (DATA, RUNS, MANIFEST, CLAIM):
-                fields.fail(
+                document.fail(
                     "other_files", f"paths of other files below the version ({problem or 'reserved'})", path
                 )
-        for key, value in self._derived().items():
-            fields.follows(key, value)
-        fields.end()
 
 
-def _config(fields: Fields) -> dict[str, Any]:
-    """Read the configuration; what readers look for in it has the form that they rely on."""
-    config = fields.child("config")
-    if "build" in config.value:
-        build = config.child("build")
-        for key in ("pack", "around"):
-            _ = build.optional_child(key) if key in build.value else None
-        for index, pair in enumerate(build.plain_list("kept") if "kept" in build.value else ()):
-            if not _is_kept_field(pair):
-                build.fail(f"kept[{index}]", "a name and a type", pair)
-    for source in config.named_children("sources").values() if "sources" in config.value else ():
-        for key in ("texts", "tokenizer"):
-            part = source.child(key) if key in source.value else None
-            _ = part.child("preference") if part and "preference" in part.value else None
-    return config.value
+def _read_config(document: Document) -> dict[str, Any]:
+    shape: _Config = document.get("config", _Config)
+    for index, (_, kind) in enumerate(() if shape.build is UNSET else shape.build.kept):
+        try:
+            arrow_type(kind)
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
+            document.fail(f"config.build.kept[{index}]", "a name and a type", kind)
+    return document.get("config", dict[str, Any])
 
 
-def _is_kept_field(pair: Any) -> bool:
-    try:
-        name, kind = pair
-        arrow_type(kind)
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
-        return False
-    return isinstance(name, str)
-
-
-def _tokenizers(fields: Fields) -> dict[str, Any]:
-    """Read what is said of the tokenizers; a fact that readers use has its form."""
-    for facts in fields.named_children("tokenizer").values():
-        for key in facts.value.keys() & _FACTS.keys():
-            _FACTS[key](facts, key)
-    return fields.json_object("tokenizer")
-
-
-def _optional_ids(facts: Fields, key: str) -> tuple[int, ...]:
-    return () if facts.value[key] is None else facts.count_list(key)
-
-
-_FACTS: Final[dict[str, Callable[[Fields, str], object]]] = {
-    "files": lambda facts, key: facts.texts(key, SHA256),
-    "folder": lambda facts, key: facts.text(key, _FOLDER),
-    "probe": lambda facts, key: facts.text(key),
-    "prefix": _optional_ids,
-    "suffix": _optional_ids,
-    "vocab_size": lambda facts, key: facts.count(key),
-    "eos_id": lambda facts, key: facts.signed(key),
-    "pad_id": lambda facts, key: facts.signed(key),
-}
+def _read_tokenizers(document: Document) -> dict[str, Any]:
+    document.get("tokenizer", dict[str, _Tokenizer])
+    return document.get("tokenizer", dict[str, dict[str, Any]])

@@ -8,36 +8,30 @@ often each source was gone through. A version is committed, and found whole, onl
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast, final
+from itertools import pairwise
+from typing import Annotated, Any, Final, Literal, NoReturn, Self, final
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from tokenlake.errors import AccountError, ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.lanes import lane_bounds
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.store.account import Account
-from tokenlake.store.layout import DATASET_NAME, SPLIT_NAME
-from tokenlake.store.sealed import Fields
-
-if TYPE_CHECKING:
-    from tokenlake.store.manifest import Manifest
+from tokenlake.store.sealed import Count, DatasetName, Document, Positive, Share, Signed, SplitName
 
 Level = Literal["documents", "sequences"]
 """What was mixed: documents, which may be packed after they are mixed, or packed rows."""
 
 Interpolation = Literal["step", "linear", "cosine"]
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
-
-_LEVEL: Final = re.compile("documents|sequences")
-_INTERPOLATION: Final = re.compile("step|linear|cosine")
-_STOP: Final = re.compile("restart|first_exhausted|all_exhausted")
-_WEIGHTS_BY: Final = re.compile("rows|tokens")
+WeightsBy = Literal["rows", "tokens"]
 
 #: More would cost a reader memory for nothing; a manifest that says so is damaged or hostile.
 MOST_LANES: Final = 1 << 16
@@ -47,54 +41,45 @@ FIRST_ORDER: Final = 2
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class WeightPoint:
+    """The weight per row of each source from a step on."""
+
+    step: Count
+    weights: Mapping[str, Share]
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOrder:
-    """The arguments of :class:`tokenlake.mixing.mixture.Mixture`, but for the lengths of the sources.
+    """The arguments of :class:`tokenlake.mixing.mixture.SourceMixture`, but for the lengths of the sources.
 
     Attributes:
         lanes, batch_size, block_size, step_rows, seed, stop: of the order.
         rows: of the whole stream.
-        points: (step, source -> weight per row), steps ascending.
+        points: of the weights, steps ascending.
         interpolation: between points.
         version: of the order; manifests of the first ones, which are of version 2, do not name it.
     """
 
-    lanes: int
-    batch_size: int
-    block_size: int
-    step_rows: int
-    seed: int
+    lanes: Annotated[int, Meta(ge=1, le=MOST_LANES)]
+    batch_size: Positive
+    block_size: Annotated[int, Meta(ge=1, le=MOST_BLOCK)]
+    step_rows: Positive
+    seed: Signed
     stop: Stop
-    rows: int
-    points: tuple[tuple[int, Mapping[str, float]], ...]
+    rows: Count
+    points: tuple[WeightPoint, ...]
     interpolation: Interpolation
-    version: int = FIRST_ORDER
+    version: Annotated[int, Meta(ge=FIRST_ORDER)] = FIRST_ORDER
 
     def to_json(self) -> dict[str, Any]:
-        points = [{"step": step, "weights": dict(weights)} for step, weights in self.points]
-        return self.versioned({**asdict(self), "points": points})
+        return self.versioned(msgspec.to_builtins(self))
 
     def versioned(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return JSON of an order with its version, if it is not the first."""
         others = {key: value for key, value in data.items() if key != "version"}
         return others if self.version == FIRST_ORDER else {**others, "version": self.version}
-
-    @classmethod
-    def read(cls, source: Fields) -> Self:
-        found = cls(
-            lanes=source.count("lanes", low=1, high=MOST_LANES),
-            batch_size=source.count("batch_size", low=1),
-            block_size=source.count("block_size", low=1, high=MOST_BLOCK),
-            step_rows=source.count("step_rows", low=1),
-            seed=source.signed("seed"),
-            stop=cast("Stop", source.text("stop", _STOP)),
-            rows=source.count("rows"),
-            points=_read_points(source),
-            interpolation=cast("Interpolation", source.text("interpolation", _INTERPOLATION)),
-            version=source.count("version", low=FIRST_ORDER) if "version" in source.value else FIRST_ORDER,
-        )
-        source.end()
-        return found
 
 
 @final
@@ -118,20 +103,20 @@ class MixedSource:
         achieved_rows, achieved_tokens: shares of the rows and of the ids that were drawn.
     """
 
-    dataset: str
-    version: int
-    split: str
-    window: int
-    rows: int
-    tokens: int
-    drawn_rows: int
-    drawn_tokens: int
-    full_epochs: int
-    unread_rows: int
-    asked: float
-    asked_tokens: float | None
-    achieved_rows: float
-    achieved_tokens: float
+    dataset: DatasetName
+    version: Positive
+    split: SplitName
+    window: Positive
+    rows: Count
+    tokens: Count
+    drawn_rows: Count
+    drawn_tokens: Count
+    full_epochs: Count
+    unread_rows: Count
+    asked: Share
+    asked_tokens: Share | None
+    achieved_rows: Share
+    achieved_tokens: Share
 
     @property
     def partial_rows(self) -> int:
@@ -150,30 +135,6 @@ class MixedSource:
             "partial_tokens": self.partial_tokens,
         }
 
-    @classmethod
-    def read(cls, source: Fields) -> Self:
-        found = cls(
-            dataset=source.text("dataset", DATASET_NAME),
-            version=source.count("version", low=1),
-            split=source.text("split", SPLIT_NAME),
-            window=source.count("window", low=1),
-            rows=source.count("rows"),
-            tokens=source.count("tokens"),
-            drawn_rows=source.count("drawn_rows"),
-            drawn_tokens=source.count("drawn_tokens"),
-            full_epochs=source.count("full_epochs"),
-            unread_rows=source.count("unread_rows"),
-            asked=source.share("asked"),
-            asked_tokens=source.optional_share("asked_tokens"),
-            achieved_rows=source.share("achieved_rows"),
-            achieved_tokens=source.share("achieved_tokens"),
-        )
-        for key in ("partial_rows", "partial_tokens"):
-            if (stated := source.count(key)) != getattr(found, key):
-                source.fail(key, f"{getattr(found, key)}, by what was drawn and the full epochs", stated)
-        source.end()
-        return found
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +150,7 @@ class MixtureRecord:
     """
 
     level: Level
-    weights_by: Literal["rows", "tokens"]
+    weights_by: WeightsBy
     order: MixtureOrder
     rows: Account
     sources: dict[str, MixedSource]
@@ -206,23 +167,39 @@ class MixtureRecord:
         }
 
     @classmethod
-    def read(cls, source: Fields) -> Self:
-        """Read the key; IntegrityError for anything that no writer of ours would write."""
-        order, sources = MixtureOrder.read(source.child("order")), source.named_children("sources")
-        names = source.text_list("names")
-        if sorted(names) != sorted(sources):
-            source.fail("names", f"each of {sorted(sources)} once", list(names))
-        if any(set(weights) != set(names) for _, weights in order.points):
-            source.fail("order.points", f"weights of {sorted(names)}", order.to_json()["points"])
-        found = cls(
-            level=cast("Level", source.text("level", _LEVEL)),
-            weights_by=cast("Literal['rows', 'tokens']", source.text("weights_by", _WEIGHTS_BY)),
-            order=order,
-            rows=_read_rows(source.child("rows")),
-            sources={name: MixedSource.read(sources[name]) for name in names},
+    def read(cls, document: Document, key: str) -> Self:
+        """Read a member of a manifest; IntegrityError for what no writer of ours would write."""
+        stored: _Stored = document.get(key, _Stored)
+        if sorted(stored.names) != sorted(stored.sources):
+            document.fail(f"{key}.names", f"each of {sorted(stored.sources)} once", list(stored.names))
+        _check_points(document, f"{key}.order.points", stored)
+        return cls(
+            level=stored.level,
+            weights_by=stored.weights_by,
+            order=stored.order,
+            rows=stored.rows,
+            sources={name: stored.sources[name] for name in stored.names},
         )
-        source.end()
-        return found
+
+
+class _Stored(msgspec.Struct):
+    """A record as it is stored: names apart, since their order counts and canonical JSON sorts keys."""
+
+    level: Level
+    weights_by: WeightsBy
+    order: MixtureOrder
+    rows: Account
+    names: tuple[str, ...]
+    sources: dict[str, MixedSource]
+
+
+def _check_points(document: Document, key: str, stored: _Stored) -> None:
+    steps = [point.step for point in stored.order.points]
+    if not steps or any(after <= before for before, after in pairwise(steps)):
+        document.fail(key, "at least one, steps ascending", steps)
+    for point in stored.order.points:
+        if set(point.weights) != set(stored.names):
+            document.fail(key, f"weights of {sorted(stored.names)}", dict(point.weights))
 
 
 def rows_to_json(rows: Account) -> dict[str, int]:
@@ -235,26 +212,9 @@ def share(part: int, whole: int) -> float:
     return float(Fraction(part, whole)) if whole else 0.0
 
 
-def _read_rows(source: Fields) -> Account:
-    found = Account(sequences=source.count("sequences"), slots=source.count("slots"), pad=source.count("pad"))
-    source.end()
-    return found
-
-
-def _read_points(source: Fields) -> tuple[tuple[int, Mapping[str, float]], ...]:
-    points: list[tuple[int, Mapping[str, float]]] = []
-    for point in source.children("points"):
-        step = point.count("step", low=points[-1][0] + 1 if points else 0)
-        points.append((step, point.shares("weights")))
-        point.end()
-    if not points:
-        source.fail("points", "at least one", [])
-    return tuple(points)
-
-
 @final
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SourceDraw:
     """What an order draws of one source.
 
     Each lane goes through its own rows of the source, and begins anew when they end; where lanes have unequal numbers
@@ -289,14 +249,14 @@ def settings_of(record: MixtureRecord) -> dict[str, Any]:
         "step_rows": order.step_rows,
         "seed": order.seed,
         "stop": order.stop,
-        "points": [[step, [weights[name] for name in names]] for step, weights in order.points],
+        "points": [[point.step, [point.weights[name] for name in names]] for point in order.points],
         "interpolation": order.interpolation,
         "rows": order.rows,
     }
     return order.versioned(settings)
 
 
-def mixture_of(record: MixtureRecord) -> Mixture:
+def mixture_of(record: MixtureRecord) -> SourceMixture:
     """Return the mixture of a record.
 
     Raises:
@@ -304,9 +264,10 @@ def mixture_of(record: MixtureRecord) -> Mixture:
     """
     order, names = record.order, tuple(record.sources)
     points = [
-        {"step": step, "weights": {name: weights[name] for name in names}} for step, weights in order.points
+        {"step": point.step, "weights": {name: point.weights[name] for name in names}}
+        for point in order.points
     ]
-    return Mixture(
+    return SourceMixture(
         {name: source.rows for name, source in record.sources.items()},
         WeightScheduler(points, order.interpolation),
         lanes=order.lanes,
@@ -320,7 +281,7 @@ def mixture_of(record: MixtureRecord) -> Mixture:
     )
 
 
-def outcomes(mixture: Mixture, lengths: Mapping[str, int], step_rows: int) -> dict[str, Outcome]:
+def outcomes(mixture: SourceMixture, lengths: Mapping[str, int], step_rows: int) -> dict[str, SourceDraw]:
     """Return what a mixture that ends draws of each source.
 
     Args:
@@ -341,10 +302,10 @@ def outcomes(mixture: Mixture, lengths: Mapping[str, int], step_rows: int) -> di
     }
 
 
-def _outcome(drawn: list[int], there: list[int], asked: float) -> Outcome:
+def _outcome(drawn: list[int], there: list[int], asked: float) -> SourceDraw:
     """From rows drawn and rows there, lane by lane."""
     lanes = [(count, rows) for count, rows in zip(drawn, there, strict=True) if rows]
-    return Outcome(
+    return SourceDraw(
         rows=sum(drawn),
         full_epochs=min((count // rows for count, rows in lanes), default=0),
         epochs=max((-(-count // rows) for count, rows in lanes), default=0),
@@ -365,20 +326,38 @@ def token_shares(
     return {name: float(part / total) if total else 0.0 for name, part in each.items()}
 
 
-def check_mixture(manifest: Manifest, record: MixtureRecord, where: str) -> None:
+def check_mixture(
+    record: MixtureRecord,
+    *,
+    packed: bool,
+    settings: object,
+    accounts: Mapping[str, Account],
+    parents: Set[tuple[str, int]],
+    where: str,
+) -> None:
     """Check that a mixture's account is what its order draws.
+
+    Args:
+        packed: whether the version is of kind packed.
+        settings: the key ``mix`` of its configuration.
+        accounts: of its sources.
+        parents: dataset and version of each, by its lineage.
+        where: the manifest's name, for messages.
 
     Raises:
         AccountError: names the source, the equation and both sides.
     """
-    _Check(manifest, record, where).run()
+    _Check(record, packed, settings, accounts, parents, where).run()
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Check:
-    manifest: Manifest
     record: MixtureRecord
+    packed: bool
+    settings: object
+    accounts: Mapping[str, Account]
+    parents: Set[tuple[str, int]]
     where: str
 
     def run(self) -> None:
@@ -394,35 +373,32 @@ class _Check:
         self._shares(found)
 
     def _whole(self) -> None:
-        record, manifest = self.record, self.manifest
-        packed = record.level == "sequences" or manifest.kind == "packed"
-        self._same(
-            "", "kind packed = level sequences, or packed documents", manifest.kind == "packed", packed
-        )
-        self._same(
-            "",
-            "sources of the mixture = sources of the accounts",
-            sorted(record.sources),
-            sorted(manifest.accounts),
-        )
-        self._same(
-            "", "order and splits = those of config.mix", settings_of(record), manifest.config.get("mix")
-        )
+        record = self.record
+        packed = record.level == "sequences" or self.packed
         drawn = sum(one.drawn_rows for one in record.sources.values())
-        self._same("", "sum of drawn_rows = rows of the order", drawn, record.order.rows)
-        parents = {(parent.dataset, parent.version) for parent in manifest.parents}
         named = {(one.dataset, one.version) for one in record.sources.values()}
-        self._same("", "versions of the sources = parents in the lineage", sorted(named), sorted(parents))
+        for equation, left, right in (
+            ("kind packed = level sequences, or packed documents", self.packed, packed),
+            (
+                "sources of the mixture = sources of the accounts",
+                sorted(record.sources),
+                sorted(self.accounts),
+            ),
+            ("order and splits = those of config.mix", settings_of(record), self.settings),
+            ("sum of drawn_rows = rows of the order", drawn, record.order.rows),
+            ("versions of the sources = parents in the lineage", sorted(named), sorted(self.parents)),
+        ):
+            self._same("", equation, left, right)
 
-    def _drawn(self, name: str, outcome: Outcome) -> None:
+    def _drawn(self, name: str, outcome: SourceDraw) -> None:
         one = self.record.sources[name]
         self._same(name, "drawn_rows = the order's closed form", one.drawn_rows, outcome.rows)
         self._same(name, "full_epochs = the order's", one.full_epochs, outcome.full_epochs)
         self._same(name, "unread_rows = the order's", one.unread_rows, outcome.unread)
         self._same(name, "asked = the integral of the weight", one.asked, outcome.asked)
 
-    def _tokens(self, name: str, outcome: Outcome) -> None:
-        one, account = self.record.sources[name], self.manifest.accounts[name]
+    def _tokens(self, name: str, outcome: SourceDraw) -> None:
+        one, account = self.record.sources[name], self.accounts[name]
         self._same(name, "rows_read = drawn_rows", account.rows_read, one.drawn_rows)
         ids = drawn_ids(account, packed_here=self._packed_here)
         self._same(name, "ids of the account = drawn_tokens", ids, one.drawn_tokens)
@@ -433,9 +409,9 @@ class _Check:
 
     @property
     def _packed_here(self) -> bool:
-        return self.record.level == "documents" and self.manifest.kind == "packed"
+        return self.record.level == "documents" and self.packed
 
-    def _shares(self, found: Mapping[str, Outcome]) -> None:
+    def _shares(self, found: Mapping[str, SourceDraw]) -> None:
         sources = self.record.sources
         rows, tokens = (
             sum(getattr(one, key) for one in sources.values()) for key in ("drawn_rows", "drawn_tokens")

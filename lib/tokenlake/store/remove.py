@@ -1,27 +1,212 @@
-"""Removing a committed version that nobody needs.
+"""Removing versions: a committed one that nobody needs, and what is left of a number that is closed.
 
-First a closing note takes the manifest's place, by compare-and-swap: from then on no reader finds the version, and its
-number stays taken. What is left is what ``gc`` finds of a number that is closed: it deletes that, at once or, where
-this process dies, in its next run.
+First a swap, after which nobody can need what goes: a closing note takes the place of the manifest, or the claim of a
+build that was given up becomes ``swept``. From then on no reader finds the version, and its number stays taken. Then
+the files. Every step may be the last one: a process that dies leaves a store in which all versions are whole, and the
+next ``gc`` goes on where it ended.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, final
+from typing import Any, Final, Literal, TypeAlias, TypeVar, final
 
-from tokenlake.errors import ConfigError, NotFoundError, StoreError
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Store
+from tokenlake.store.base import Leftover, ObjectInfo, Store
 from tokenlake.store.catalog import Catalog, Reference
-from tokenlake.store.claims import closing_note, is_closing_note
-from tokenlake.store.gc import Kept, Removed, closed, delete_all, prune, sweep
-from tokenlake.store.layout import Layout
+from tokenlake.store.claims import Claim, closing_note, is_closing_note
+from tokenlake.store.layout import CLAIM, LEDGER, MANIFEST, Layout, version_number
 from tokenlake.store.tags import read_tags
+from tokenlake.threads import in_order
 
-_THREADS = 8
+_THREADS: Final = 8
+_NOBODY: Final = "0" * 64  # the fingerprint of a claim that could not be read any more
+_Thing = TypeVar("_Thing")
+
+Kind: TypeAlias = Literal["temporary", "abandoned", "stray"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """One file, or one upload that never ended.
+
+    Attributes:
+        kind: ``temporary`` (never published), ``abandoned`` (of a build that was given up) or ``stray`` (below a
+            committed version whose manifest does not name it).
+        name: key in the store.
+        bytes: its size. Of a file with other hard links, as reuse makes them, removing it frees nothing.
+        modified: seconds since the epoch, by the storage's clock; None where it does not say.
+    """
+
+    kind: Kind
+    name: str
+    bytes: int
+    modified: float | None
+
+    @property
+    def place(self) -> str:
+        """The version it lay in, as a reference (``code@v3``); its folder where that is no version's."""
+        dataset, _, rest = self.name.partition("/")
+        version, slash, _ = rest.partition("/")
+        if slash and version_number(version) is not None:
+            return f"{dataset}@{version}"
+        return self.name.rpartition("/")[0] or "(the store)"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Something that was left alone, and why; failed: it should have gone, and the storage refused."""
+
+    name: str
+    reason: str
+    failed: bool = False
+
+
+WasState: TypeAlias = Literal["building", "committing", "damaged", "swept"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """An unfinished version that may be swept.
+
+    Attributes:
+        was: the state of its claim.
+        claim: the bytes of the claim as it was judged; None where there is none, of a number that is closed.
+        ours: what it said; None if that cannot be read.
+        modified: when anything changed last.
+        files: what goes, in the order in which it goes.
+    """
+
+    layout: Layout
+    was: WasState
+    claim: bytes | None
+    ours: Claim | None
+    modified: float | None
+    files: tuple[Removed, ...]
+
+
+def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None) -> Abandoned:
+    """Return what is left of a number whose manifest never will be, or no longer is."""
+    if objects is None:
+        objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
+    found = claim_bytes(store, layout)
+    return abandoned(layout, "swept", found, read_claim(found, layout), objects)
+
+
+def abandoned(
+    layout: Layout, was: WasState, data: bytes | None, claim: Claim | None, objects: Mapping[str, ObjectInfo]
+) -> Abandoned:
+    # The ledger first: as long as there is a record, its files are there, for who reuses them just now.
+    paths = sorted(objects, key=lambda path: (not path.startswith(f"{LEDGER}/"), path))
+    changes = [info.modified for info in objects.values() if info.modified is not None]
+    return Abandoned(
+        layout=layout,
+        was=was,
+        claim=data,
+        ours=claim,
+        modified=max(changes, default=None),
+        files=tuple(
+            removal_of("abandoned", objects[path]) for path in paths if path not in (CLAIM, MANIFEST)
+        ),
+    )
+
+
+def removal_of(kind: Literal["abandoned", "stray"], info: ObjectInfo) -> Removed:
+    return Removed(kind, info.key, info.size, info.modified)
+
+
+def claim_bytes(store: Store, layout: Layout) -> bytes | None:
+    try:
+        return store.read(layout.claim)
+    except NotFoundError:
+        return None
+
+
+def read_claim(data: bytes | None, layout: Layout) -> Claim | None:
+    try:
+        found = None if data is None else Claim.from_bytes(data, layout.claim)
+    except IntegrityError:
+        return None
+    if found is None or (found.dataset, found.version) != (layout.dataset, layout.version):
+        return None
+    return found
+
+
+def sweep(store: Store, found: Abandoned) -> Kept | None:
+    """Make sure that an abandoned version never becomes one; say why not where its build woke up."""
+    layout = found.layout
+    try:
+        # From "building" a commit has to swap the claim as well. In any other state it may have done so before it fell
+        # asleep, and only the manifest's own name can keep it from waking up to publish.
+        if found.was in ("committing", "damaged"):
+            store.put_new(layout.manifest, closing_note(layout))
+        if found.claim is not None and (found.ours is None or found.ours.state != "swept"):
+            store.swap(layout.claim, _swept_claim(found), found.claim)
+    except VersionConflictError:
+        return Kept(layout.prefix, "its build went on just now")
+    return None
+
+
+def _swept_claim(found: Abandoned) -> bytes:
+    layout = found.layout
+    claim = found.ours or Claim(dataset=layout.dataset, version=layout.version, fingerprint=_NOBODY, meta={})
+    return claim.turned("swept").to_bytes()
+
+
+def delete_all(store: Store, files: Iterable[Removed], workers: int) -> tuple[list[Removed], list[Kept]]:
+    """Delete objects; return those that we deleted, and those that we could not."""
+
+    def delete(file: Removed) -> bool | Kept:
+        try:
+            store.delete(file.name)
+        except NotFoundError:  # another collection was faster
+            return False
+        except StoreError as error:
+            return Kept(file.name, f"it could not be removed: {error}", failed=True)
+        return True
+
+    return _each(list(files), delete, workers)
+
+
+def remove_leftovers(
+    store: Store, leftovers: Iterable[Leftover], workers: int
+) -> tuple[list[Leftover], list[Kept]]:
+    """Remove unpublished things; return those that we removed, and those that we could not."""
+
+    def remove(leftover: Leftover) -> bool | Kept:
+        try:
+            return store.remove_leftover(leftover)
+        except StoreError as error:
+            return Kept(leftover.name, f"it could not be removed: {error}", failed=True)
+
+    return _each(list(leftovers), remove, workers)
+
+
+def _each(
+    things: list[_Thing], remove: Callable[[_Thing], bool | Kept], workers: int
+) -> tuple[list[_Thing], list[Kept]]:
+    answers = list(in_order(remove, things, workers))
+    done = [thing for thing, answer in zip(things, answers, strict=True) if answer is True]
+    return done, [answer for answer in answers if isinstance(answer, Kept)]
+
+
+def prune(store: Store, layout: Layout, *, whole: bool) -> None:
+    """Remove the empty folders of a version, deepest first; its own too, where `whole`."""
+    _prune(store, layout.prefix)
+    if whole:
+        store.remove_folder(layout.prefix)
+
+
+def _prune(store: Store, folder: str) -> None:
+    for name in store.list_dirs(folder):
+        _prune(store, f"{folder}/{name}")
+        store.remove_folder(f"{folder}/{name}")
 
 
 @final

@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Self, TypeAlias, final
 
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.store.base import ReadStore, Store
-from tokenlake.store.layout import DATASET_NAME, TAG_NAME, Layout, tag_key, tag_of, tags_prefix
+from tokenlake.store.layout import Layout, tag_key, tag_of, tags_prefix
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.sealed import FORMAT_VERSION, SHA256, is_sealed_as, seal, unseal
+from tokenlake.store.sealed import (
+    FORMAT_VERSION,
+    DatasetName,
+    Positive,
+    Sha256,
+    TagName,
+    entry_texts,
+    is_sealed_as,
+    seal_texts,
+    unseal,
+)
 
 
 @final
@@ -40,27 +50,22 @@ class Tag:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes: sealed canonical JSON."""
-        return seal(
-            {
-                "format_version": FORMAT_VERSION,
-                "dataset": self.dataset,
-                "tag": self.tag,
-                "version": self.version,
-                "manifest_sha256": self.manifest_sha256,
-            }
-        )
+        return seal_texts(self._texts())
+
+    def _texts(self) -> dict[str, str]:
+        return entry_texts({"format_version": FORMAT_VERSION, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "tag") -> Self:
         """Read a tag; any change after it was written is an IntegrityError."""
-        fields = unseal(data, where)
+        document = unseal(data, where)
         found = cls(
-            dataset=fields.text("dataset", DATASET_NAME),
-            tag=fields.text("tag", TAG_NAME),
-            version=fields.count("version", low=1),
-            manifest_sha256=fields.text("manifest_sha256", SHA256),
+            dataset=document.get("dataset", DatasetName),
+            tag=document.get("tag", TagName),
+            version=document.get("version", Positive),
+            manifest_sha256=document.get("manifest_sha256", Sha256),
         )
-        fields.end()
+        document.end(found._texts())
         return found
 
 

@@ -1,13 +1,4 @@
-"""Which fields a row has, and what they are called. Rows given in are never changed.
-
-A field more.
-
-A function of one field's value.
-
-A value from inside a field, as a field of its own.
-
-Several fields as one.
-"""
+"""Steps that choose, rename, add, map, extract and combine the fields of rows. Rows given in are never changed."""
 
 from __future__ import annotations
 
@@ -25,7 +16,7 @@ from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.transform import (
     Array,
     Fields,
-    Outcome,
+    StepOutcome,
     Transform,
     all_bad,
     changed,
@@ -50,7 +41,7 @@ class SelectFields(Transform):
         require("SelectFields", example, self._fields)
         return {field: example[field] for field in self._fields}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Select the columns."""
         fault = missing("SelectFields", columns.schema.names, self._fields)
         if fault:
@@ -60,9 +51,6 @@ class SelectFields(Transform):
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields named, each of which must be there."""
         return self._fields
-
-    def __repr__(self) -> str:
-        return f"SelectFields({list(self._fields)!r})"
 
 
 @final
@@ -78,7 +66,7 @@ class DropFields(Transform):
         """Return the row without these fields."""
         return {field: value for field, value in example.items() if field not in self._unwanted}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Take the columns away."""
         left = [name for name in columns.schema.names if name not in self._unwanted]
         return changed(columns.select(left), columns.num_rows)
@@ -86,9 +74,6 @@ class DropFields(Transform):
     def needs(self, wanted: Fields = None) -> Fields:
         """Return what is wanted, without these fields."""
         return None if wanted is None else tuple(name for name in wanted if name not in self._unwanted)
-
-    def __repr__(self) -> str:
-        return f"DropFields({list(self._fields)!r})"
 
 
 @final
@@ -115,7 +100,7 @@ class RenameFields(Transform):
             raise BadRecordError(fault.detail, reason=fault.reason)
         return {self._names.get(field, field): value for field, value in example.items()}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Rename the columns."""
         names: list[str] = columns.schema.names
         fault = missing("RenameFields", names, tuple(self._names)) or self._collision(names)
@@ -140,9 +125,6 @@ class RenameFields(Transform):
                     "rename or drop that one first",
                 )
         return None
-
-    def __repr__(self) -> str:
-        return f"RenameFields({self._names!r})"
 
 
 def _refuse_merging(names: Mapping[str, str]) -> None:
@@ -220,7 +202,7 @@ class AddField(Transform):
         """Return the row with the field."""
         return {**example, self._field: self._compute(example) if self._compute else self._value}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Add a column of one value."""
         if self._column is None:
             return None
@@ -232,9 +214,6 @@ class AddField(Transform):
         if wanted is None or self._compute:
             return None
         return tuple(name for name in wanted if name != self._field)
-
-    def __repr__(self) -> str:
-        return f"AddField({self._field!r}, {self._value!r})"
 
 
 @final
@@ -256,7 +235,7 @@ class MapField(Transform):
         require("MapField", example, (self._field,))
         return {**example, self._output: self._function(example[self._field])}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Map one column; the others stay as they are."""
         fault = missing("MapField", columns.schema.names, (self._field,))
         if fault:
@@ -275,7 +254,7 @@ class MapField(Transform):
                     {**row, self._output: value} for row, value in zip(left.objects, mapped, strict=True)
                 ]
             )
-        return Outcome(rows, np.flatnonzero(keep), bad=tuple(bad))
+        return StepOutcome(rows, np.flatnonzero(keep), bad=tuple(bad))
 
     def _mapped(self, values: list[Any]) -> tuple[list[Any], list[tuple[int, Fault]]]:
         made: list[Any] = []
@@ -293,9 +272,6 @@ class MapField(Transform):
         if wanted is None:
             return None
         return union([name for name in wanted if name != self._output], [self._field])
-
-    def __repr__(self) -> str:
-        return f"MapField({self._field!r}, {self._function!r}, {self._output!r})"
 
 
 _COMPUTE: Final[Any] = pc
@@ -330,7 +306,7 @@ class ExtractField(Transform):
         found = example[self._name] if self._name in example else _follow(example, self._path)
         return {**example, self._target: self._default if found is None else found}
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Take the column out of those around it."""
         names = columns.schema.names
         if self._name in names:
@@ -349,9 +325,6 @@ class ExtractField(Transform):
         if wanted is None:
             return None
         return union([name for name in wanted if name != self._target], [self._name, str(self._path[0])])
-
-    def __repr__(self) -> str:
-        return f"ExtractField({self._name!r}, {self._target!r}, {self._default!r})"
 
 
 def _follow(value: Any, path: Path) -> Any:
@@ -469,7 +442,7 @@ class CombineFields(Transform):
             else row
         )
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Join columns of texts and whole numbers."""
         fault = missing("CombineFields", columns.schema.names, self._sources)
         if fault:
@@ -504,9 +477,6 @@ class CombineFields(Transform):
                 raise BadRecordError(f"{told}; a combiner makes one of it", reason="not_text")
         texts = [str(value) for value in values if value is not None]
         return self._separator.join(texts) if texts else None
-
-    def __repr__(self) -> str:
-        return f"CombineFields({list(self._sources)!r}, {self._target!r}, separator={self._separator!r})"
 
 
 def _either(first: tuple[str, Any], second: tuple[str, Any]) -> Any:

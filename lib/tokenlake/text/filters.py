@@ -1,7 +1,4 @@
-"""Which rows stay, by what they hold.
-
-Rows that meet one SQL predicate.
-"""
+"""Steps that keep some rows: by a function, by a field, by an SQL predicate."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.sources.where import Predicate
 from tokenlake.text.fields import name_list, one_name, union
-from tokenlake.text.transform import Array, Bools, Fields, Outcome, Transform, fault_of, kept
+from tokenlake.text.transform import Array, Bools, Fields, StepOutcome, Transform, fault_of, kept
 
 _COMPUTE: Final[Any] = pc
 _CONTAINERS: Final = (str, bytes, list, tuple, dict)
@@ -36,7 +33,7 @@ class FilterTransform(Transform):
         """Return the row, or None."""
         return example if self._predicate(example) else None
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Judge the rows one by one."""
         # Columns stay columns for the steps that follow: rows that have objects are taken by these.
         objects = rows.objects if rows.has_objects else rows.columns.to_pylist()
@@ -46,9 +43,6 @@ class FilterTransform(Transform):
     def needs(self, wanted: Fields = None) -> Fields:
         """Return None: the function may look at anything."""
         return None
-
-    def __repr__(self) -> str:
-        return f"FilterTransform({self._predicate!r})"
 
 
 @final
@@ -66,7 +60,7 @@ class FilterByField(Transform):
         """Return the row, or None."""
         return example if self._field in example and self._predicate(example[self._field]) else None
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Judge one column; the others are not looked at."""
         if self._field not in columns.schema.names:
             return kept(Rows(columns), np.zeros(columns.num_rows, np.bool_), self.reason)
@@ -76,9 +70,6 @@ class FilterByField(Transform):
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the field, and what is wanted."""
         return None if wanted is None else union(wanted, [self._field])
-
-    def __repr__(self) -> str:
-        return f"FilterByField({self._field!r}, {self._predicate!r})"
 
 
 @final
@@ -95,7 +86,7 @@ class FilterNonEmpty(Transform):
         """Return the row, or None."""
         return None if any(_is_empty(example.get(field)) for field in self._fields) else example
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Judge the columns of these fields."""
         keep = np.ones(columns.num_rows, np.bool_)
         for field in self._fields:
@@ -106,9 +97,6 @@ class FilterNonEmpty(Transform):
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields, and what is wanted."""
         return None if wanted is None else union(wanted, self._fields)
-
-    def __repr__(self) -> str:
-        return f"FilterNonEmpty({list(self._fields)!r})"
 
 
 def _function(what: str, value: Any, of: str) -> Callable[[Any], object]:
@@ -177,7 +165,7 @@ class Where(Transform):
             raise BadRecordError(fault.detail, reason=fault.reason)
         return example if verdicts.mask[0] else None
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Judge all rows at once.
 
         Raises:
@@ -186,13 +174,10 @@ class Where(Transform):
         verdicts = self._predicate.judge(rows)
         return kept(rows, verdicts.mask, self.reason, tuple(sorted(verdicts.faults.items())))
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
         """Judge all rows at once."""
         return self.on_rows(Rows(columns))
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields of the predicate, and what is wanted."""
         return None if wanted is None else union(wanted, self._predicate.columns)
-
-    def __repr__(self) -> str:
-        return f"Where({self._sql!r})"

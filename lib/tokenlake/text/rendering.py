@@ -1,22 +1,23 @@
-"""Rows to the texts that are tokenized, with the stretches that a trainer learns from.
-
-The text of one field, as it is.
-"""
+"""Renderers: rows become the texts that are tokenized, with the spans that bear loss."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tokenlake.ragged import Bools, Int64, offsets_of
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.tokenizers.arrays import Spans
 
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+Column = pa.LargeStringArray
+
+_ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
 
 
 @final
@@ -34,7 +35,7 @@ class Rendered:
         label: bool[m], whether a document is a good answer; None where answers are not judged one by one.
     """
 
-    text: pa.LargeStringArray
+    text: Column
     origin: Int64
     spans: Spans | None = None
     bad: tuple[tuple[int, Fault], ...] = ()
@@ -58,9 +59,6 @@ class Renderer(Protocol):
     def render(self, rows: Rows) -> Rendered:
         """Return the texts of `rows`."""
         ...
-
-
-_ARROW: Final[Any] = pa
 
 
 @final
@@ -100,8 +98,45 @@ class FieldText:
             return Fault(
                 "not_a_string", f"the field {self._path!r} holds {type(value).__name__}, expected text"
             )
-        try:
-            value.encode()
-        except UnicodeEncodeError:
+        if not is_utf8(value):
             return Fault("invalid_utf8", f"the field {self._path!r} holds half of a surrogate pair")
         return None
+
+
+def is_utf8(text: str) -> bool:
+    """Say whether a text can be encoded: it holds no half of a surrogate pair."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def byte_sizes(text: Column) -> Int64:
+    """Return the UTF-8 bytes of each text: int64[n]."""
+    return np.asarray(_COMPUTE.binary_length(text), np.int64)
+
+
+def join_pieces(pieces: Sequence[str | Column], loss: Sequence[bool], rows: int) -> tuple[Column, Spans]:
+    """Join words, which are the same in every row, and columns; return the texts and where they bear loss.
+
+    Args:
+        loss: whether each piece bears loss; neighbours that do are one span.
+        rows: n, the length of every column.
+    """
+    parts: list[Any] = [_ARROW.array([""] * rows, pa.large_string())]
+    edges = [np.zeros(rows, np.int64)]
+    for piece in pieces:
+        words = isinstance(piece, str)
+        parts.append(_ARROW.scalar(piece, pa.large_string()) if words else piece)
+        edges.append(edges[-1] + (len(piece.encode()) if words else byte_sizes(piece)))
+    if any(isinstance(part, pa.Array) for part in parts[1:]):
+        del parts[0]  # only there so that words alone become a column
+    text = _COMPUTE.binary_join_element_wise(*parts, _ARROW.scalar("", pa.large_string()))
+    borders = np.flatnonzero(np.diff([0, *map(int, loss), 0]))
+    found = np.stack([edges[at] for at in borders], axis=1) if len(borders) else np.zeros((rows, 0), np.int64)
+    start, stop = found[:, ::2], found[:, 1::2]
+    full = stop > start
+    return text, Spans(offsets_of(full.sum(axis=1)), start[full], stop[full])

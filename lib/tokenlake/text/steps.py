@@ -1,12 +1,8 @@
-"""The steps that a configuration asks for: callback, then renames, then transforms.
+"""The steps and the renderer that a configuration asks for: callback, then renames, then transforms, then text.
 
-Functions of a user's own: found by name, run with care, known by their code.
-
-Every process that builds finds a function by its name, ``package.module:function``. Its code decides the result as
-much as the configuration does: the plan takes the sha256 of the file that defines it into the build's identity, and
+Every process that builds finds a user's function by its name, ``package.module:function``. Its code decides the result
+as much as the configuration does: the plan takes the sha256 of the file that defines it into the build's identity, and
 whoever runs it checks that its own file is the same. What that file imports is not looked at.
-
-The renderer that a configuration asks for.
 """
 
 from __future__ import annotations

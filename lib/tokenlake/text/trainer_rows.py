@@ -1,7 +1,4 @@
-"""Rows of instructions or conversations to the rows of a supervised trainer, one at a time.
-
-One row at a time, for a trainer that tokenizes while it reads.
-"""
+"""One row at a time for a trainer that tokenizes while it reads: supervised rows and rows of preferences."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, final
 
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat, ResolvedPreference
+from tokenlake.config.suggestion import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.sources.rows import Row, Rows
@@ -17,7 +15,7 @@ from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.tokenizer_template import chosen_template
 from tokenlake.text.preference.columns import Joiner, preference_batch
 from tokenlake.text.preference.renderer import PreferenceRenderer, settled_preference
-from tokenlake.text.prompt.engine import Fitting, PromptEngine, Tokens
+from tokenlake.text.prompt.engine import Frame, PromptEngine, Tokens
 from tokenlake.text.transform import ExpandTransform, Transform
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
@@ -60,13 +58,11 @@ class SupervisedRows(Transform):
         self._special: Literal["fail", "encode"] = special_tokens_in_text
         self._pair = (prompt_field, completion_field)
         self._encoder = Encoder(self._files, engine="tokenizers", special_tokens_in_text="encode")
-        self._fitting = Fitting(
+        self._frame = Frame(
             prefix=self._encoder.prefix,
             suffix=self._encoder.suffix,
             max_length=max_length or _ANY_LENGTH,
             truncation_side="right",
-            pad_id=0,
-            padding_side="right",
         )
         self._chats: dict[str, ChatRenderer] = {}
         self._engine: PromptEngine | None = None
@@ -98,7 +94,7 @@ class SupervisedRows(Transform):
             self._engine = PromptEngine(
                 config,
                 self._files,
-                max_length=self._fitting.max_length,
+                max_length=self._frame.max_length,
                 padding="do_not_pad",
                 special_tokens_in_text=self._special,
             )
@@ -118,15 +114,15 @@ class SupervisedRows(Transform):
             fault = made.bad[0][1]
             raise BadRecordError(f"{fault.reason}: {fault.detail}", reason=fault.reason)
         assert made.spans is not None
-        encoded, learned = self._encoder.encode_spans(made.text, made.spans)
-        tokens = self._fitting.fitted(Tokens(encoded.ids, learned), lambda room: (0, room))
-        if not tokens.learned.any():
+        encoded, loss = self._encoder.encode_spans(made.text, made.spans)
+        tokens = self._frame.fitted(Tokens(encoded.ids, loss), lambda room: (0, room))
+        if not tokens.loss.any():
             raise BadRecordError(
-                f"no token to learn is left of {len(encoded.ids)}, max_length is {self._fitting.max_length}: raise it, "
+                f"no token to learn is left of {len(encoded.ids)}, max_length is {self._frame.max_length}: raise it, "
                 "or leave such rows out",
                 reason="nothing_to_learn",
             )
-        return self._fitting.example(tokens, len(tokens))
+        return tokens.example()
 
 
 @final
@@ -161,9 +157,9 @@ class PreferenceRows(ExpandTransform):
         special_tokens_in_text: Literal["fail", "encode", "literal"] = "fail",
         **fields: str,
     ) -> None:
-        _require("method", method, METHODS)
-        _require("trainer", trainer, TRAINERS)
-        _require("long_documents", long_documents, ("truncate", "drop"))
+        require_one_of("method", method, METHODS)
+        require_one_of("trainer", trainer, TRAINERS)
+        require_one_of("long_documents", long_documents, ("truncate", "drop"))
         files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
         settings = settled_preference(ResolvedPreference(method=method, trainer=trainer, **fields), files)
         self._settings: Final = settings
@@ -191,8 +187,3 @@ class PreferenceRows(ExpandTransform):
         encoded = self._encoder.encode(made.text)
         joined = self._joiner.join(encoded.ids, encoded.offsets)
         return preference_batch(self._settings, joined, made.label, made.text).to_pylist()
-
-
-def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")

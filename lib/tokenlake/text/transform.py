@@ -1,7 +1,4 @@
-"""What a transform is: a function of a row that may drop it, and the same function of many rows at once.
-
-Outcomes of whole columns, and values as columns where nothing is lost by it.
-"""
+"""What a transform is: a function of a row that may drop it, and the same function of many rows at once."""
 
 from __future__ import annotations
 
@@ -11,19 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.ragged import Bools, Int64
 from tokenlake.sources.rows import Fault, Row, Rows, column_of
 
-Int64 = npt.NDArray[np.int64]
+Array = Any  # an Arrow array: its stubs know neither its kinds nor the functions on them
 RowFunction = Callable[[Row], Row | None]
 Fields = tuple[str, ...] | None
 """Names of top-level fields, None for all there are."""
 
 DROPPED: Final = "transform"
 """The reason under which rows are counted that a transform left out without naming one."""
+
+_BATCH: Final[Any] = pa.RecordBatch
+_ARROW: Final[Any] = pa
+_SIMPLE: Final = (str, int, bool, float)
+_MOST_INT: Final = 1 << 63
 
 
 def _none() -> dict[str, int]:
@@ -32,7 +34,7 @@ def _none() -> dict[str, int]:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """What became of n rows.
 
     Attributes:
@@ -64,7 +66,7 @@ class Transform(ABC):
             BadRecordError: the row cannot be used.
         """
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Apply the transform to many rows; equal to calling it on each, but faster where it works on columns.
 
         Objects come first: those of JSON say more than the columns made of them.
@@ -77,7 +79,7 @@ class Transform(ABC):
                 return outcome
         return one_by_one(self, rows, self.reason)
 
-    def on_columns(self, columns: pa.RecordBatch) -> Outcome | None:
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Return what becomes of rows that are columns; None where these can only be done one by one."""
         return None
 
@@ -87,6 +89,10 @@ class Transform(ABC):
         Fields that decide whether a row comes out are among them, and those that may make it a bad one.
         """
         return None
+
+    def __repr__(self) -> str:
+        shown = (f"{name.strip('_')}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __rshift__(self, after: RowFunction | ExpandTransform) -> ChainedTransform:
         """``a >> b``: first a, then b, where b may be any function of a row."""
@@ -113,9 +119,9 @@ class ExpandTransform(ABC):  # noqa: B024 - either of two methods makes it concr
         """Return the rows made of `example`, none to leave it out."""
         return list(self(example))
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Expand many rows."""
-        return _gathered(rows, self.expand, self.reason)
+        return _expanded(rows, self.expand, self.reason)
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields it depends on; see :meth:`Transform.needs`."""
@@ -175,9 +181,9 @@ class ChainedTransform(Transform):
             rows = made
         return rows
 
-    def on_rows(self, rows: Rows) -> Outcome:
+    def on_rows(self, rows: Rows) -> StepOutcome:
         """Apply step by step, each to all rows; `origin` and `bad` count the rows given in."""
-        outcome = Outcome(rows, np.arange(len(rows)))
+        outcome = StepOutcome(rows, np.arange(len(rows)))
         for step in self.steps:
             outcome = _then(outcome, _step(step, outcome.rows))
         return outcome
@@ -188,31 +194,21 @@ class ChainedTransform(Transform):
             wanted = step.needs(wanted) if isinstance(step, Transform | ExpandTransform) else None
         return wanted
 
-    def __repr__(self) -> str:
-        return f"ChainedTransform({list(self.steps)!r})"
 
-
-def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> Outcome:
+def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> StepOutcome:
     """Call a function of a row on each; a BadRecordError makes a bad row."""
-    made: list[Row] = []
-    gone: list[int] = []
-    bad: list[tuple[int, Fault]] = []
-    for index, row in enumerate(rows.objects):
-        try:
-            result = function(row)
-        except BadRecordError as error:
-            bad.append((index, fault_of(error)))
-            continue
+
+    def expand(row: Row) -> Sequence[Row]:
+        result = function(row)
         if isinstance(result, dict):
-            made.append(result)
-        elif result is None:
-            gone.append(index)
-        else:
-            raise ConfigError(
-                f"a transform returned {type(result).__name__}, must be a dict, or None, which leaves the row out"
-            )
-    origin = np.delete(np.arange(len(rows)), [*gone, *(index for index, _ in bad)])
-    return Outcome(Rows(objects=made), origin, {reason: len(gone)} if gone else {}, tuple(bad))
+            return (result,)
+        if result is None:
+            return ()
+        raise ConfigError(
+            f"a transform returned {type(result).__name__}, must be a dict, or None, which leaves the row out"
+        )
+
+    return _expanded(rows, expand, reason)
 
 
 def fault_of(error: BadRecordError) -> Fault:
@@ -220,13 +216,13 @@ def fault_of(error: BadRecordError) -> Fault:
     return Fault(str(error.details.get("reason", DROPPED)), str(error))
 
 
-def _step(step: Step, rows: Rows) -> Outcome:
+def _step(step: Step, rows: Rows) -> StepOutcome:
     if isinstance(step, Transform | ExpandTransform):
         return step.on_rows(rows)
     return one_by_one(step, rows)
 
 
-def _gathered(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> Outcome:
+def _expanded(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> StepOutcome:
     made: list[Row] = []
     origin: list[int] = []
     bad: list[tuple[int, Fault]] = []
@@ -241,10 +237,10 @@ def _gathered(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -
         made += results
         origin += [index] * len(results)
     filtered = {reason: left_out} if left_out else {}
-    return Outcome(Rows(objects=made), np.array(origin, np.int64), filtered, tuple(bad))
+    return StepOutcome(Rows(objects=made), np.array(origin, np.int64), filtered, tuple(bad))
 
 
-def _then(first: Outcome, second: Outcome) -> Outcome:
+def _then(first: StepOutcome, second: StepOutcome) -> StepOutcome:
     """Join two outcomes, the second of the rows of the first.
 
     A row that was expanded before counts as filtered or bad only by the first of what it became: the others were
@@ -257,7 +253,7 @@ def _then(first: Outcome, second: Outcome) -> Outcome:
         filtered = _sum(first.filtered, second.filtered)
     else:
         bad, filtered = _of_expanded(first, second)
-    return Outcome(
+    return StepOutcome(
         second.rows,
         first.origin[second.origin],
         filtered,
@@ -265,7 +261,7 @@ def _then(first: Outcome, second: Outcome) -> Outcome:
     )
 
 
-def _of_expanded(first: Outcome, second: Outcome) -> tuple[list[tuple[int, Fault]], dict[str, int]]:
+def _of_expanded(first: StepOutcome, second: StepOutcome) -> tuple[list[tuple[int, Fault]], dict[str, int]]:
     """Judge the rows of which nothing is left, though something was."""
     left = set(first.origin[second.origin].tolist())
     bad: dict[int, Fault] = {}
@@ -282,33 +278,23 @@ def _sum(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
     return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
 
 
-Array = Any  # an Arrow array: its stubs know neither its kinds nor the functions on them
-Bools = npt.NDArray[np.bool_]
-
-_BATCH: Final[Any] = pa.RecordBatch
-_ARROW: Final[Any] = pa
-_SIMPLE: Final = (str, int, bool, float)
-_NULL: Final[type[Any]] = type(None)
-_MOST_INT: Final = 1 << 63
-
-
-def changed(columns: pa.RecordBatch, rows: int) -> Outcome:
+def changed(columns: pa.RecordBatch, rows: int) -> StepOutcome:
     """Return the outcome of `rows` rows that all became one: `columns`, which may be none at all."""
     made = Rows(columns) if columns.num_columns else Rows(objects=[{} for _ in range(rows)])
-    return Outcome(made, np.arange(rows))
+    return StepOutcome(made, np.arange(rows))
 
 
-def kept(rows: Rows, keep: Bools, reason: str, bad: tuple[tuple[int, Fault], ...] = ()) -> Outcome:
+def kept(rows: Rows, keep: Bools, reason: str, bad: tuple[tuple[int, Fault], ...] = ()) -> StepOutcome:
     """Return the outcome of a filter: `keep` (bool[n]) is false for rows left out, and for bad ones."""
     origin = np.flatnonzero(keep)
     left_out = len(rows) - len(origin) - len(bad)
-    return Outcome(rows.select(keep), origin, {reason: left_out} if left_out else {}, bad)
+    return StepOutcome(rows.select(keep), origin, {reason: left_out} if left_out else {}, bad)
 
 
-def all_bad(rows: int, fault: Fault) -> Outcome:
+def all_bad(rows: int, fault: Fault) -> StepOutcome:
     """Return the outcome of rows none of which can be used, for one reason."""
     bad = tuple((index, fault) for index in range(rows))
-    return Outcome(Rows(objects=[]), np.zeros(0, np.int64), bad=bad)
+    return StepOutcome(Rows(objects=[]), np.zeros(0, np.int64), bad=bad)
 
 
 def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordBatch:
@@ -326,7 +312,7 @@ def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordB
 
 def column_or_none(values: Sequence[Any]) -> Array | None:
     """Return values of one simple kind, or null, as a column that gives the same values back; else None."""
-    kinds = frozenset[type[Any]](map(type, values)) - {_NULL}
+    kinds = frozenset[type[Any]](map(type, values)) - {type(None)}
     if len(kinds) > 1 or not kinds <= frozenset[type[Any]](_SIMPLE):
         return None
     if int in kinds and not all(-_MOST_INT <= value < _MOST_INT for value in values if value is not None):

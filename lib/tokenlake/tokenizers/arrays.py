@@ -1,7 +1,4 @@
-"""Views of Arrow string arrays.
-
-Stretches of texts: which bytes of each text a trainer learns from.
-"""
+"""Views of Arrow string arrays, and spans of texts: which of their bytes bear loss."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.ragged import offsets_of, places
+from tokenlake.ragged import Bools, Int64, offsets_of, places
 
 
-def string_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+def string_buffers(text: pa.LargeStringArray) -> tuple[Int64, npt.NDArray[np.uint8]]:
     """Return views of a large_string array's offsets (int64[n + 1], may start past 0) and of its bytes."""
     _, offsets, data = text.buffers()
     if offsets is None or not len(text):
@@ -26,18 +23,18 @@ def string_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], np
     return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(memoryview(data), np.uint8)
 
 
-Int64 = npt.NDArray[np.int64]
-Stretch = tuple[int, int]
+Span = tuple[int, int]
+"""UTF-8 bytes of a text: first, and last exclusive."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Stretches of n texts, ragged.
+    """Spans of n texts, ragged.
 
     Attributes:
-        offsets: int64[n + 1] from 0; text i has stretches ``offsets[i]:offsets[i + 1]``.
-        start, stop: int64[k], UTF-8 bytes from the beginning of the stretch's own text; ascending, disjoint, none
+        offsets: int64[n + 1] from 0; text i has spans ``offsets[i]:offsets[i + 1]``.
+        start, stop: int64[k], UTF-8 bytes from the beginning of the  own text; ascending, disjoint, none
             empty.
     """
 
@@ -49,30 +46,30 @@ class Spans:
         return len(self.offsets) - 1
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[Stretch]]) -> Self:
-        """Return the stretches of texts, a list of (start, stop) for each."""
+    def of(cls, rows: Sequence[Sequence[Span]]) -> Self:
+        """Return the spans of texts, a list of (start, stop) for each."""
         flat = np.array(list(chain.from_iterable(rows)), np.int64).reshape(-1, 2)
         return cls(offsets_of([len(row) for row in rows]), flat[:, 0].copy(), flat[:, 1].copy())
 
     @classmethod
     def whole(cls, sizes: Int64) -> Self:
-        """Return one stretch over each text of `sizes` bytes (int64[n]); none over an empty text."""
+        """Return one span over each text of `sizes` bytes (int64[n]); none over an empty text."""
         full = sizes > 0
         return cls(offsets_of(full), np.zeros(int(full.sum()), np.int64), sizes[full])
 
     def slice(self, first: int, last: int) -> Self:
-        """Return the stretches of texts ``first`` to ``last`` (exclusive)."""
+        """Return the spans of texts ``first`` to ``last`` (exclusive)."""
         begin, end = int(self.offsets[first]), int(self.offsets[last])
         return type(self)(self.offsets[first : last + 1] - begin, self.start[begin:end], self.stop[begin:end])
 
-    def select(self, mask: npt.NDArray[np.bool_]) -> Self:
-        """Return the stretches of the texts where `mask` (bool[n]) is true."""
+    def select(self, mask: Bools) -> Self:
+        """Return the spans of the texts where `mask` (bool[n]) is true."""
         counts = np.diff(self.offsets)
         inside = np.repeat(mask, counts)
         return type(self)(offsets_of(counts[mask]), self.start[inside], self.stop[inside])
 
     def take(self, order: Int64) -> Self:
-        """Return the stretches of the texts `order` (int64[m]), in that order."""
+        """Return the spans of the texts `order` (int64[m]), in that order."""
         counts = np.diff(self.offsets)[order]
         offsets = offsets_of(counts)
         inside = places(self.offsets[:-1][order], counts)
@@ -80,7 +77,7 @@ class Spans:
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """Return the stretches of all texts of `parts`, in order."""
+        """Return the spans of all texts of `parts`, in order."""
         counts = np.concatenate([np.diff(part.offsets) for part in parts])
         return cls(
             offsets_of(counts),
@@ -89,12 +86,12 @@ class Spans:
         )
 
 
-def byte_stretches(text: str, stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Turn stretches of characters into stretches of UTF-8 bytes, leaving empty ones out."""
-    full = [(start, stop) for start, stop in stretches if start < stop]
+def byte_spans(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Turn spans of characters into spans of UTF-8 bytes, leaving empty ones out."""
+    full = [(start, stop) for start, stop in spans if start < stop]
     if text.isascii():
         return full
-    found: list[Stretch] = []
+    found: list[Span] = []
     place = size = 0
     for start, stop in full:
         begin = size + len(text[place:start].encode())

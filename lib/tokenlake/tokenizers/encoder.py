@@ -1,16 +1,9 @@
-"""Text in, token ids out: the one door to both engines.
+"""The encoder: text in, token ids out, by either engine.
 
-An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster
-colleague who was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects
-known to give trouble (:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
+An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster colleague who
+was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects known to give trouble
+(:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
 (:mod:`tokenlake.tokenizers.fast`). One mistake ends the job.
-
-What encoding gives: ids of many texts laid end to end, and how such ragged arrays are put together.
-
-Find special-token strings inside raw text.
-
-`</s>` in a document is somebody's markup, not the end of a sequence: literal by default, an error on request,
-a control id only when asked for; counted always.
 """
 
 from __future__ import annotations
@@ -26,19 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.errors import ConfigError, TokenizerError
-from tokenlake.ragged import offsets_of
+from tokenlake.config.suggestion import require_one_of
+from tokenlake.errors import TokenizerError
+from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 from tokenlake.tokenizers.arrays import Spans, string_buffers
 from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, Sample, Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Located, Locator
-from tokenlake.tokenizers.reference import CutRule, Reference, cut_rule
+from tokenlake.tokenizers.reference import CutRule, ReferenceEngine, cut_rule
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    import numpy.typing as npt
 
 
 @final
@@ -55,10 +47,10 @@ class Encoded:
         guarded: documents given to the reference because of their characters.
     """
 
-    offsets: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int32]
-    special_docs: npt.NDArray[np.int64]
-    special_counts: npt.NDArray[np.int64]
+    offsets: Int64
+    ids: Int32
+    special_docs: Int64
+    special_counts: Int64
     sampled: int = 0
     guarded: int = 0
 
@@ -82,7 +74,7 @@ class LongEncoded:
     """
 
     special_tokens: int
-    pieces: Iterator[npt.NDArray[np.int32]]
+    pieces: Iterator[Int32]
 
 
 def checked(text: pa.LargeStringArray, name: str) -> bool:
@@ -106,18 +98,18 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     return False
 
 
-def joined(rows: Sequence[npt.NDArray[np.int32]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def joined(rows: Sequence[Int32]) -> tuple[Int64, Int32]:
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     return offsets, np.concatenate(rows) if rows else np.empty(0, np.int32)
 
 
 def merged(
-    offsets: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.int32],
-    at: npt.NDArray[np.int64],
-    rows: Sequence[npt.NDArray[np.int32]],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    offsets: Int64,
+    ids: Int32,
+    at: Int64,
+    rows: Sequence[Int32],
+) -> tuple[Int64, Int32]:
     """Put `rows` into a ragged array so that they end up at the positions `at` (ascending)."""
     before = at - np.arange(len(at))  # how many of the other rows come before each of them
     lengths = np.insert(np.diff(offsets), before, [len(row) for row in rows])
@@ -136,15 +128,25 @@ class SpecialScan:
 
     def __init__(self, tokens: Sequence[str]) -> None:
         longest_first = sorted({token for token in tokens if token}, key=lambda token: (-len(token), token))
-        self._pattern = "|".join(map(re.escape, longest_first))
+        self.pattern: Final = "|".join(map(re.escape, longest_first))
+        """A regular expression of them all, "" for none."""
 
-    def count(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def count(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
         """Return the rows that hold special tokens (int64[k], ascending) and how many each (int64[k])."""
-        if not self._pattern or not len(text):
+        if not self.pattern or not len(text):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        counts = np.asarray(pc.count_substring_regex(text, self._pattern), np.int64)
+        counts = np.asarray(pc.count_substring_regex(text, self.pattern), np.int64)
         rows = np.flatnonzero(counts)
         return rows, counts[rows]
+
+    def times(self, text: str) -> int:
+        """Return how many special tokens a text holds."""
+        return len(re.findall(self.pattern, text)) if self.pattern else 0
+
+    def first(self, text: str) -> str:
+        """Return the first special token in a text, "" where there is none."""
+        found = re.search(self.pattern, text)
+        return found[0] if found else ""
 
 
 #: Bytes of a long document that are encoded at a time; the reference needs 120 times as much memory.
@@ -189,16 +191,16 @@ class Encoder:
         add_special_tokens: bool = True,
         sample_rate: float = SAMPLE_RATE,
         threads: bool = False,
-        loaded: tuple[Reference, GigatokenEngine | None] | None = None,
+        loaded: tuple[ReferenceEngine, GigatokenEngine | None] | None = None,
     ) -> None:
-        _require("engine", engine, ENGINES)
-        _require("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+        require_one_of("engine", engine, ENGINES)
+        require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
         literal = special_tokens_in_text != "encode"
         self.files = files
         self.engine = engine
         if loaded is None:
             fast = GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
-            loaded = Reference(files, literal=literal, threads=threads), fast
+            loaded = ReferenceEngine(files, literal=literal, threads=threads), fast
         self._reference, self._fast = loaded
         self._literal = literal
         self._guard = UnicodeGuard(files)
@@ -232,7 +234,7 @@ class Encoder:
             guarded=len(rows),
         )
 
-    def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, npt.NDArray[np.bool_]]:
+    def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, Bools]:
         """Encode a batch, and say which ids hold a byte of the stretches `spans` of the texts: bool[total].
 
         A token that holds no byte (a blank that the tokenizer made up) counts if the byte after it does.
@@ -248,9 +250,7 @@ class Encoder:
             first += len(block.text)
         return encoded, np.concatenate(masks)
 
-    def encode_places(
-        self, text: pa.LargeStringArray
-    ) -> tuple[Encoded, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def encode_places(self, text: pa.LargeStringArray) -> tuple[Encoded, Int64, Int64]:
         """Encode a batch, and say where each token begins and ends: int64[total], int64[total].
 
         Places are UTF-8 bytes of the row's own text, whole characters, as the offsets of `tokenizers`: tokens
@@ -296,9 +296,9 @@ class Encoder:
         self,
         fast: GigatokenEngine,
         text: pa.LargeStringArray,
-        offsets: npt.NDArray[np.int64],
-        ids: npt.NDArray[np.int32],
-        skip: npt.NDArray[np.int64],
+        offsets: Int64,
+        ids: Int32,
+        skip: Int64,
     ) -> int:
         def again(texts: list[str]) -> list[Sample]:
             cuts, made = fast.encode(pa.array(texts, pa.large_string()))
@@ -339,7 +339,7 @@ class Encoder:
 
     def _pieces(
         self, rule: CutRule, text: pa.LargeStringArray, fast: GigatokenEngine | None
-    ) -> Iterator[npt.NDArray[np.int32]]:
+    ) -> Iterator[Int32]:
         for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):
             if fast is None:
                 yield self._reference.encode([piece])[0]
@@ -351,13 +351,13 @@ class Encoder:
         # Only long documents need it, and it costs a look at the whole vocabulary.
         return cut_rule(self.files, literal=self._literal)
 
-    def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
+    def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids` by the reference, special tokens included."""
         return self._reference.decode(ids)
 
     def _encode_fast(
-        self, fast: GigatokenEngine, text: pa.LargeStringArray, guarded: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        self, fast: GigatokenEngine, text: pa.LargeStringArray, guarded: Int64
+    ) -> tuple[Int64, Int32]:
         if not guarded.size:
             return fast.encode(text)
         free = np.ones(len(text), np.bool_)
@@ -366,8 +366,3 @@ class Encoder:
         return merged(
             offsets, ids, guarded, self._reference.encode_arrow(text.take(pa.array(guarded, pa.int64())))
         )
-
-
-def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")

@@ -1,14 +1,11 @@
-"""The fast engine: gigatoken on Arrow buffers.
+"""The fast engine, gigatoken on Arrow buffers, and the samples on which it is compared with the reference.
 
-gigatoken takes many documents at once only as an awkward array, and returns one; both are views of plain
-buffers, so nothing is copied on the way in, and out comes one flat uint32 array with row offsets.
+gigatoken takes many documents at once only as an awkward array, and returns one; both are views of plain buffers, so
+nothing is copied on the way in, and out comes one flat uint32 array with row offsets. Invalid UTF-8 crashes the process
+inside its SentencePiece backend: the caller validates.
 
-Invalid UTF-8 crashes the process inside its SentencePiece backend: the caller validates.
-
-Compare the engines on a small sample while a build runs.
-
-Samples are bounded: of a long document a window of :data:`WINDOW` bytes somewhere in it, encoded by both
-engines, because the reference is 30 times slower and whole long documents would make 0.1% cost 5%.
+Samples are bounded: of a long document a window of :data:`WINDOW` bytes somewhere in it, encoded by both engines,
+because the reference is 30 times slower and whole long documents would make 0.1% cost 5%.
 """
 
 from __future__ import annotations
@@ -19,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError
+from tokenlake.ragged import Int32, Int64
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import deliberate
@@ -55,7 +52,7 @@ class GigatokenEngine:
         with deliberate(f"tokenizer {files.name!r}: gigatoken cannot load tokenizer.json"):
             self._backend: Any = load_hf_json(_without_specials(files) if literal else files.json_bytes)
 
-    def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    def encode(self, text: pa.LargeStringArray) -> tuple[Int64, Int32]:
         """Encode valid UTF-8 without nulls: offsets int64[n + 1] from 0, and the ids of all rows."""
         if len(text) == 0:
             return np.zeros(1, np.int64), np.empty(0, np.int32)
@@ -88,10 +85,8 @@ _SHOWN_TEXT: Final = 200
 _SHOWN_IDS: Final = 20
 _PARTS: Final = ("id", "the first byte of id", "the end of id")
 
-_Ints = npt.NDArray[np.int32] | npt.NDArray[np.int64]
-Sample = (
-    tuple[npt.NDArray[np.int32]] | tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]
-)
+_Ints = Int32 | Int64
+Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
 """The ids of a text, and where each begins and ends (bytes) where that is wanted."""
 
 
@@ -112,7 +107,7 @@ class Sampler:
     def check(
         self,
         text: pa.LargeStringArray,
-        skip: npt.NDArray[np.int64],
+        skip: Int64,
         made: Callable[[int], Sample],
         again: Callable[[list[str]], Sequence[Sample]],
         expected: Callable[[list[str]], Sequence[Sample]],
@@ -138,7 +133,7 @@ class Sampler:
             require_equal(window, want, made(row) if whole else of_cut[row])
         return len(rows)
 
-    def _draw(self, text: pa.LargeStringArray, skip: npt.NDArray[np.int64]) -> list[int]:
+    def _draw(self, text: pa.LargeStringArray, skip: Int64) -> list[int]:
         if not self._rate or not len(text):
             return []
         starts, _ = string_buffers(text)

@@ -1,10 +1,8 @@
-"""The files of a tokenizer, and what can be read from them without running it.
+"""The files of a tokenizer: found on disk or on the Hugging Face Hub, and read without running it.
 
-Find a tokenizer's files: a `tokenizer.json`, a directory with one, or a Hugging Face Hub id.
-
-Only the files' bytes are kept (:class:`TokenizerFiles`): they are what a dataset version stores beside its
-data and what its fingerprint is taken of. Neither `transformers` nor, when the Hub's local cache already
-holds the repository, `huggingface_hub` is imported (0.2 and 0.5 s in every process).
+Only the files' bytes are kept (:class:`TokenizerFiles`): they are what a dataset version stores beside its data and
+what its fingerprint is taken of. Neither `transformers` nor, when the Hub's local cache already holds the repository,
+`huggingface_hub` is imported (0.2 and 0.5 s in every process).
 """
 
 from __future__ import annotations
@@ -29,11 +27,6 @@ KEPT_FILES: Final = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
-
-
-def is_kept(name: str) -> bool:
-    """Whether a file of a tokenizer's folder belongs to the tokenizer."""
-    return name in KEPT_FILES
 
 
 @final
@@ -297,7 +290,7 @@ def _download(name: str, repo: str, revision: str) -> Path:
     try:
         available = list_repo_files(repo, revision=revision)
         _require_json(name, available)
-        paths = [hf_hub_download(repo, file, revision=revision) for file in available if is_kept(file)]
+        paths = [hf_hub_download(repo, file, revision=revision) for file in available if file in KEPT_FILES]
     except TokenizerError:
         raise
     except Exception as error:

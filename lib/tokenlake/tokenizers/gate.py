@@ -14,14 +14,15 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from tokenlake.errors import ConfigError, MissingExtraError, TokenizerError
+from tokenlake.config.suggestion import require_one_of
+from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
 from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
-from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard
 
 REQUESTS: Final = ("auto", "gigatoken", "tokenizers")
@@ -94,15 +95,11 @@ def _judge(
     special_tokens_in_text: str,
     sample_texts: Sequence[str],
     places: bool = False,
-) -> tuple[EngineChoice, Reference, GigatokenEngine | None]:
-    if requested not in REQUESTS:
-        raise ConfigError(f"engine is {requested!r}, expected one of {', '.join(map(repr, REQUESTS))}")
-    if special_tokens_in_text not in SPECIAL_TOKENS_IN_TEXT:
-        raise ConfigError(
-            f"special_tokens_in_text is {special_tokens_in_text!r}, expected {SPECIAL_TOKENS_IN_TEXT}"
-        )
+) -> tuple[EngineChoice, ReferenceEngine, GigatokenEngine | None]:
+    require_one_of("engine", requested, REQUESTS)
+    require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
     literal = special_tokens_in_text != "encode"
-    reference = Reference(files, literal=literal)
+    reference = ReferenceEngine(files, literal=literal)
     if requested == "tokenizers":
         return EngineChoice("tokenizers", "requested"), reference, None
     why_not = objection(files, literal=literal)
@@ -121,7 +118,7 @@ def _judge(
     return EngineChoice("gigatoken", reason), reference, fast
 
 
-def probe(fast: GigatokenEngine, reference: Reference, sample_texts: Sequence[str] = ()) -> int:
+def probe(fast: GigatokenEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
     """Compare the engines on adversarial texts and documents; return how many texts were compared.
 
     Raises:
@@ -154,8 +151,8 @@ def _made_up(files: TokenizerFiles) -> list[str]:
 
 
 def _unguarded(files: TokenizerFiles, texts: list[str]) -> list[str]:
-    guard = UnicodeGuard(files)
-    return [text for text in texts if not guard.holds(text)]
+    guarded = set(UnicodeGuard(files).rows(pa.array(texts, pa.large_string())).tolist())
+    return [text for row, text in enumerate(texts) if row not in guarded]
 
 
 def _refuse(files: TokenizerFiles, requested: str, reason: str) -> EngineChoice:

@@ -1,7 +1,4 @@
-"""Texts to ids from Python: the encoder of builds, with truncation, special tokens, padding and attention masks.
-
-Rows of ids filled up to one width, as `transformers` pads a batch.
-"""
+"""`TokenizerManager`: texts to ids from Python, with truncation, special tokens, padding and attention masks."""
 
 from __future__ import annotations
 
@@ -13,19 +10,18 @@ from functools import cached_property
 from typing import Any, Final, cast, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.fingerprint import canonical_json
-from tokenlake.ragged import Ragged, cells
+from tokenlake.ragged import Int32, Int64, Ragged, cells
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles, load_tokenizer
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
 
-PaddingInt32 = npt.NDArray[np.int32]
+PaddingInt32 = Int32
 Rows = PaddingInt32 | list[PaddingInt32]
 
 
@@ -50,8 +46,6 @@ def padded(ragged: Ragged, pad_id: int, width: int | None = None, *, left: bool 
     return ids, here.astype(np.int32)
 
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 Cutting = Callable[[Ragged, Int64], Int64]
 """Of texts, and of how many ids of each there is room for (int64[n]): how many to keep, at most so many."""
 

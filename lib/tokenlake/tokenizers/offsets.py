@@ -1,14 +1,10 @@
-"""The tokens of a batch and their places, by the fast engine where its ids tell them, else by the reference.
+"""Where the tokens of a text lie in its bytes, and which of them a span touches.
 
-Where each token lies in its text, and which tokens a stretch of the text touches.
-
-How many bytes of its text a token holds, known from its id alone.
-
-In the forms of the allow-list a token's bytes are a function of its id. Byte-level BPE spells every byte of a
-text by one character of its alphabet. SentencePiece forms write a blank as U+2581 and what the vocabulary
-lacks as ``<0xE4>``, a byte each; the blank that they put before a piece of text (all of the text, or what lies
-between two added tokens) holds none. So the places of a batch's tokens are one cumulative sum; where it does
-not end at the text's last byte (a text that holds U+2581 itself), the row is odd and left to the reference.
+In the forms of the allow-list a token's bytes are a function of its id. Byte-level BPE spells every byte of a text by
+one character of its alphabet. SentencePiece forms write a blank as U+2581 and what the vocabulary lacks as ``<0xE4>``,
+a byte each; the blank that they put before a piece of text (all of the text, or what lies between two added tokens)
+holds none. So the places of a batch's tokens are one cumulative sum; where it does not end at the text's last byte (a
+text that holds U+2581 itself), the row is odd, and the reference engine gives its places.
 """
 
 from __future__ import annotations
@@ -16,178 +12,29 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
 from tokenlake.tokenizers.arrays import Spans, string_buffers
 from tokenlake.tokenizers.fast import require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import BATCH_BYTES, Reference, deliberate, in_batches
+from tokenlake.tokenizers.reference import BATCH_BYTES, ReferenceEngine, deliberate, in_batches
 from tokenlake.tokenizers.unicode_guard import is_ascii
 
-PlacesInt32 = npt.NDArray[np.int32]
-PlacesInt64 = npt.NDArray[np.int64]
-PlacesBools = npt.NDArray[np.bool_]
-Placed = tuple[PlacesInt32, PlacesInt64, PlacesInt64]
+Placed = tuple[Int32, Int64, Int64]
+"""The ids of a text, and where each begins and ends (bytes)."""
 
+_BLOCK: Final = 1 << 18  # tokens that are located at a time
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
 _LONGEST: Final = 3  # such bytes in a character
-
-
-@final
-class PlacingReference:
-    """The reference engine with the place of every token, by the offsets of `tokenizers`.
-
-    A blank that the tokenizer made up holds no byte: `tokenizers` gives it the character after it.
-    """
-
-    def __init__(self, reference: Reference, *, literal: bool) -> None:
-        self._backend = _untrimmed(reference, literal)
-        self.files = reference.files
-        blanks = [reference.files.token_id(blank) for blank in ("\u2581", "\u0120")]
-        self._blanks = [blank for blank in blanks if blank is not None]
-
-    def encode(self, texts: Sequence[str]) -> list[Placed]:
-        """Return (ids, start, stop) of every text: int32[k], int64[k], int64[k]; places are UTF-8 bytes."""
-        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-            return [
-                self._placed(text, encoding)
-                for batch in in_batches(texts)
-                for text, encoding in zip(
-                    batch, self._backend.encode_batch(batch, add_special_tokens=False), strict=True
-                )
-            ]
-
-    def _placed(self, text: str, encoding: Any) -> Placed:
-        ids = np.array(encoding.ids, np.int32)
-        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        if not text.isascii():
-            places = _byte_places(text)[places]
-        start, stop = places[:, 0].copy(), places[:, 1].copy()
-        made_up = np.flatnonzero(np.isin(ids[:-1], self._blanks) & (start[:-1] == start[1:]))
-        stop[made_up] = start[made_up]
-        return ids, start, stop
-
-
-def whole_characters(
-    text: pa.LargeStringArray, start: PlacesInt64, stop: PlacesInt64
-) -> tuple[PlacesInt64, PlacesInt64]:
-    """Widen stretches ``start:stop`` (int64[k], bytes of the array's own data) to whole characters."""
-    starts, data = string_buffers(text)
-    if is_ascii(text):
-        return start, stop
-    return _moved(start, data[: starts[-1]], -1), _moved(stop, data[: starts[-1]], 1)
-
-
-def _moved(place: PlacesInt64, data: npt.NDArray[np.uint8], step: int) -> PlacesInt64:
-    """Return places with those inside a character moved by single bytes to its border."""
-    place, which = place.copy(), np.flatnonzero(data.take(place, mode="clip") & 0xC0 == _CONTINUES)
-    for _ in range(_LONGEST):
-        which = which[place[which] < len(data)]
-        which = which[data[place[which]] & 0xC0 == _CONTINUES]
-        place[which] += step
-    return place
-
-
-def touched(
-    start: PlacesInt64, stop: PlacesInt64, offsets: PlacesInt64, spans: Spans, sizes: PlacesInt64
-) -> PlacesBools:
-    """Return which tokens hold a byte of a stretch.
-
-    Args:
-        start, stop: int64[total], bytes of each token in its own text.
-        offsets: int64[n + 1], text i has tokens ``offsets[i]:offsets[i + 1]``.
-        spans: stretches of the n texts.
-        sizes: int64[n], bytes of each text.
-
-    Returns:
-        bool[total]. A token that holds no byte (a blank that the tokenizer made up) belongs to the byte after it: so
-        whether that blank is a token of its own or part of the next one makes no difference.
-    """
-    base = offsets_of(sizes)[:-1]
-    shift = np.repeat(base, np.diff(offsets))
-    begin, end = start + shift, stop + shift
-    if np.any(begin[1:] < begin[:-1]) or np.any(end[1:] < end[:-1]):
-        return _touched_in_disorder(start, stop, offsets, spans)
-    shift = np.repeat(base, np.diff(spans.offsets))
-    return touched_in_order(begin, end, spans.start + shift, spans.stop + shift)
-
-
-def touched_in_order(
-    start: PlacesInt64, stop: PlacesInt64, first: PlacesInt64, last: PlacesInt64
-) -> PlacesBools:
-    """As :func:`touched`, for tokens one after the other and stretches ``first:last`` of all texts as one."""
-    begin, end = np.searchsorted(stop, first, "right"), np.searchsorted(start, last, "left")
-    before = np.append(np.where(start == stop, start, -1), -1)  # at -1: there is none before the first
-    while (earlier := np.flatnonzero(before[begin - 1] == first)).size:
-        begin[earlier] -= 1
-    return _filled(len(start), begin, end)
-
-
-def _filled(total: int, begin: PlacesInt64, end: PlacesInt64) -> PlacesBools:
-    """Return bool[total], True inside intervals whose borders ascend; they may overlap and be empty."""
-    begin = np.maximum(begin, np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]]))
-    end = np.maximum(begin, end)
-    edges = np.concatenate([np.zeros(1, np.int64), np.stack([begin, end], 1).ravel(), np.array([total])])
-    inside = np.arange(len(edges) - 1) % 2 == 1
-    return np.repeat(inside, np.diff(edges))
-
-
-def _touched_in_disorder(
-    start: PlacesInt64, stop: PlacesInt64, offsets: PlacesInt64, spans: Spans
-) -> PlacesBools:
-    """As :func:`touched`, stretch by stretch: a normalizer may have changed the order."""
-    mask = np.zeros(len(start), np.bool_)
-    for row, (first, last) in enumerate(pairwise(offsets.tolist())):
-        begins, ends = start[first:last], stop[first:last]
-        for at in range(int(spans.offsets[row]), int(spans.offsets[row + 1])):
-            held = (ends > spans.start[at]) | ((begins == ends) & (begins == spans.start[at]))
-            hit = (begins < spans.stop[at]) & held
-            inside = np.flatnonzero(hit)
-            if len(inside):
-                mask[first + inside[0] : first + inside[-1] + 1] = True
-    return mask
-
-
-def _untrimmed(reference: Reference, literal: bool) -> Any:
-    """Return a backend whose post-processor does not trim blanks off the offsets, though they are the token's."""
-    spec = reference.files.spec
-    if not _trims(spec.get("post_processor")):
-        return reference.backend
-    import tokenizers
-
-    with deliberate(f"tokenizer {reference.files.name!r}: tokenizer.json cannot be loaded"):
-        backend: Any = tokenizers.Tokenizer.from_str(json.dumps({**spec, "post_processor": None}))
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = literal
-    return backend
-
-
-def _trims(stage: dict[str, Any] | None) -> bool:
-    return stage is not None and (
-        stage.get("trim_offsets", False) or any(map(_trims, stage.get("processors", [])))
-    )
-
-
-def _byte_places(text: str) -> PlacesInt64:
-    """int64[characters + 1]: at which byte each character begins."""
-    data = np.frombuffer(text.encode(), np.uint8)
-    return np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))
-
-
-if TYPE_CHECKING:
-    SizesInt32 = npt.NDArray[np.int32]
-    SizesInt64 = npt.NDArray[np.int64]
-
 _MARK: Final = "\u2581"
 _BLANK: Final = 0x20
 # What no sum of real sizes reaches: an id that nothing makes.
@@ -199,148 +46,7 @@ _MOST_PIECES: Final = 64
 
 
 @final
-class TokenSizes:
-    """The sizes of a tokenizer's ids, and where its made-up blanks are.
-
-    Args:
-        files: a tokenizer of the allow-list.
-        literal: special tokens are never matched in a text.
-    """
-
-    def __init__(self, files: TokenizerFiles, *, literal: bool) -> None:
-        added = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
-        marked = bool(files.spec["model"].get("byte_fallback"))
-        self._table = _table(files, added, marked=marked)
-        self._has_added = bool(added)
-        self._blanks = _blanks(files.spec) if marked else "never"
-        self._composes = files.spec.get("normalizer") == {"type": "NFC"}
-
-    @classmethod
-    def of(cls, files: TokenizerFiles, *, literal: bool) -> TokenSizes | None:
-        """Return the sizes of a tokenizer, or None where an id alone does not tell them."""
-        if objection(files, literal=literal) is not None or any(_ambiguous(files, literal)):
-            return None
-        return cls(files, literal=literal)
-
-    def edges(
-        self, text: pa.LargeStringArray, offsets: SizesInt64, ids: SizesInt32
-    ) -> tuple[SizesInt64, SizesInt64]:
-        """Return the tokens' borders in a batch.
-
-        Args:
-            text: the batch.
-            offsets: int64[n + 1], row i has ids ``offsets[i]:offsets[i + 1]``.
-            ids: int32[total].
-
-        Returns:
-            int64[total + 1]: token j of row i holds bytes ``edges[j]:edges[j + 1]`` of its text, counted from
-            ``edges[offsets[i]]``; and int64[k], ascending, the odd rows, for which that is not so.
-        """
-        starts, data = string_buffers(text)
-        odd = self._unsure(text)
-        held = self._table.take(ids, mode="clip")
-        if self._blanks == "every":
-            held[self._pieces(offsets, held)] -= 1
-        elif self._blanks == "first":
-            first = offsets[:-1][np.diff(offsets) > 0]
-            begins = data[starts[:-1][np.diff(offsets) > 0]]
-            held[first[(held[first] < _ADDED) & (begins != _BLANK)]] -= 1
-        elif self._blanks == "always":
-            odd = np.union1d(odd, self._follow(text, offsets, held))
-        if self._has_added:
-            held &= _ADDED - 1
-        edges = np.zeros(len(ids) + 1, np.int64)
-        np.cumsum(held, out=edges[1:])
-        wrong = np.flatnonzero(np.diff(edges[offsets]) != np.diff(starts))
-        return edges, np.union1d(odd, wrong) if odd.size else wrong
-
-    def _pieces(self, offsets: SizesInt64, held: SizesInt32) -> SizesInt64:
-        """Return which tokens begin a piece of text: int64[k], some of them twice."""
-        begins = offsets[:-1][np.diff(offsets) > 0]
-        if not self._has_added:
-            return begins
-        after = np.flatnonzero(held >= _ADDED) + 1
-        begins = np.concatenate([begins, after[after < len(held)]])
-        return begins[held[begins] < _ADDED]
-
-    def _follow(self, text: pa.LargeStringArray, offsets: SizesInt64, held: SizesInt32) -> SizesInt64:
-        """Take the made-up blanks out of `held` where a piece has one only if it does not begin with a blank.
-
-        Whether it does says the text at the piece's place, which depends on the row's earlier pieces: so the
-        first pieces of all rows come first, then the second ones.
-        """
-        starts, data = string_buffers(text)
-        token = np.unique(self._pieces(offsets, held))
-        row = np.searchsorted(offsets, token, "right") - 1
-        rank = np.arange(len(row)) - np.searchsorted(row, row)
-        sizes = np.concatenate([np.zeros(1, np.int64), np.cumsum(held & (_ADDED - 1), dtype=np.int64)])
-        place = starts[row] + sizes[token] - sizes[offsets[row]]
-        gone = np.zeros(len(offsets), np.int64)
-        for number in range(min(_MOST_PIECES, int(rank.max(initial=-1)) + 1)):
-            now = np.flatnonzero(rank == number)
-            here = np.minimum(place[now] - gone[row[now]], starts[row[now] + 1] - 1)
-            made_up = now[data[here] != _BLANK]
-            held[token[made_up]] -= 1
-            gone[row[made_up]] += 1
-        return np.unique(row[rank >= _MOST_PIECES])
-
-    def _unsure(self, text: pa.LargeStringArray) -> SizesInt64:
-        """Return the rows (int64[k], ascending) whose sum could be right by chance."""
-        if self._blanks == "always":
-            return np.flatnonzero(np.asarray(pc.match_substring(text, _MARK)))
-        if not self._composes:
-            return np.empty(0, np.int64)
-        # NFC changes a text's bytes; tables newer than the reference's concern guarded rows only.
-        other = np.flatnonzero(~np.asarray(pc.string_is_ascii(text), np.bool_))
-        texts = [value.as_py() for value in text.take(pa.array(other, pa.int64()))]
-        return other[[not unicodedata.is_normalized("NFC", value) for value in texts]]
-
-
-def _table(files: TokenizerFiles, added: list[str], *, marked: bool) -> SizesInt32:
-    """int32[vocabulary]: bytes of each id; :data:`_ADDED` set for added tokens."""
-    table = np.full(files.vocab_size + 1, _UNKNOWN, np.int32)
-    for token, i in files.spec["model"]["vocab"].items():
-        if token in BYTE_TOKENS and marked:
-            table[i] = 1
-        elif marked and token:
-            table[i] = len(token.encode()) - 2 * token.count(_MARK)
-        elif token and BYTE_LEVEL_ALPHABET.issuperset(token):
-            table[i] = len(token)
-    for token in added:
-        table[files.token_id(token)] = len(token.encode()) | _ADDED
-    return table
-
-
-def _ambiguous(files: TokenizerFiles, literal: bool) -> Iterator[bool]:
-    """Yield whether the id of an added token is also one of text, of another size."""
-    vocab = files.spec["model"]["vocab"]
-    marked = files.spec["model"].get("byte_fallback")
-    for token in files.added_tokens:
-        content = token["content"]
-        if content not in vocab or (literal and token.get("special")):
-            continue
-        if marked:
-            yield content in BYTE_TOKENS or _MARK in content
-        else:
-            yield not content.isascii() and BYTE_LEVEL_ALPHABET.issuperset(content)
-
-
-def _blanks(spec: dict[str, Any]) -> str:
-    """Return which pieces of text get a blank: "never" any, "every" one, the "first", "always" (without one)."""
-    if spec.get("pre_tokenizer") is not None:
-        return spec["pre_tokenizer"]["prepend_scheme"]
-    return "every" if spec["normalizer"]["type"] == "Sequence" else "never"
-
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-_BLOCK: Final = 1 << 18  # tokens that are located at a time
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Located:
     """The tokens of a batch of texts.
 
@@ -348,56 +54,38 @@ class Located:
         text: the batch.
         offsets: int64[n + 1] from 0, row i has ids ``offsets[i]:offsets[i + 1]``.
         ids: int32[total].
-        edges: int64[total + 1]: token j of row i, unless that is odd, holds bytes ``edges[j]:edges[j + 1]`` of
-            its text, counted from ``edges[offsets[i]]``.
-        odd: int64[k], ascending: the rows whose places are the reference's.
-        start, stop: int64[tokens of odd rows]: the bytes that they hold.
+        start, stop: int64[total]: the bytes that each token holds, of the array's own data.
+        ordered: whether both are known to ascend; a normalizer may change the order.
     """
 
     text: pa.LargeStringArray
     offsets: Int64
     ids: Int32
-    edges: Int64
-    odd: Int64
     start: Int64
     stop: Int64
+    ordered: bool = True
 
     def places(self) -> tuple[Int64, Int64]:
         """Return where each token begins and ends: int64[total], int64[total], bytes of its own text."""
-        counts = np.diff(self.offsets)
-        starts = string_buffers(self.text)[0][:-1]
-        base = np.repeat(starts, counts)
-        shift: Any = starts[0] - self.edges[0] if len(starts) else 0
-        if len(self.odd):
-            shift = np.repeat(starts - self.edges[self.offsets[:-1]], counts)
-        start, stop = self.edges[:-1] + shift, self.edges[1:] + shift
-        if len(self.odd):
-            inside = np.repeat(self._is_odd(), counts)
-            start[inside], stop[inside] = self.start + base[inside], self.stop + base[inside]
-        start, stop = whole_characters(self.text, start, stop)
+        base = np.repeat(string_buffers(self.text)[0][:-1], np.diff(self.offsets))
+        start, stop = whole_characters(self.text, self.start, self.stop)
         return start - base, stop - base
 
     def touched(self, spans: Spans) -> Bools:
-        """Return which tokens hold a byte of the stretches `spans` of the texts: bool[total]."""
+        """Return which tokens hold a byte of the `spans` of the texts: bool[total]."""
         row = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))
         begin = string_buffers(self.text)[0][row]
-        first, last = whole_characters(self.text, spans.start + begin, spans.stop + begin)
-        shift = self.edges[self.offsets[row]] - begin
-        if not len(self.odd):
-            return touched_in_order(self.edges[:-1], self.edges[1:], first + shift, last + shift)
-        odd = self._is_odd()
-        even = ~odd[row]
-        mask = touched_in_order(self.edges[:-1], self.edges[1:], (first + shift)[even], (last + shift)[even])
-        counts = np.diff(self.offsets)
-        whole = Spans(spans.offsets, first - begin, last - begin).select(odd)
-        sizes = np.diff(string_buffers(self.text)[0])[odd]
-        mask[np.repeat(odd, counts)] = touched(self.start, self.stop, offsets_of(counts[odd]), whole, sizes)
-        return mask
+        whole = whole_characters(self.text, spans.start + begin, spans.stop + begin)
+        return touched(self.start, self.stop, self.offsets, Spans(spans.offsets, *whole), self.ordered)
 
-    def _is_odd(self) -> Bools:
-        odd = np.zeros(len(self.text), np.bool_)
-        odd[self.odd] = True
-        return odd
+    def with_rows(self, rows: Int64, placed: list[Placed]) -> Located:
+        """Return the same with the places of some rows, bytes of their own texts, as another engine gives them."""
+        starts = string_buffers(self.text)[0]
+        start, stop = self.start.copy(), self.stop.copy()
+        for row, (_, first, last) in zip(rows.tolist(), placed, strict=True):
+            tokens = slice(self.offsets[row], self.offsets[row + 1])
+            start[tokens], stop[tokens] = first + starts[row], last + starts[row]
+        return replace(self, start=start, stop=stop, ordered=False)
 
 
 @final
@@ -410,7 +98,7 @@ class Locator:
         literal: special tokens in a text are plain text.
     """
 
-    def __init__(self, files: TokenizerFiles, reference: Reference, *, literal: bool) -> None:
+    def __init__(self, files: TokenizerFiles, reference: ReferenceEngine, *, literal: bool) -> None:
         self.reference = PlacingReference(reference, literal=literal)
         self.sizes = TokenSizes.of(files, literal=literal)
 
@@ -421,7 +109,9 @@ class Locator:
             rows = self.reference.encode(cast("list[str]", part.to_pylist()))
             offsets = offsets_of([len(ids) for ids, _, _ in rows])
             ids = np.concatenate([ids for ids, _, _ in rows])
-            yield _with_odd(part, offsets, ids, _unknown(ids), np.arange(len(rows)), rows)
+            nowhere = np.zeros(len(ids), np.int64)
+            located = Located(part, offsets, ids, nowhere, nowhere)
+            yield located.with_rows(np.arange(len(rows)), rows)
 
     def by_ids(
         self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64
@@ -458,16 +148,18 @@ class Locator:
 
     def _block(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64) -> Located:
         if self.sizes is None:
-            edges, odd = _unknown(ids), np.arange(len(text))
+            start, stop, odd = *np.zeros((2, len(ids)), np.int64), np.arange(len(text))
         else:
-            edges, odd = self.sizes.edges(text, offsets, ids)
-        if len(guarded):
-            odd = np.union1d(odd, guarded)
-        texts = cast("list[str]", text.take(pa.array(odd, pa.int64())).to_pylist()) if len(odd) else []
+            start, stop, odd = self.sizes.places(text, offsets, ids)
+        odd = np.union1d(odd, guarded) if len(guarded) else odd
+        located = Located(text, offsets, ids, start, stop)
+        if not len(odd):
+            return located
+        texts = cast("list[str]", text.take(pa.array(odd, pa.int64())).to_pylist())
         rows = self.reference.encode(texts)
         for row, value, placed in zip(odd.tolist(), texts, rows, strict=True):
             require_equal(value, (placed[0],), (ids[offsets[row] : offsets[row + 1]],))
-        return _with_odd(text, offsets, ids, edges, odd, rows)
+        return located.with_rows(odd, rows)
 
 
 def _blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
@@ -480,14 +172,259 @@ def _blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _unknown(ids: Int32) -> Int64:
-    return np.zeros(len(ids) + 1, np.int64)
+@final
+class TokenSizes:
+    """The sizes of a tokenizer's ids, and where its made-up blanks are.
+
+    Args:
+        files: a tokenizer of the allow-list.
+        literal: special tokens are never matched in a text.
+    """
+
+    def __init__(self, files: TokenizerFiles, *, literal: bool) -> None:
+        added = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
+        marked = bool(files.spec["model"].get("byte_fallback"))
+        self._table = _table(files, added, marked=marked)
+        self._has_added = bool(added)
+        self._blanks = _blanks(files.spec) if marked else "never"
+        self._composes = files.spec.get("normalizer") == {"type": "NFC"}
+
+    @classmethod
+    def of(cls, files: TokenizerFiles, *, literal: bool) -> TokenSizes | None:
+        """Return the sizes of a tokenizer, or None where an id alone does not tell them."""
+        if objection(files, literal=literal) is not None or any(_ambiguous(files, literal)):
+            return None
+        return cls(files, literal=literal)
+
+    def places(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32) -> tuple[Int64, Int64, Int64]:
+        """Return where the tokens of a batch lie.
+
+        Args:
+            text: the batch.
+            offsets: int64[n + 1], row i has ids ``offsets[i]:offsets[i + 1]``.
+            ids: int32[total].
+
+        Returns:
+            start and stop, int64[total] each, bytes of the array's own data; and int64[k], ascending, the odd rows,
+            whose places are another matter.
+        """
+        starts, data = string_buffers(text)
+        odd = self._unsure(text)
+        held = self._table.take(ids, mode="clip")
+        if self._blanks == "every":
+            held[self._pieces(offsets, held)] -= 1
+        elif self._blanks == "first":
+            first = offsets[:-1][np.diff(offsets) > 0]
+            begins = data[starts[:-1][np.diff(offsets) > 0]]
+            held[first[(held[first] < _ADDED) & (begins != _BLANK)]] -= 1
+        elif self._blanks == "always":
+            odd = np.union1d(odd, self._follow(text, offsets, held))
+        if self._has_added:
+            held &= _ADDED - 1
+        edges = np.empty(len(ids) + 1, np.int64)
+        edges[0] = 0
+        np.cumsum(held, out=edges[1:])
+        edges += starts[0]
+        wrong = np.flatnonzero(np.diff(edges[offsets]) != np.diff(starts))
+        odd = np.union1d(odd, wrong) if odd.size else wrong
+        if not odd.size:
+            return edges[:-1], edges[1:], odd
+        shift = np.repeat(starts[:-1] - edges[offsets[:-1]], np.diff(offsets))
+        return edges[:-1] + shift, edges[1:] + shift, odd
+
+    def _pieces(self, offsets: Int64, held: Int32) -> Int64:
+        """Return which tokens begin a piece of text: int64[k], some of them twice."""
+        begins = offsets[:-1][np.diff(offsets) > 0]
+        if not self._has_added:
+            return begins
+        after = np.flatnonzero(held >= _ADDED) + 1
+        begins = np.concatenate([begins, after[after < len(held)]])
+        return begins[held[begins] < _ADDED]
+
+    def _follow(self, text: pa.LargeStringArray, offsets: Int64, held: Int32) -> Int64:
+        """Take the made-up blanks out of `held` where a piece has one only if it does not begin with a blank.
+
+        Whether it does says the text at the piece's place, which depends on the row's earlier pieces: so the
+        first pieces of all rows come first, then the second ones.
+        """
+        starts, data = string_buffers(text)
+        token = np.unique(self._pieces(offsets, held))
+        row = np.searchsorted(offsets, token, "right") - 1
+        rank = np.arange(len(row)) - np.searchsorted(row, row)
+        sizes = np.concatenate([np.zeros(1, np.int64), np.cumsum(held & (_ADDED - 1), dtype=np.int64)])
+        place = starts[row] + sizes[token] - sizes[offsets[row]]
+        gone = np.zeros(len(offsets), np.int64)
+        for number in range(min(_MOST_PIECES, int(rank.max(initial=-1)) + 1)):
+            now = np.flatnonzero(rank == number)
+            here = np.minimum(place[now] - gone[row[now]], starts[row[now] + 1] - 1)
+            made_up = now[data[here] != _BLANK]
+            held[token[made_up]] -= 1
+            gone[row[made_up]] += 1
+        return np.unique(row[rank >= _MOST_PIECES])
+
+    def _unsure(self, text: pa.LargeStringArray) -> Int64:
+        """Return the rows (int64[k], ascending) whose sum could be right by chance."""
+        if self._blanks == "always":
+            return np.flatnonzero(np.asarray(pc.match_substring(text, _MARK)))
+        if not self._composes:
+            return np.empty(0, np.int64)
+        # NFC changes a text's bytes; tables newer than the reference's concern guarded rows only.
+        other = np.flatnonzero(~np.asarray(pc.string_is_ascii(text), np.bool_))
+        texts = [value.as_py() for value in text.take(pa.array(other, pa.int64()))]
+        return other[[not unicodedata.is_normalized("NFC", value) for value in texts]]
 
 
-def _with_odd(
-    text: pa.LargeStringArray, offsets: Int64, ids: Int32, edges: Int64, odd: Int64, rows: list[Placed]
-) -> Located:
-    nothing = np.empty(0, np.int64)
-    start = np.concatenate([nothing, *(start for _, start, _ in rows)])
-    stop = np.concatenate([nothing, *(stop for _, _, stop in rows)])
-    return Located(text=text, offsets=offsets, ids=ids, edges=edges, odd=odd, start=start, stop=stop)
+def _table(files: TokenizerFiles, added: list[str], *, marked: bool) -> Int32:
+    """int32[vocabulary]: bytes of each id; :data:`_ADDED` set for added tokens."""
+    table = np.full(files.vocab_size + 1, _UNKNOWN, np.int32)
+    for token, i in files.spec["model"]["vocab"].items():
+        if token in BYTE_TOKENS and marked:
+            table[i] = 1
+        elif marked and token:
+            table[i] = len(token.encode()) - 2 * token.count(_MARK)
+        elif token and BYTE_LEVEL_ALPHABET.issuperset(token):
+            table[i] = len(token)
+    for token in added:
+        table[files.token_id(token)] = len(token.encode()) | _ADDED
+    return table
+
+
+def _ambiguous(files: TokenizerFiles, literal: bool) -> Iterator[bool]:
+    """Yield whether the id of an added token is also one of text, of another size."""
+    vocab = files.spec["model"]["vocab"]
+    marked = files.spec["model"].get("byte_fallback")
+    for token in files.added_tokens:
+        content = token["content"]
+        if content not in vocab or (literal and token.get("special")):
+            continue
+        if marked:
+            yield content in BYTE_TOKENS or _MARK in content
+        else:
+            yield not content.isascii() and BYTE_LEVEL_ALPHABET.issuperset(content)
+
+
+def _blanks(spec: dict[str, Any]) -> str:
+    """Return which pieces of text get a blank: "never" any, "every" one, the "first", "always" (without one)."""
+    if spec.get("pre_tokenizer") is not None:
+        return spec["pre_tokenizer"]["prepend_scheme"]
+    return "every" if spec["normalizer"]["type"] == "Sequence" else "never"
+
+
+@final
+class PlacingReference:
+    """The reference engine with the place of every token, by the offsets of `tokenizers`.
+
+    A blank that the tokenizer made up holds no byte: `tokenizers` gives it the character after it.
+    """
+
+    def __init__(self, reference: ReferenceEngine, *, literal: bool) -> None:
+        self._backend = _untrimmed(reference, literal)
+        self.files = reference.files
+        blanks = [reference.files.token_id(blank) for blank in ("\u2581", "\u0120")]
+        self._blanks = [blank for blank in blanks if blank is not None]
+
+    def encode(self, texts: Sequence[str]) -> list[Placed]:
+        """Return (ids, start, stop) of every text: int32[k], int64[k], int64[k]; places are UTF-8 bytes."""
+        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
+            return [
+                self._placed(text, encoding)
+                for batch in in_batches(texts)
+                for text, encoding in zip(
+                    batch, self._backend.encode_batch(batch, add_special_tokens=False), strict=True
+                )
+            ]
+
+    def _placed(self, text: str, encoding: Any) -> Placed:
+        ids = np.array(encoding.ids, np.int32)
+        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        if not text.isascii():
+            places = _byte_places(text)[places]
+        start, stop = places[:, 0].copy(), places[:, 1].copy()
+        made_up = np.flatnonzero(np.isin(ids[:-1], self._blanks) & (start[:-1] == start[1:]))
+        stop[made_up] = start[made_up]
+        return ids, start, stop
+
+
+def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
+    """Widen stretches ``start:stop`` (int64[k], bytes of the array's own data) to whole characters."""
+    starts, data = string_buffers(text)
+    if is_ascii(text):
+        return start, stop
+    return _moved(start, data[: starts[-1]], -1), _moved(stop, data[: starts[-1]], 1)
+
+
+def _moved(place: Int64, data: npt.NDArray[np.uint8], step: int) -> Int64:
+    """Return places with those inside a character moved by single bytes to its border."""
+    place, which = place.copy(), np.flatnonzero(data.take(place, mode="clip") & 0xC0 == _CONTINUES)
+    for _ in range(_LONGEST):
+        which = which[place[which] < len(data)]
+        which = which[data[place[which]] & 0xC0 == _CONTINUES]
+        place[which] += step
+    return place
+
+
+def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, ordered: bool = False) -> Bools:
+    """Return which tokens hold a byte of a span, of texts laid end to end.
+
+    Args:
+        start, stop: int64[total], bytes of each token.
+        offsets: int64[n + 1], text i has tokens ``offsets[i]:offsets[i + 1]``.
+        spans: of the n texts, in the same bytes as the tokens.
+        ordered: whether `start` and `stop` are known to ascend.
+
+    Returns:
+        bool[total]. A token that holds no byte (a blank that the tokenizer made up) belongs to the byte after it: so
+        whether that blank is a token of its own or part of the next one makes no difference.
+    """
+    if not ordered and (np.any(start[1:] < start[:-1]) or np.any(stop[1:] < stop[:-1])):
+        return _touched_in_disorder(start, stop, offsets, spans)
+    begin, end = np.searchsorted(stop, spans.start, "right"), np.searchsorted(start, spans.stop, "left")
+    before = np.append(np.where(start == stop, start, -1), -1)  # at -1: there is none before the first
+    while (earlier := np.flatnonzero(before[begin - 1] == spans.start)).size:
+        begin[earlier] -= 1
+    # Intervals whose borders ascend; they may overlap and be empty.
+    begin = np.maximum(begin, np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]]))
+    edges = np.stack([begin, np.maximum(begin, end)], 1).ravel()
+    edges = np.concatenate([np.zeros(1, np.int64), edges, np.array([len(start)])])
+    return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))
+
+
+def _touched_in_disorder(start: Int64, stop: Int64, offsets: Int64, spans: Spans) -> Bools:
+    """As :func:`touched`, stretch by stretch: a normalizer may have changed the order."""
+    mask = np.zeros(len(start), np.bool_)
+    for row, (first, last) in enumerate(pairwise(offsets.tolist())):
+        begins, ends = start[first:last], stop[first:last]
+        for at in range(int(spans.offsets[row]), int(spans.offsets[row + 1])):
+            held = (ends > spans.start[at]) | ((begins == ends) & (begins == spans.start[at]))
+            hit = (begins < spans.stop[at]) & held
+            inside = np.flatnonzero(hit)
+            if len(inside):
+                mask[first + inside[0] : first + inside[-1] + 1] = True
+    return mask
+
+
+def _untrimmed(reference: ReferenceEngine, literal: bool) -> Any:
+    """Return a backend whose post-processor does not trim blanks off the offsets, though they are the token's."""
+    spec = reference.files.spec
+    if not _trims(spec.get("post_processor")):
+        return reference.backend
+    import tokenizers
+
+    with deliberate(f"tokenizer {reference.files.name!r}: tokenizer.json cannot be loaded"):
+        backend: Any = tokenizers.Tokenizer.from_str(json.dumps({**spec, "post_processor": None}))
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = literal
+    return backend
+
+
+def _trims(stage: dict[str, Any] | None) -> bool:
+    return stage is not None and (
+        stage.get("trim_offsets", False) or any(map(_trims, stage.get("processors", [])))
+    )
+
+
+def _byte_places(text: str) -> Int64:
+    """int64[characters + 1]: at which byte each character begins."""
+    data = np.frombuffer(text.encode(), np.uint8)
+    return np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))

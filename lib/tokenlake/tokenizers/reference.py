@@ -1,17 +1,13 @@
-"""The reference engine: the `tokenizers` backend of a tokenizer.json.
+"""The reference engine: the `tokenizers` backend of a tokenizer.json; and a small BPE trained for demos and tests.
 
-What it returns is by definition right. Truncation and padding that a tokenizer.json carries are switched
-off: lengths are the pipeline's business and accounted there.
+What the backend returns is by definition right. Truncation and padding that a tokenizer.json carries are switched off:
+lengths are the pipeline's business and accounted there.
 
-Cut a long document without changing its ids, so that the reference's memory stays bounded.
-
-The reference needs about 120 bytes for each byte of a text: 24 GB for a document of 200 MB. In the forms of
-the allow-list there is a place where no token can reach across: one space between two ASCII letters.
-Byte-level pre-tokenizers put a word's space before the word and never look back; SentencePiece forms mark it
-as the word's first character, and where no piece of the vocabulary has the mark inside, no merge crosses it.
-Other tokenizers get their documents whole.
-
-Train a small byte-level BPE, for demos and tests: no Hub, no download.
+A long document is cut without changing its ids, so that memory stays bounded: the backend needs about 120 bytes for
+each byte of a text, 24 GB for a document of 200 MB. In the forms of the allow-list there is a place where no token can
+reach across: one space between two ASCII letters. Byte-level pre-tokenizers put a word's space before the word and
+never look back; SentencePiece forms mark it as the word's first character, and where no piece of the vocabulary has the
+mark inside, no merge crosses it. Other tokenizers get their documents whole.
 """
 
 from __future__ import annotations
@@ -23,18 +19,16 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, MissingExtraError, TokenizerError
+from tokenlake.ragged import Int32
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _BORDER: Final = re.compile(rb"[A-Za-z] [A-Za-z]")
 _MARK_INSIDE: Final = re.compile("[^\u2581]\u2581")
@@ -96,7 +90,7 @@ def deliberate(what: str) -> Generator[None]:
 
 
 @final
-class Reference:
+class ReferenceEngine:
     """`tokenizers.Tokenizer` of a tokenizer.json, with ids as numpy arrays.
 
     Args:
@@ -128,7 +122,7 @@ class Reference:
         """The `tokenizers.Tokenizer` itself."""
         return self._backend
 
-    def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+    def encode(self, texts: Sequence[str]) -> list[Int32]:
         """Return the ids of every text, without anything the post-processor adds."""
         with deliberate(f"tokenizer {self.files.name!r}: encoding"):
             return [
@@ -137,10 +131,10 @@ class Reference:
                 for encoding in self._backend.encode_batch_fast(batch, add_special_tokens=False)
             ]
 
-    def encode_arrow(self, text: pa.LargeStringArray) -> list[npt.NDArray[np.int32]]:
+    def encode_arrow(self, text: pa.LargeStringArray) -> list[Int32]:
         """Return the ids of every row; only one batch becomes Python strings at a time."""
         starts, _ = string_buffers(text)
-        rows: list[npt.NDArray[np.int32]] = []
+        rows: list[Int32] = []
         first = 0
         while first < len(text):
             last = int(np.searchsorted(starts, int(starts[first]) + BATCH_BYTES, "right")) - 1
@@ -156,11 +150,11 @@ class Reference:
     def _cuts(self) -> CutRule | None:
         return cut_rule(self.files, literal=self._literal)
 
-    def _encode_long(self, rule: CutRule, text: pa.Buffer) -> npt.NDArray[np.int32]:
+    def _encode_long(self, rule: CutRule, text: pa.Buffer) -> Int32:
         ids = [self.encode([piece])[0] for piece in rule.pieces(text, BATCH_BYTES)]
         return np.concatenate(ids)
 
-    def decode(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
+    def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids`, special tokens included."""
         with deliberate(f"tokenizer {self.files.name!r}: decoding"):
             return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)

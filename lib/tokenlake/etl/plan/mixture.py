@@ -27,16 +27,20 @@ from tokenlake.etl.job import Level, RowsOut
 from tokenlake.etl.mixture import MixtureSpec, open_mixture
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
 from tokenlake.report import numbers
-from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, Outcome, token_shares
+from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, SourceDraw, token_shares
 
 _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
 
 def rows_of(
-    asked: ResolvedMixture, mixture: Mixture, rows: int, per_row: Sequence[Fraction], seq_length: int | None
+    asked: ResolvedMixture,
+    mixture: SourceMixture,
+    rows: int,
+    per_row: Sequence[Fraction],
+    seq_length: int | None,
 ) -> int:
     """Return how many rows the mixture gets.
 
@@ -71,7 +75,7 @@ def rows_of(
     return wanted
 
 
-def _rows_with(tokens: int, mixture: Mixture, per_row: Sequence[Fraction]) -> int:
+def _rows_with(tokens: int, mixture: SourceMixture, per_row: Sequence[Fraction]) -> int:
     """Return after how many rows so many ids are expected."""
 
     def expected(position: int) -> Fraction:
@@ -113,7 +117,7 @@ def weighed(parents: Sequence[FoundParent], asked: ResolvedMixture) -> tuple[Fou
 
 def settled(
     asked: ResolvedMixture, parents: Sequence[FoundParent], out: RowsOut
-) -> tuple[MixtureSpec, Mixture]:
+) -> tuple[MixtureSpec, SourceMixture]:
     """Return the mixture of parents, all of which have rows, as it is asked for.
 
     Raises:
@@ -173,7 +177,9 @@ def _points(
     return tuple(points)
 
 
-def _rows(asked: ResolvedMixture, mixture: Mixture, parents: Sequence[FoundParent], out: RowsOut) -> int:
+def _rows(
+    asked: ResolvedMixture, mixture: SourceMixture, parents: Sequence[FoundParent], out: RowsOut
+) -> int:
     return rows_of(
         asked,
         mixture,
@@ -248,7 +254,7 @@ class MixForecast:
 def forecast_of(
     level: Level,
     parents: Sequence[FoundParent],
-    outcomes: Mapping[str, Outcome],
+    outcomes: Mapping[str, SourceDraw],
     out: RowsOut,
     *,
     by_tokens: bool,
@@ -282,7 +288,7 @@ def forecast_of(
     )
 
 
-def _source(parent: FoundParent, outcome: Outcome, asked_tokens: float | None) -> MixedSource:
+def _source(parent: FoundParent, outcome: SourceDraw, asked_tokens: float | None) -> MixedSource:
     return MixedSource(
         dataset=parent.manifest.dataset,
         version=parent.manifest.version,

@@ -19,8 +19,7 @@ from tokenlake.etl.plan.tokenizer import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry, Totals
-from tokenlake.store.inputs import InputFileEntry, Parent
+from tokenlake.store.entries import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.files import TokenizerFiles

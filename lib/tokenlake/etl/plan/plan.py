@@ -25,7 +25,7 @@ from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.account import Account
 from tokenlake.store.address import StoreAddress
-from tokenlake.store.inputs import InputFileEntry
+from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.layout import CONFIG, TOKENIZER, Layout
 from tokenlake.store.manifest import Kind
 

@@ -22,13 +22,13 @@ from tokenlake.etl.mixture import MixtureSpec
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.plan import MixUnit, RepackUnit
 from tokenlake.fingerprint import fingerprint
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import MAX_UNIT
 from tokenlake.store.ledger import MIXED, UnitRecord
-from tokenlake.store.mixture import FIRST_ORDER, Outcome
+from tokenlake.store.mixture import FIRST_ORDER, SourceDraw
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
 _LATER: Final = 16
@@ -111,7 +111,12 @@ class UnitIdentity:
     """
 
     def __init__(
-        self, level: Level, content: Mapping[str, str], spec: MixtureSpec, mixture: Mixture, out: RowsOut
+        self,
+        level: Level,
+        content: Mapping[str, str],
+        spec: MixtureSpec,
+        mixture: SourceMixture,
+        out: RowsOut,
     ) -> None:
         self._spec, self._mixture, self._content, self._out = spec, mixture, content, out
         self._base = {"format_version": FORMAT_VERSION, "order_version": spec.order, "level": level}
@@ -220,7 +225,7 @@ def range_units(
     )
 
 
-def mean_row_bytes(parents: Sequence[FoundParent], drawn: Mapping[str, Outcome]) -> Fraction:
+def mean_row_bytes(parents: Sequence[FoundParent], drawn: Mapping[str, SourceDraw]) -> Fraction:
     """Return about how many stored bytes of the parents a row of the mixture stands for."""
     total = sum(
         (Fraction(drawn[parent.name].rows * parent.totals.bytes, parent.rows) for parent in parents),

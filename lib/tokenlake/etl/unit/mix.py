@@ -19,7 +19,7 @@ from tokenlake.etl.job import NO_ENGINE, MixJob, RepackJob
 from tokenlake.etl.mixture import open_stream
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
-from tokenlake.mixing.mixture import Mixture
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.stream import MixtureStream, StreamRows
 from tokenlake.reading.cache import GroupCache
@@ -272,7 +272,7 @@ class _Meter:
         return self._told - told
 
 
-def _expected(mixture: Mixture, parents: list[StoredRows], start: int, stop: int) -> tuple[int, int]:
+def _expected(mixture: SourceMixture, parents: list[StoredRows], start: int, stop: int) -> tuple[int, int]:
     """Return how many tokens rows ``start .. stop`` will have, by the means of their sources, and how many they are."""
     drawn = (mixture.drawn_before(stop) - mixture.drawn_before(start)).tolist()
     totals = [rows.manifest.splits[rows.split] for rows in parents]

@@ -22,7 +22,7 @@ from tokenlake.etl.output.sink import Sink, TokenDocuments, group_tokens
 from tokenlake.etl.output.token_rows import Padding, TokensSink
 from tokenlake.packing.loss_mask import LEARNED, learned, marked
 from tokenlake.ragged import Ragged, offsets_of
-from tokenlake.reading.gather import Documents
+from tokenlake.reading.gather import StoredDocuments
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import packed_schema, row_group_rows, tokens_schema
 from tokenlake.store.account import Account
@@ -264,7 +264,7 @@ class DocumentsOut:
                 writer, schema, out.pack, prefix=(), suffix=suffix, pad_id=out.pad_id, shuffle_key=shuffle_key
             )
 
-    def add(self, documents: Documents, source: Int64) -> int:
+    def add(self, documents: StoredDocuments, source: Int64) -> int:
         """Write documents, of sources that `source` (int64[n]) numbers; return how many ids they have.
 
         Raises:

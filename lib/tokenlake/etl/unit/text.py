@@ -35,7 +35,7 @@ from tokenlake.sources.batch import RAW_LIMIT, BadRecord, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
-from tokenlake.store.inputs import InputEntry
+from tokenlake.store.entries import InputEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.text.preference.columns import MOVED

@@ -1,1 +1,1 @@
-"""Conversations to text: turns in one form, a template, and what of it a trainer learns from."""
+"""Chat: conversations become text by a chat template, with the spans that bear loss."""

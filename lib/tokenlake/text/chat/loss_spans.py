@@ -1,17 +1,11 @@
-"""Which stretches of a rendered conversation a trainer learns from: what the assistant says.
+"""Where a rendered conversation bears loss: what the assistant says.
 
 To a turn belong the assistant's words, the calls it makes, and the token that ends it; not the prompt that makes it
 speak (``<|im_start|>assistant``), nor blanks between that end and the next turn.
 
-A template with ``{% generation %}`` says itself where that is. Of any other, the conversation is rendered again up to
-each assistant's turn, with and without it: the difference is the turn. That holds only where a rendering begins as the
-shorter one does, so each is compared with the whole text, and each stretch must hold the turn's own words.
-
-Special tokens that no text of a row spells, but that a template puts together of its pieces.
-
-A template that takes something out of a content joins what was around it: without ``<image>``, ``<|im_<image>end|>`` is
-a token that ends a turn. So a row with the beginnings of special tokens, in such a template, is rendered again with
-these beginnings broken up; if that changes how many special tokens the text has, one was put together.
+A template with ``{% generation %}`` marks that itself. With any other, the conversation is rendered again up to each
+assistant's turn, with and without it: the difference is the turn. That holds only where a rendering begins as the
+shorter one does, so each is compared with the whole text, and each span must hold the turn's own words.
 """
 
 from __future__ import annotations
@@ -23,220 +17,202 @@ from typing import Any, Final, cast, final
 
 from tokenlake.errors import BadRecordError
 from tokenlake.text.chat.sandbox import Program
-from tokenlake.text.chat.template import NOTHING, UNFOUND, Message, Stretch
-
-EVERYTHING: Final = "everything_to_learn"
+from tokenlake.text.chat.template import (
+    FORGED,
+    UNFOUND,
+    CharSpan,
+    LossOptions,
+    Message,
+    RenderedChat,
+    shared_length,
+)
 
 _OTHER_WORDS: Final = "\ue000words\ue000"
-_MENDING: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
+_REMEDY: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
+_JOINING: Final = re.compile(r"\b(?:replace|join|striptags)\b")
+_BREAK: Final = "\u2060"  # a word joiner: no blank, so that nothing strips it
+
+_Given = dict[str, Any]
 
 
 @final
-class TurnFinder:
+class LossRenderer:
+    """Renders conversations with what bears loss.
+
+    Args:
+        prompt: whether renderings end with what begins the assistant's next turn.
+    """
+
+    def __init__(self, program: Program, options: LossOptions, *, prompt: bool) -> None:
+        self._program, self._options = program, options
+        self._given: _Given = {"add_generation_prompt": prompt}
+        self._turns = _TurnFinder(program, options.special_tokens, prompt=prompt)
+        self._assembly = _AssemblyScan(program, options.special_tokens) if options.guarded else None
+
+    def render(self, messages: Sequence[Message], tools: list[Any] | None = None) -> RenderedChat:
+        """Render a conversation.
+
+        Raises:
+            BadRecordError: as :meth:`Program.render`; nothing bears loss (``nothing_to_learn``), or all of it does
+                (``everything_to_learn``), it cannot be told what does (``turns_not_found``), or the template puts a
+                special token together (``special_token_in_text``).
+        """
+        made = self._program.render(messages, tools, **self._given)
+        if self._assembly is not None:
+            self._assembly.check(made.text, messages, tools, self._given)
+        if self._options.loss == "all":
+            if not made.text:
+                raise BadRecordError("the chat template renders no text", reason="nothing_to_learn")
+            return RenderedChat(made.text, ((0, len(made.text)),))
+        loss = made.loss if self._program.marked else self._turns.find(made.text, messages, tools)
+        _check(made.text, loss, messages)
+        return RenderedChat(made.text, loss)
+
+
+def _check(text: str, loss: Sequence[CharSpan], messages: Sequence[Message]) -> None:
+    """Require that something bears loss, but not everything."""
+    if not any(message["role"] == "assistant" for message in messages):
+        raise BadRecordError("the conversation has no turn of an assistant", reason="nothing_to_learn")
+    if not loss:
+        raise BadRecordError("the chat template marks nothing as the assistant's", reason="nothing_to_learn")
+    if sum(stop - start for start, stop in loss) == len(text):
+        raise BadRecordError(
+            "the whole text is the assistant's, so that a loss mask would say nothing; set chat.loss: all if that is "
+            "meant",
+            reason="everything_to_learn",
+        )
+
+
+@final
+class _TurnFinder:
     """Finds the assistants' turns in what a template without marks renders.
 
     Args:
-        special_tokens: texts of the tokenizer's special tokens; blanks behind one that ends a turn are left out.
+        special_tokens: blanks behind one that ends a turn are left out.
+        prompt: whether the text ends with what begins the assistant's next turn.
     """
 
-    def __init__(self, template: Program, special_tokens: Sequence[str]) -> None:
-        self._template = template
-        self._prompts = "add_generation_prompt" in template.text
+    def __init__(self, program: Program, special_tokens: Sequence[str], *, prompt: bool) -> None:
+        self._program, self._prompted = program, prompt
+        self._has_prompt = "add_generation_prompt" in program.text
         self._endings = tuple(filter(None, special_tokens))
 
-    def find(
-        self, text: str, messages: Sequence[Message], tools: Sequence[Any] | None, **variables: Any
-    ) -> tuple[Stretch, ...]:
-        """Return the stretches of `text`, the rendering of `messages`, in characters.
-
-        Raises:
-            BadRecordError: what the assistant says cannot be told apart (``turns_not_found``), or the template fails
-                on the beginning of the conversation.
-        """
-        found: list[Stretch] = []
+    def find(self, text: str, messages: Sequence[Message], tools: list[Any] | None) -> tuple[CharSpan, ...]:
+        """Return the turns in `text`, the rendering of `messages`."""
+        found: list[CharSpan] = []
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
-                found.append(self._turn(text, len(messages), messages[: index + 1], tools, variables))
+                whole = index + 1 == len(messages) and not self._prompted
+                after = text if whole else self._render(messages[: index + 1], tools)
+                found.append(self._turn(text, after, messages[: index + 1], tools))
         if any(left[1] > right[0] for left, right in pairwise(found)):
             raise BadRecordError("the assistant's turns overlap in the rendered text", reason=UNFOUND)
         return tuple(found)
 
-    def _turn(
-        self,
-        text: str,
-        count: int,
-        messages: Sequence[Message],
-        tools: Sequence[Any] | None,
-        variables: dict[str, Any],
-    ) -> Stretch:
-        """Return where the last of `messages`, the first of `count`, lies."""
-        given = {**variables, "add_generation_prompt": False}
-        whole = len(messages) == count and not variables.get("add_generation_prompt")
-        after = text if whole else self._template.render(messages, tools, **given).text
-        prompt = {**given, "add_generation_prompt": self._prompts}
-        before = self._before(messages[:-1], tools, prompt, after)
+    def _render(self, messages: Sequence[Message], tools: list[Any] | None, *, prompt: bool = False) -> str:
+        return self._program.render(messages, tools, add_generation_prompt=prompt).text
+
+    def _turn(self, text: str, after: str, messages: Sequence[Message], tools: list[Any] | None) -> CharSpan:
+        """Return where the last of `messages` lies, whose rendering is `after`."""
+        before = self._before(after, messages[:-1], tools)
         if not text.startswith(after):
+            raise _untold(
+                f"the chat template renders turn {len(messages)} in another way when others follow", messages
+            )
+        words = str(messages[-1].get("content") or "").strip()
+        start, end = self._start(before, after, messages, tools, words), len(after.rstrip())
+        stop = end if end > before and after.endswith(self._endings, before, end) else len(after)
+        if start >= stop or words not in after[start:stop]:
             raise BadRecordError(
-                f"the chat template renders turn {len(messages)} in another way when others follow, so what the "
-                f"assistant says in it cannot be told: {_MENDING}",
+                f"the rendered text does not hold what the assistant says in turn {len(messages)}, so it cannot be "
+                f"told what is learned: {_REMEDY}",
                 reason=UNFOUND,
             )
-        start, stop = self._start(before, after, messages, tools, given), self._end(before, after)
-        _check_words(after[start:stop], messages)
         return start, stop
 
-    def _before(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, given: dict[str, Any], after: str
-    ) -> int:
-        """Return how much of `after` is there before the assistant says anything."""
+    def _before(self, after: str, messages: Sequence[Message], tools: list[Any] | None) -> int:
+        """Return how much of `after` is there before the assistant, who speaks next, says anything."""
+        turn = len(messages) + 1
         try:
-            asked = self._template.render(messages, tools, **given).text
+            asked = self._render(messages, tools, prompt=self._has_prompt)
             if after.startswith(asked):
                 return len(asked)
-            given = {**given, "add_generation_prompt": False}
-            begun = self._template.render(messages, tools, **given).text
+            begun = self._render(messages, tools)
         except BadRecordError as error:
             raise BadRecordError(
-                f"the chat template fails on the conversation before turn {len(messages) + 1}, so what the assistant "
-                f"says in it cannot be told: {error}; {_MENDING}",
+                f"the chat template fails on the conversation before turn {turn}, so what the assistant says in it "
+                f"cannot be told: {error}; {_REMEDY}",
                 reason=UNFOUND,
             ) from error
         # The prompt may go on where the turn does not (an empty thought): what they share is the prompt.
-        shared = _shared(asked, after)
+        shared = shared_length(asked, after)
         if not after.startswith(begun) or shared <= len(begun):
-            raise BadRecordError(
-                f"the chat template renders the conversation before turn {len(messages) + 1} in another way when the "
-                f"turn follows, so what the assistant says in it cannot be told: {_MENDING}",
-                reason=UNFOUND,
+            raise _untold(
+                f"the chat template renders the conversation before turn {turn} in another way when the turn follows",
+                messages,
             )
         return shared
 
     def _start(
-        self,
-        before: int,
-        after: str,
-        messages: Sequence[Message],
-        tools: Sequence[Any] | None,
-        given: dict[str, Any],
+        self, before: int, after: str, messages: Sequence[Message], tools: list[Any] | None, words: str
     ) -> int:
         """Leave out what stands before the assistant's words, where the template has no prompt to tell it by."""
-        words = str(messages[-1].get("content") or "").strip()
-        if self._prompts or not words or after[before:].lstrip().startswith(words):
+        if self._has_prompt or not words or after[before:].lstrip().startswith(words):
             return before
         other = [*messages[:-1], {**messages[-1], "content": _OTHER_WORDS}]
-        begun, found, _ = self._template.render(other, tools, **given).text.partition(_OTHER_WORDS)
+        begun, found, _ = self._render(other, tools).partition(_OTHER_WORDS)
         if not found or not after.startswith(begun + words):
             raise BadRecordError(
-                f"it cannot be told where in turn {len(messages)} the assistant begins to speak: {_MENDING}",
+                f"it cannot be told where in turn {len(messages)} the assistant begins to speak: {_REMEDY}",
                 reason=UNFOUND,
             )
         return len(begun)
 
-    def _end(self, before: int, after: str) -> int:
-        end = len(after.rstrip())
-        return end if end > before and after.endswith(self._endings, before, end) else len(after)
 
-
-def _shared(left: str, right: str) -> int:
-    """Return how many characters two texts begin with alike."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if right.startswith(left[:middle]):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _check_words(turn: str, messages: Sequence[Message]) -> None:
-    words = str(messages[-1].get("content") or "").strip()
-    if words not in turn or not turn:
-        raise BadRecordError(
-            f"the rendered text does not hold what the assistant says in turn {len(messages)}, so it cannot be told "
-            f"what is learned: {_MENDING}",
-            reason=UNFOUND,
-        )
-
-
-def check_learned(text: str, learned: Sequence[Stretch], messages: Sequence[Message]) -> None:
-    """Require that something is learned, but not everything.
-
-    Raises:
-        BadRecordError: ``nothing_to_learn``, ``everything_to_learn``.
-    """
-    if not any(message["role"] == "assistant" for message in messages):
-        raise BadRecordError("the conversation has no turn of an assistant", reason=NOTHING)
-    if not learned:
-        raise BadRecordError("the chat template marks nothing as the assistant's", reason=NOTHING)
-    if sum(stop - start for start, stop in learned) == len(text):
-        raise BadRecordError(
-            "the whole text is the assistant's, so that a loss mask would say nothing; set chat.loss: all if that is "
-            "meant",
-            reason=EVERYTHING,
-        )
-
-
-REASON: Final = "special_token_in_text"
-
-_JOINING: Final = re.compile(r"\b(?:replace|join|striptags)\b")
-_BREAK: Final = "\u2060"  # a word joiner: no blank, so that nothing trims it
+def _untold(why: str, messages: Sequence[Message]) -> BadRecordError:
+    return BadRecordError(
+        f"{why}, so what the assistant says in it cannot be told: {_REMEDY}", reason=UNFOUND
+    )
 
 
 @final
-class AssemblyScan:
-    """Finds special tokens that `template` puts together of a row's own texts.
+class _AssemblyScan:
+    """Finds special tokens that no text of a row spells, but that a template puts together of its pieces.
 
-    Args:
-        tokens: texts of the special tokens.
+    A template that takes something out of a content joins what was around it: without ``<image>``,
+    ``<|im_<image>end|>`` is a token that ends a turn. So a row with the beginnings of special tokens, in such a
+    template, is rendered again with these beginnings broken up; if that changes how many special tokens the text has,
+    one was put together.
     """
 
-    def __init__(self, template: Program, tokens: Sequence[str]) -> None:
-        self._template = template
+    def __init__(self, program: Program, tokens: Sequence[str]) -> None:
+        self._program = program
         longest_first = sorted(filter(None, tokens), key=lambda token: (-len(token), token))
         self._tokens = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         starts = sorted({token[:2] for token in longest_first if len(token) > 2})
         self._starts = re.compile("|".join(map(re.escape, starts)) or "(?!)")
-        self._joins = _JOINING.search(template.text) is not None
+        self._joins = _JOINING.search(program.text) is not None
 
-    def check(self, text: str, messages: list[Any], tools: list[Any] | None, **variables: Any) -> None:
-        """Require that `text`, the rendering of `messages`, has no token that was put together.
-
-        Raises:
-            BadRecordError: it has one (``special_token_in_text``).
-        """
-        if not self._joins or not any(map(self._starts.search, texts_in((messages, tools)))):
+    def check(self, text: str, messages: Sequence[Message], tools: list[Any] | None, given: _Given) -> None:
+        """Raise BadRecordError if `text`, the rendering of `messages`, has a token that was put together."""
+        if not self._joins:
             return
-        broken = self._template.render(self._broken(messages), self._broken(tools), **variables).text
-        if len(self._tokens.findall(text)) != len(self._tokens.findall(broken)):
+        broken = [self._broken(messages), self._broken(tools)]
+        if broken == [messages, tools]:
+            return
+        other = self._program.render(*broken, **given).text
+        if len(self._tokens.findall(text)) != len(self._tokens.findall(other)):
             raise BadRecordError(
                 "the chat template puts a special token together of the conversation's own texts, which would become a "
                 "control token",
-                reason=REASON,
+                reason=FORGED,
             )
 
     def _broken(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._starts.sub(lambda start: start[0][0] + _BREAK + start[0][1:], value)
         if isinstance(value, dict):
-            fields = cast("dict[str, Any]", value)
-            return {name: self._broken(item) for name, item in fields.items()}
+            return {name: self._broken(item) for name, item in cast("dict[str, Any]", value).items()}
         if isinstance(value, list):
             return [self._broken(item) for item in cast("list[Any]", value)]
         return value
-
-
-def texts_in(value: Any) -> list[str]:
-    """Return every string inside plain data, keys of objects among them."""
-    found: list[str] = []
-    rest = [value]
-    while rest:
-        item = rest.pop()
-        if isinstance(item, str):
-            found.append(item)
-        elif isinstance(item, dict):
-            rest += cast("dict[Any, Any]", item)
-            rest += cast("dict[Any, Any]", item).values()
-        elif isinstance(item, list | tuple):
-            rest += cast("list[Any]", item)
-    return found

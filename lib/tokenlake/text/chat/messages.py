@@ -7,8 +7,6 @@
 | input-output | ``{"input": "Hello", "output": "Hi"}``, with or without ``"system"``: two or three messages |
 
 Whatever else a turn holds (tool calls, names) stays. A conversation may also be the JSON text of its list.
-
-Row-wise: conversations of any known shape become messages of ChatML.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from tokenlake.errors import BadRecordError
 from tokenlake.sources.rows import Row
 from tokenlake.text.transform import Transform
 
-Message = dict[str, Any]
+Turn = dict[str, Any]
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 """What roles are called in the end."""
@@ -41,7 +39,7 @@ _SAID_BY_OTHER_MEANS: Final = ("tool_calls", "function_call", "reasoning_content
 
 
 @final
-class Turns:
+class ConversationReader:
     """Reads conversations.
 
     Args:
@@ -61,18 +59,18 @@ class Turns:
         known = {role: role for role in ROLES} | dict(SYNONYMS if use_default_mapping else {})
         self.roles: Final[Mapping[str, str]] = known | dict(role_mapping or {})
 
-    def read(self, conversation: Any) -> list[Message]:
+    def read(self, conversation: Any) -> list[Turn]:
         """Return the messages of a conversation.
 
         Raises:
             BadRecordError: it has another shape; `details` hold the reason: ``no_messages``, ``not_messages``,
                 ``no_role``, ``unknown_role``, ``no_content``, ``content_not_text``, ``empty_turn``.
         """
-        messages: list[Message] = []
+        messages: list[Turn] = []
         for index, turn in enumerate(_listed(conversation)):
             if not isinstance(turn, dict):
                 _refuse("not_messages", index, f"it is {_kind(turn)}, expected an object")
-            fields = cast("Message", turn)
+            fields = cast("Turn", turn)
             role = fields.get("role")
             if isinstance(role, str) and role in self.roles and type(fields.get("content")) is str:
                 messages.append(fields if self.roles[role] == role else {**fields, "role": self.roles[role]})
@@ -83,7 +81,7 @@ class Turns:
             _check_said(messages[-1], index)
         return messages
 
-    def _message(self, fields: Message, index: int) -> Message:
+    def _message(self, fields: Turn, index: int) -> Turn:
         """Return one turn that is not as it should be yet."""
         other = self._value_format and fields.get("role") is None
         theirs, said = ("from", "value") if other else ("role", "content")
@@ -109,6 +107,24 @@ class Turns:
         return message
 
 
+def tools_of(value: Any) -> list[Any] | None:
+    """Return the tools of a row: a list of objects (JSON schemas), or JSON text of one; None where it is empty.
+
+    Raises:
+        BadRecordError: they are something else (``bad_tools``).
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except ValueError:
+            raise BadRecordError("the tools are text that is not JSON", reason="bad_tools") from None
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in cast("list[Any]", value)):
+        raise BadRecordError("the tools must be a list of objects (JSON schemas)", reason="bad_tools")
+    return cast("list[Any]", value) or None
+
+
 def _listed(conversation: Any) -> list[Any]:
     if isinstance(conversation, str):
         try:
@@ -126,9 +142,9 @@ def _listed(conversation: Any) -> list[Any]:
     return list(cast("list[Any]", conversation))
 
 
-def _of_pair(fields: Message, index: int) -> list[Message]:
+def _of_pair(fields: Turn, index: int) -> list[Turn]:
     """Return the messages of a turn with input and output."""
-    messages: list[Message] = []
+    messages: list[Turn] = []
     for name, role in (("system", "system"), ("input", "user"), ("output", "assistant")):
         text = fields.get(name)
         if text is None and name == "system":
@@ -141,12 +157,12 @@ def _of_pair(fields: Message, index: int) -> list[Message]:
     return messages
 
 
-def _check_other_means(message: Message, index: int) -> None:
+def _check_other_means(message: Turn, index: int) -> None:
     if not any(message.get(name) for name in _SAID_BY_OTHER_MEANS):
         _refuse("no_content", index, "its content is missing or null, and it calls no tools")
 
 
-def _check_said(message: Message, index: int) -> None:
+def _check_said(message: Turn, index: int) -> None:
     """An assistant that says nothing would be a lesson in saying nothing."""
     if message["role"] != "assistant":
         return
@@ -184,7 +200,7 @@ class ConvertToChatML(Transform):
     def __init__(
         self, role_mapping: Mapping[str, str] | None = None, use_default_mapping: bool = True
     ) -> None:
-        self._turns = Turns(role_mapping, use_default_mapping=use_default_mapping)
+        self._reader = ConversationReader(role_mapping, use_default_mapping=use_default_mapping)
 
     def __call__(self, example: Row) -> Row:
         """Return the row with its messages; BadRecordError where it has no conversation."""
@@ -194,7 +210,7 @@ class ConvertToChatML(Transform):
                 f"the row has none of the fields {', '.join(MESSAGES_FIELDS)}; its fields are {', '.join(example)}",
                 reason="no_messages",
             )
-        return _with_messages(example, field, self._turns)
+        return _with_messages(example, field, self._reader)
 
 
 @final
@@ -209,18 +225,18 @@ class ConvertInputOutputToChatML(Transform):
         self, input_field: str = "input", output_field: str = "output", system_field: str | None = "system"
     ) -> None:
         self._input, self._output, self._system = input_field, output_field, system_field
-        self._turns = Turns()
+        self._reader = ConversationReader()
 
     def __call__(self, example: Row) -> Row:
         """Return the row with its messages; BadRecordError where it has no input or output."""
         if example.get(self._input) is None and (field := conversation_field(example)) is not None:
-            return _with_messages(example, field, self._turns)
+            return _with_messages(example, field, self._reader)
         names = {self._input: "input", self._output: "output"}
         if self._system is not None:
             names[self._system] = "system"
         if example.get(self._input) is None:
             raise BadRecordError(f"the field {self._input!r} is missing or null", reason="no_messages")
-        messages = self._turns.read([{role: example.get(name) for name, role in names.items()}])
+        messages = self._reader.read([{role: example.get(name) for name, role in names.items()}])
         rest = {key: value for key, value in example.items() if key not in names}
         return {**rest, OUTPUT: messages}
 
@@ -230,9 +246,9 @@ def conversation_field(row: Row) -> str | None:
     return next((name for name in MESSAGES_FIELDS if row.get(name) is not None), None)
 
 
-def _with_messages(row: Row, field: str, turns: Turns) -> Row:
+def _with_messages(row: Row, field: str, reader: ConversationReader) -> Row:
     try:
-        messages = turns.read(row[field])
+        messages = reader.read(row[field])
     except BadRecordError as error:
         raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error
     return {**{key: value for key, value in row.items() if key != field}, OUTPUT: messages}

@@ -1,8 +1,8 @@
 """The process that renders templates: a line of JSON requests in, a line of JSON out for every one of them.
 
 A template is opened once, under a name; requests for it render conversations, or ask for a skeleton. Whatever a
-template does, it does in here: the kernel ends this process after too much time, and memory that it is refused ends it,
-too. Who asked sees that from outside (:mod:`tokenlake.text.chat.template`).
+template does, it does in here: the kernel ends this process after too much time, and memory that it is refused ends it
+as well. Who asked sees that from outside (:mod:`tokenlake.text.chat.template`).
 """
 
 from __future__ import annotations
@@ -12,52 +12,41 @@ import json
 import os
 import resource
 import sys
-from typing import Any, Final, cast, final
+from typing import Any, cast, final
 
-from tokenlake.errors import BadRecordError, TokenlakeError, to_json
-from tokenlake.text.chat.loss_spans import AssemblyScan, TurnFinder, check_learned
+from tokenlake.errors import TokenlakeError, to_json
+from tokenlake.text.chat.loss_spans import LossRenderer
 from tokenlake.text.chat.sandbox import NoData, Program, forbid_text_of_jinjas_own
-from tokenlake.text.chat.skeleton import Outline
-from tokenlake.text.chat.template import NO_DATA, NOTHING, OUT_OF_MEMORY, Lessons, Limits, RenderedChat
+from tokenlake.text.chat.skeleton import OPEN, skeleton
+from tokenlake.text.chat.template import NO_DATA, OUT_OF_MEMORY, Limits, LossOptions
 
 
 @final
 class _Opened:
-    """A template, and what is to be learned by it."""
+    """A template with its settings."""
 
     def __init__(self, opening: dict[str, Any]) -> None:
         variables = opening["variables"]
-        self.program: Final = Program(opening["text"], variables, Limits(**opening["limits"]))
-        self._lessons = Lessons(**opening["lessons"]) if opening["lessons"] else None
-        self._outline = Outline(self.program, {"tools": None, "documents": None, **variables})
-        self._prompt = {"add_generation_prompt": bool(variables.get("add_generation_prompt"))}
-        tokens = self._lessons.special_tokens if self._lessons else ()
-        self._finder = TurnFinder(self.program, tokens)
-        self._scan = AssemblyScan(self.program, tokens) if self._lessons and self._lessons.guarded else None
+        self.program = Program(opening["text"], variables, Limits(**opening["limits"]))
+        prompt = bool(variables.get("add_generation_prompt"))
+        loss = LossOptions(**opening["loss"]) if opening["loss"] else None
+        self._with_loss = (
+            LossRenderer(self.program, loss, prompt=prompt).render if loss else self.program.render
+        )
+        marks = OPEN in opening["text"] + json.dumps(variables, ensure_ascii=False)
+        self._has_skeletons = not (self.program.captures or marks)
 
     def answer(self, op: str, *given: Any) -> dict[str, Any]:
         if op == "skeleton":
-            skeleton = self._outline.skeleton(
-                given[0], self._learned if self._lessons else self.program.render
-            )
-            return {} if skeleton is None else dataclasses.asdict(skeleton)
-        made = self._learned(*given) if op == "learn" else self.program.render(*given[:2], **given[2])
-        return {"text": made.text, "learned": made.learned}
+            return self._skeleton(given[0])
+        if op == "render_with_loss":
+            return dataclasses.asdict(self._with_loss(*given))
+        messages, tools, variables = given
+        return dataclasses.asdict(self.program.render(messages, tools, **variables))
 
-    def _learned(self, messages: Any, tools: list[Any] | None = None) -> RenderedChat:
-        assert self._lessons is not None
-        made = self.program.render(messages, tools, **self._prompt)
-        if self._scan is not None:
-            self._scan.check(made.text, messages, tools, **self._prompt)
-        if self._lessons.loss == "all":
-            if not made.text:
-                raise BadRecordError("the chat template renders no text", reason=NOTHING)
-            return RenderedChat(made.text, ((0, len(made.text)),))
-        learned = made.learned
-        if not self.program.marked:
-            learned = self._finder.find(made.text, messages, tools, **self._prompt)
-        check_learned(made.text, learned, messages)
-        return RenderedChat(made.text, learned)
+    def _skeleton(self, roles: list[str]) -> dict[str, Any]:
+        found = skeleton(roles, self.program.render, self._with_loss) if self._has_skeletons else None
+        return {} if found is None else dataclasses.asdict(found)
 
 
 def main() -> None:

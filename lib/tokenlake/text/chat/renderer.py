@@ -1,54 +1,38 @@
-"""Rows with conversations to texts, with what of them a trainer learns.
-
-Row-wise: a row's conversation becomes a text by a chat template.
-"""
+"""Rows with conversations become texts by a chat template, with the spans that bear loss."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast, final
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
-from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Row, Rows
-from tokenlake.text.chat.batch_render import Alike, Together
-from tokenlake.text.chat.messages import Message, Turns
-from tokenlake.text.chat.skeletons import Skeletons
-from tokenlake.text.chat.template import ChatTemplate, Lessons, RenderedChat
+from tokenlake.text.chat.batch_render import BatchRenderer
+from tokenlake.text.chat.messages import ConversationReader, Turn, tools_of
+from tokenlake.text.chat.template import ChatTemplate, LossOptions, RenderedChat
 from tokenlake.text.chat.tokenizer_template import (
     AnyTokenizer,
     ChatTokenizer,
-    ForgeryScan,
+    SpecialTokenGuard,
     named_tokens,
     no_template,
 )
 from tokenlake.text.rendering import Rendered
-from tokenlake.text.transform import Transform
-from tokenlake.tokenizers.arrays import Spans, byte_stretches
+from tokenlake.text.transform import Transform, fault_of
+from tokenlake.tokenizers.arrays import Spans, byte_spans
 from tokenlake.tokenizers.files import TokenizerFiles
 
 _ARROW: Final[Any] = pa
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """What a template gets of a row."""
-
-    messages: list[Message]
-    tools: list[Any] | None = None
-
-
 class _Given(NamedTuple):
-    """What rows hold: fields, the one of each row, and what should be a conversation and tools in each."""
+    """What rows hold: in each the field of the conversation, and what should be conversation and tools."""
 
     fields: Sequence[str]
-    at: Sequence[int]
     conversations: Sequence[Any]
     tools: Sequence[Any]
 
@@ -58,7 +42,7 @@ class ChatRenderer:
     """Renders conversations by a chat template.
 
     Args:
-        chat: settled: with its template, and usually the field of the messages.
+        chat: resolved: with its template, and usually the field of the messages.
         special_tokens_in_text: ``fail`` or ``encode``.
 
     Raises:
@@ -70,17 +54,14 @@ class ChatRenderer:
         if chat.template is None:
             raise ConfigError(no_template(files.name, []))
         self._chat = chat
-        self._turns = Turns(chat.role_mapping)
+        self._reader = ConversationReader(chat.role_mapping)
+        fail = special_tokens_in_text == "fail"
         variables = {**named_tokens(files), **chat.template_kwargs}
         variables["add_generation_prompt"] = chat.add_generation_prompt
-        fail = special_tokens_in_text == "fail"
-        lessons = Lessons(loss=chat.loss, special_tokens=tuple(files.special_tokens), guarded=fail)
-        self.template: Final = ChatTemplate(chat.template, variables=variables, lessons=lessons)
-        self._forgeries = ForgeryScan.of(files) if fail else None
-        self._alike: Alike | None = None
-        if self._forgeries is None or not self._forgeries.normalizes:
-            scan = None if self._forgeries is None else self._forgeries.scan
-            self._alike = Alike(Skeletons(self.template), self._turns.roles, scan)
+        loss = LossOptions(loss=chat.loss, special_tokens=tuple(files.special_tokens), guarded=fail)
+        self.template: Final = ChatTemplate(chat.template, variables=variables, loss=loss)
+        self._guard = SpecialTokenGuard.of(files) if fail else SpecialTokenGuard()
+        self._batch = BatchRenderer(self.template, self._reader.roles, self._guard.scan)
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -96,105 +77,82 @@ class ChatRenderer:
     def render(self, rows: Rows) -> Rendered:
         """Return the texts; a row of which none can be made is bad, with the reason of what is wrong with it."""
         given = self._given(rows)
-        plain = given.conversations
-        if any(given.tools):
-            plain = [None if tools else found for found, tools in zip(plain, given.tools, strict=True)]
-        together = [] if self._alike is None else self._alike.render(plain)
-        left = np.ones(len(plain), np.bool_)
-        for made in together:
-            left[made.rows] = False
-        apart, bad = self._apart(given, np.flatnonzero(left).tolist())
-        return _merged([*together, apart], bad)
-
-    def _apart(self, given: _Given, rows: list[int]) -> tuple[Together, dict[int, Fault]]:
-        """Render conversations one by one, those that fail aside."""
-        conversations = self._without_forged([self._read(given, row) for row in rows])
-        made = dict(zip(rows, self.render_many(conversations), strict=True))
-        texts = {row: found for row, found in made.items() if isinstance(found, RenderedChat)}
-        rendered = Together(
-            np.array(list(texts), np.int64),
-            _ARROW.array([chat.text for chat in texts.values()], pa.large_string()),
-            Spans.of([byte_stretches(chat.text, chat.learned) for chat in texts.values()]),
-        )
-        return rendered, {row: found for row, found in made.items() if isinstance(found, Fault)}
-
-    def render_many(self, conversations: Sequence[Conversation | Fault]) -> list[RenderedChat | Fault]:
-        """Return the text of each conversation, with what is learned of it, or why there is none.
-
-        They are taken as they are: their messages must be of the right form, and forge nothing.
-
-        Raises:
-            ConfigError: the template cannot be used at all.
-        """
-        given = [row for row in conversations if isinstance(row, Conversation)]
-        made = iter(self.template.learn((row.messages, row.tools) for row in given))
-        return [row if isinstance(row, Fault) else _usable(next(made)) for row in conversations]
+        left = np.ones(len(rows), np.bool_)
+        together: list[Rendered] = []
+        if not self._guard.normalizes:
+            pairs = zip(given.conversations, given.tools, strict=True)
+            together = self._batch.render([None if tools else messages for messages, tools in pairs])
+            for made in together:
+                left[made.origin] = False
+        return _merged([*together, self._one_by_one(given, np.flatnonzero(left).tolist())])
 
     def _given(self, rows: Rows) -> _Given:
         """Return what rows hold where conversations and tools are."""
         fields = MESSAGES_FIELDS if self._chat.messages_field is None else (self._chat.messages_field,)
-        values = [rows.values(field) for field in fields]
-        tools = [None] * len(rows) if self._chat.tools_field is None else rows.values(self._chat.tools_field)
-        at = [0] * len(rows)
-        found = values[0]
+        names, found = [fields[0]] * len(rows), rows.values(fields[0])
         if len(fields) > 1:
+            columns = [rows.values(field) for field in fields]
             at = [
-                next((at for at, column in enumerate(values) if column[row] is not None), 0)
-                for row in range(len(rows))
+                next((i for i, value in enumerate(values) if value is not None), 0)
+                for values in zip(*columns, strict=True)
             ]
-            found = [values[which][row] for row, which in enumerate(at)]
+            names = [fields[i] for i in at]
+            found = [columns[i][row] for row, i in enumerate(at)]
+        tools = [None] * len(rows) if self._chat.tools_field is None else rows.values(self._chat.tools_field)
         if not rows.has_objects:
             # In columns every object has every key; a null there says that the row has none.
-            found, tools = (
-                [without_nulls(value) for value in found],
-                [without_nulls(value) for value in tools],
-            )
-        return _Given(fields, at, found, tools)
+            found, tools = list(map(without_nulls, found)), list(map(without_nulls, tools))
+        return _Given(names, found, tools)
 
-    def _read(self, given: _Given, row: int) -> Conversation | Fault:
-        """Return the conversation of a row, or why it has none."""
+    def _one_by_one(self, given: _Given, rows: list[int]) -> Rendered:
+        """Render conversations of any form, each by the template; those that cannot be rendered are bad."""
+        read: dict[int, tuple[list[Turn], list[Any] | None]] = {}
+        bad: dict[int, Fault] = {}
+        for row in rows:
+            try:
+                read[row] = self._read(given, row)
+            except BadRecordError as error:
+                bad[row] = fault_of(error)
+        named = list(read)
+        bad |= {named[at]: fault for at, fault in self._guard.faults(list(read.values())).items()}
+        good = [row for row in named if row not in bad]
+        texts: dict[int, RenderedChat] = {}
+        for row, made in zip(good, self.template.render_all(read[row] for row in good), strict=True):
+            if isinstance(made, RenderedChat):
+                texts[row] = made
+            elif isinstance(made, BadRecordError):
+                bad[row] = fault_of(made)
+            else:
+                raise made
+        return Rendered(
+            text=_ARROW.array([chat.text for chat in texts.values()], pa.large_string()),
+            origin=np.array(list(texts), np.int64),
+            spans=Spans.of([byte_spans(chat.text, chat.loss) for chat in texts.values()]),
+            bad=tuple(sorted(bad.items())),
+        )
+
+    def _read(self, given: _Given, row: int) -> tuple[list[Turn], list[Any] | None]:
+        """Return the messages and the tools of a row; BadRecordError where it has none that can be used."""
+        field = given.fields[row]
         try:
-            messages = self._turns.read(given.conversations[row])
+            messages = self._reader.read(given.conversations[row])
+            field = str(self._chat.tools_field)
+            return messages, tools_of(given.tools[row])
         except BadRecordError as error:
-            return _in_field(fault_of(error), given.fields[given.at[row]])
-        try:
-            return Conversation(messages, tools_of(given.tools[row]))
-        except BadRecordError as error:
-            return _in_field(fault_of(error), str(self._chat.tools_field))
-
-    def _without_forged(self, found: list[Conversation | Fault]) -> list[Conversation | Fault]:
-        if self._forgeries is None:
-            return found
-        values = [(row.messages, row.tools) if isinstance(row, Conversation) else None for row in found]
-        for index, fault in self._forgeries.faults(values).items():
-            found[index] = fault
-        return found
+            raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error
 
 
-def _merged(parts: list[Together], bad: Mapping[int, Fault]) -> Rendered:
-    """Put rendered conversations back into the order of their rows."""
-    parts = [part for part in parts if len(part.rows)] or parts[-1:]
-    made = parts[0]
+def _merged(parts: list[Rendered]) -> Rendered:
+    """Put rendered conversations back into the order of their rows; the last part knows what is bad."""
+    bad = parts[-1].bad
+    parts = [part for part in parts if len(part.origin)] or parts[-1:]
+    origin = np.concatenate([part.origin for part in parts])
+    text: Any = _ARROW.concat_arrays([part.text for part in parts])
+    spans = Spans.concat([part.spans for part in parts if part.spans is not None])
     if len(parts) > 1:
-        rows = np.concatenate([part.rows for part in parts])
-        order = np.argsort(rows)
-        text: Any = _ARROW.concat_arrays([part.text for part in parts])
-        spans = Spans.concat([part.spans for part in parts])
-        made = Together(rows[order], text.take(_ARROW.array(order)), spans.take(order))
-    return Rendered(text=made.text, origin=made.rows, spans=made.spans, bad=tuple(sorted(bad.items())))
-
-
-def _usable(made: RenderedChat | TokenlakeError) -> RenderedChat | Fault:
-    if isinstance(made, BadRecordError):
-        return fault_of(made)
-    if isinstance(made, TokenlakeError):
-        raise made
-    return made
-
-
-def fault_of(error: BadRecordError) -> Fault:
-    """Return why a row cannot be used."""
-    return Fault(str(error.details.get("reason", "chat")), str(error))
+        order = np.argsort(origin)
+        origin, text, spans = origin[order], text.take(_ARROW.array(order)), spans.take(order)
+    return Rendered(text=text, origin=origin, spans=spans, bad=bad)
 
 
 def check_mode(special_tokens_in_text: str) -> None:
@@ -205,7 +163,7 @@ def check_mode(special_tokens_in_text: str) -> None:
     """
     if special_tokens_in_text == "literal":
         raise ConfigError(
-            "special_tokens_in_text: 'literal' is not to be had for conversations: their texts are encoded together "
+            "special_tokens_in_text: 'literal' is not possible for conversations: their texts are encoded together "
             "with the control tokens of the chat template. Set it to 'fail' (a row that spells one out is a bad "
             "record; the default here) or to 'encode' (it becomes a control token, as the row says)"
         )
@@ -219,28 +177,6 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [without_nulls(item) for item in cast("list[Any]", value)]
     return value
-
-
-def tools_of(value: Any) -> list[Any] | None:
-    """Return the tools of a row; None where the list is empty.
-
-    Raises:
-        BadRecordError: they are no list of objects (``bad_tools``).
-    """
-    if value is None:
-        return None
-    if isinstance(value, str):
-        try:
-            value = orjson.loads(value)
-        except ValueError:
-            raise BadRecordError("the tools are text that is no JSON", reason="bad_tools") from None
-    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in cast("list[Any]", value)):
-        raise BadRecordError("the tools must be a list of objects (JSON schemas)", reason="bad_tools")
-    return cast("list[Any]", value) or None
-
-
-def _in_field(fault: Fault, field: str) -> Fault:
-    return Fault(fault.reason, f"the field {field!r}: {fault.detail}")
 
 
 TOOLS_FIELD = "tools"
@@ -289,8 +225,8 @@ class ChatTemplateTransform(Transform):
         check_mode(special_tokens_in_text)
         speaks = ChatTokenizer.of(tokenizer, template)
         self._template = ChatTemplate(speaks.template, variables={**speaks.tokens, **(template_kwargs or {})})
-        self._forgeries = speaks.forgeries if special_tokens_in_text == "fail" else None
-        self._turns = Turns(role_mapping, value_format=convert_from_value_format)
+        self._guard = speaks.guard if special_tokens_in_text == "fail" else SpecialTokenGuard()
+        self._reader = ConversationReader(role_mapping, value_format=convert_from_value_format)
         self._fields = tuple(dict.fromkeys((messages_field, *MESSAGES_FIELDS)))
         self._output, self._drop = output_field, drop_messages
         self._tools, self._prompt, self._lean = tools, add_generation_prompt, drop_nulls
@@ -327,10 +263,10 @@ class ChatTemplateTransform(Transform):
         if self._lean:
             messages, tools = without_nulls(messages), without_nulls(tools)
         try:
-            turns, schemas = self._turns.read(messages), tools_of(tools)
+            turns, schemas = self._reader.read(messages), tools_of(tools)
         except BadRecordError as error:
             raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error
-        for fault in self._forgeries.faults([(turns, schemas)]).values() if self._forgeries else ():
+        for fault in self._guard.faults([(turns, schemas)]).values():
             raise BadRecordError(fault.detail, reason=fault.reason)
         return self._template.render(turns, schemas, add_generation_prompt=self._prompt).text
 

@@ -1,12 +1,8 @@
-"""A chat template as its callers have it: what it is told goes to the process that renders.
-
-The one process that renders templates for this one: started when it is needed, ended and replaced when it must be.
+"""A chat template as its callers have it, and the process that renders for them.
 
 A template is somebody's program, and nothing inside Python stops a program that is in C code. So it runs in a process
-of its own, whose time and memory the kernel bounds (:class:`tokenlake.text.chat.template.Limits`). It has no
-environment, and sees the end of its input when this process ends; where it is busy then, its time ends it.
-
-What is asked of a template and what comes back.
+of its own (:mod:`tokenlake.text.chat.render_server`), whose time and memory the kernel bounds (:class:`Limits`). That
+process has no environment, sees the end of its input when this process ends, and is replaced when a template ended it.
 """
 
 from __future__ import annotations
@@ -30,29 +26,38 @@ from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError, Worker
 
 Message = Mapping[str, Any]
 Slot = tuple[int, int]
-"""A message's number, and the sides on which its content is trimmed."""
-Stretch = tuple[int, int]
+"""A message's number, and the sides on which its content is stripped."""
+CharSpan = tuple[int, int]
+"""Characters of a text: first, and last exclusive."""
 
 LEFT, RIGHT = 1, 2
-"""Sides on which a content is trimmed; added up."""
+"""Sides on which a content is stripped; added up."""
 LIMIT: Final = "template_limit"
-"""The reason of rows on which a template does too much."""
-NOTHING: Final = "nothing_to_learn"
 UNFOUND: Final = "turns_not_found"
-"""Reasons of rows of which nothing is learned, or it cannot be told what."""
+FORGED: Final = "special_token_in_text"
+"""Reasons of bad rows: the template does too much; the assistant's turns cannot be told; a special token is spelled."""
 MAX_TEMPLATE: Final = 1 << 20
 """Characters of a template; the longest known have 30,000."""
-
 NO_DATA: Final = "\ue000no data"
-"""In what the process is given, the key of an object that stands for a value that is no JSON."""
+"""In a request, the key of an object that stands for a value that is no JSON."""
 OUT_OF_MEMORY: Final = 77
 """The exit code of the process where it was refused memory."""
+
+_MOST_REQUESTS, _MOST_BYTES = 64, 1 << 18  # sent at a time
+_MOST_TEMPLATES: Final = 64  # that one process knows
+_MOST_DEATHS: Final = 3  # conversations in a row that ended the process
+_NEEDED: Final = ("tokenlake", "jinja2", "markupsafe")
+_BEGIN: Final = (
+    "import sys; sys.path += sys.argv[1:]; from tokenlake.text.chat.render_server import main; main()"
+)
+
+_Answer = dict[str, Any]
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one rendering may come to at most.
+    """What one rendering may take at most.
 
     Attributes:
         seconds: of a processor, not of the clock.
@@ -65,19 +70,19 @@ class Limits:
     text: int = 64 << 20
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "memory", "text"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"limits.{name}: got {getattr(self, name)!r}, must be more than 0")
+        for name, value in asdict(self).items():
+            if value <= 0:
+                raise ConfigError(f"limits.{name}: got {value!r}, must be more than 0")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lessons:
-    """What is to be learned of conversations.
+class LossOptions:
+    """Which part of a conversation bears loss.
 
     Attributes:
-        loss: of the assistant's words, or of all.
-        special_tokens: texts of the tokenizer's.
+        loss: what the assistant says, or all.
+        special_tokens: texts of the tokenizer's special tokens.
         guarded: whether a special token that the template puts together of a row's own texts is an error.
     """
 
@@ -92,12 +97,12 @@ class RenderedChat:
     """The text of a conversation.
 
     Attributes:
-        learned: stretches of characters that bear loss: (start, stop), ascending and disjoint; where nothing was to be
-            learned those that the template marks as the assistant's, () where it has no such marks.
+        loss: where it bears loss, ascending and disjoint; without :class:`LossOptions` what the template itself marks
+            as the assistant's, () where it has no such marks.
     """
 
     text: str
-    learned: tuple[Stretch, ...] = ()
+    loss: tuple[CharSpan, ...] = ()
 
 
 @final
@@ -107,40 +112,216 @@ class Skeleton:
 
     Attributes:
         parts: words and slots, in order.
-        learned: whether each part bears loss.
+        loss: whether each part bears loss.
     """
 
     parts: tuple[str | Slot, ...]
-    learned: tuple[bool, ...]
-
-
-Answer = dict[str, Any]
-
-_MOST: Final = 64, 1 << 18  # requests at a time, and about how many bytes of them
-_TEMPLATES: Final = 64  # that one process knows
-_HOPELESS: Final = 3  # conversations in a row that ended the process
-_NEEDED: Final = ("tokenlake", "jinja2", "markupsafe")
-_BEGIN: Final = (
-    "import sys; sys.path += sys.argv[1:]; from tokenlake.text.chat.render_server import main; main()"
-)
+    loss: tuple[bool, ...]
 
 
 @final
-class Opening:
+class ChatTemplate:
+    """Renders conversations as `apply_chat_template(tokenize=False)` of transformers does, or not at all.
+
+    It differs where that would let a mistake become text: what is missing or null is never output, there is no today's
+    date, and a rendering is bounded (:class:`Limits`). A message's fields that are null count as missing.
+
+    Args:
+        text: the Jinja template.
+        bos_token, eos_token: texts of the tokenizer's tokens; None where it has none.
+        variables: further variables of the template: other named tokens, ``add_generation_prompt``; ``strftime_now``
+            among them is the date that the function of this name gives.
+        loss: what bears loss, where that is asked for.
+
+    Raises:
+        ConfigError: the template cannot be compiled, asks for other files, or has ``{% generation %}`` where its
+            place in the text is not known.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+        loss: LossOptions | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        named = {"bos_token": bos_token, "eos_token": eos_token}
+        named = {name: token for name, token in named.items() if token is not None}
+        self._opening = _Opening(text, {**named, **(variables or {})}, loss, limits or Limits())
+        self.marked: Final[bool] = PROCESS.open(self._opening)["marked"]
+        """Whether the template itself marks what the assistant says."""
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
+    ) -> RenderedChat:
+        """Render one conversation, without a look at what bears loss.
+
+        Args:
+            messages: dicts of plain data (JSON), as ``role`` and ``content``.
+            tools: JSON schemas of what may be called.
+            variables: of this conversation.
+
+        Raises:
+            BadRecordError: the template fails on this conversation (``template_error``), refuses it
+                (``template_refused``), or does more than it may (``template_limit``).
+            ConfigError: the template asks for today's date, and none was given, or it ends every process that runs it.
+        """
+        (made,) = self._ask([_request("render", messages, tools, variables)])
+        if isinstance(made, TokenlakeError):
+            raise made
+        return made
+
+    def render_all(
+        self, conversations: Iterable[tuple[Sequence[Message], Sequence[Any] | None]]
+    ) -> list[RenderedChat | TokenlakeError]:
+        """Render conversations (messages and tools), with what bears loss, or say why one cannot be used.
+
+        Raises:
+            ConfigError: as :meth:`render`.
+        """
+        return self._ask([_request("render_with_loss", messages, tools) for messages, tools in conversations])
+
+    def skeleton(self, roles: Sequence[str]) -> Skeleton | None:
+        """Return the skeleton of conversations of these roles, None where each must be rendered by itself."""
+        (answer,) = PROCESS.ask(self._opening, [_request("skeleton", roles)])
+        if "parts" not in answer:
+            return None
+        parts = tuple(part if isinstance(part, str) else (part[0], part[1]) for part in answer["parts"])
+        return Skeleton(parts, tuple(answer["loss"]))
+
+    def _ask(self, requests: Sequence[bytes]) -> list[RenderedChat | TokenlakeError]:
+        return [_answered(answer) for answer in PROCESS.ask(self._opening, requests)]
+
+
+@final
+class _Opening:
     """What a process must know of a template before it renders."""
 
     def __init__(
-        self, text: str, variables: Mapping[str, Any], lessons: Lessons | None, limits: Limits
+        self, text: str, variables: Mapping[str, Any], loss: LossOptions | None, limits: Limits
     ) -> None:
         given = {"text": text, "variables": variables, "limits": asdict(limits)}
         self.limits: Final = limits
-        self.line: Final = request("open", {**given, "lessons": asdict(lessons) if lessons else None})
+        self.line: Final = _request("open", {**given, "loss": asdict(loss) if loss else None})
         self.name: Final = hashlib.sha256(self.line).hexdigest()[:16]
-        self.ended = 0
-        """How many of its conversations ended a process, since one did not."""
+        self.deaths = 0
+        """How many of its conversations in a row ended a process."""
 
 
-def request(op: str, *given: Any) -> bytes:
+@final
+class RenderProcess:
+    """The process that renders for this one; threads may ask it, one after the other."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._opened: set[str] = set()
+        self._lock = threading.Lock()
+
+    def open(self, opening: _Opening) -> _Answer:
+        """Compile a template, and return what it is.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        with self._lock:
+            answers, ended = self._exchange(opening, [opening.line])
+        if ended:
+            raise ConfigError(f"the chat template cannot be compiled: {ended}")
+        if "error" in answers[0]:
+            raise from_json(answers[0]["error"])
+        return answers[0]
+
+    def ask(self, opening: _Opening, requests: Sequence[bytes]) -> list[_Answer]:
+        """Return the answer to each request; ``{"error"}`` where there is none.
+
+        Raises:
+            ConfigError: the template ends every process.
+        """
+        done: list[_Answer] = []
+        with self._lock:
+            while len(done) < len(requests):
+                answers, ended = self._exchange(opening, _some(requests[len(done) :]))
+                done += answers
+                opening.deaths = bool(ended) + (0 if answers else opening.deaths)
+                if ended:
+                    done.append({"error": to_json(BadRecordError(ended, reason=LIMIT))})
+                if opening.deaths >= _MOST_DEATHS:
+                    raise ConfigError(
+                        f"{ended}, and so it did on the {_MOST_DEATHS - 1} conversations before"
+                    )
+        return done
+
+    def close(self) -> None:
+        """End the process; another begins where one is needed."""
+        process, self._process = self._process, None
+        self._opened.clear()
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def forget(self) -> None:
+        """Leave the process to the one that this one is a fork of."""
+        if self._process is not None:
+            self._process.returncode = 0  # not a child of this one, to be waited for
+        self._process, self._opened, self._lock = None, set(), threading.Lock()
+
+    def _exchange(self, opening: _Opening, requests: Sequence[bytes]) -> tuple[list[_Answer], str]:
+        """Return the answers that came, and how the process ended where some are missing."""
+        answers: list[_Answer] = []
+        process = self._started()
+        new = opening.name not in self._opened and requests[0] is not opening.line
+        lines = [opening.line, *requests] if new else requests
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            named = (b'["%s", ' % opening.name.encode() + line[1:] for line in lines)
+            process.stdin.write(b"[" + b", ".join(named) + b"]\n")
+            process.stdin.flush()
+            self._opened.add(opening.name)
+            for line in itertools.islice(process.stdout, len(lines)):
+                answers.append(json.loads(line))  # noqa: PERF401 (what came before an end counts)
+        except (BrokenPipeError, json.JSONDecodeError):
+            pass
+        except BaseException:
+            self.close()  # Ctrl-C: what it would still say is an answer to nothing
+            raise
+        ended = "" if len(answers) == len(lines) else self._ending(process, opening.limits)
+        return answers[len(lines) - len(requests) :], ended
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if len(self._opened) >= _MOST_TEMPLATES or (
+            self._process is not None and self._process.poll() is not None
+        ):
+            self.close()
+        if self._process is None:
+            # Behind Python's own folders; neither the working directory nor the caller's are among them.
+            found = (str(find_spec(name).origin) for name in _NEEDED)  # pyright: ignore[reportOptionalMemberAccess]
+            folders = dict.fromkeys(str(Path(file).parents[1]) for file in found)
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BEGIN, *folders],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={},
+                start_new_session=True,  # Ctrl-C reaches this process alone
+            )
+        return self._process
+
+    def _ending(self, process: subprocess.Popen[bytes], limits: Limits) -> str:
+        """Say what a template did that ended its process; WorkerDiedError where it did nothing."""
+        code = process.wait()
+        self.close()
+        if code == -signal.SIGXCPU:
+            return f"the chat template took more than {limits.seconds} seconds of a processor"
+        if code == OUT_OF_MEMORY:
+            return f"the chat template took more than {limits.memory >> 20:,} MiB of memory"
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        raise WorkerDiedError(f"the process that runs the chat template was ended {how}")
+
+
+def _request(op: str, *given: Any) -> bytes:
     """Return a request in JSON; what is no JSON in it is named by its type.
 
     Raises:
@@ -160,229 +341,27 @@ def _no_data(value: Any) -> Any:
     return {NO_DATA: type(value).__name__}
 
 
-@final
-class RenderProcess:
-    """Asks the process; threads may, one after the other."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._opened: set[str] = set()
-        self._lock = threading.Lock()
-
-    def open(self, opening: Opening) -> Answer:
-        """Compile a template, and return what it is.
-
-        Raises:
-            ConfigError: it cannot be used.
-        """
-        with self._lock:
-            answers, ended = self._exchange(opening, [opening.line])
-        if ended:
-            raise ConfigError(f"the chat template cannot be compiled: {ended}")
-        return _usable(answers[0])
-
-    def ask(self, opening: Opening, requests: Sequence[bytes]) -> list[Answer]:
-        """Return the answer to each request; ``{"error"}`` where there is none.
-
-        Raises:
-            ConfigError: the template ends every process.
-        """
-        done: list[Answer] = []
-        with self._lock:
-            while len(done) < len(requests):
-                answers, ended = self._exchange(opening, _some(requests[len(done) :]))
-                done += answers
-                opening.ended = bool(ended) + (0 if answers else opening.ended)
-                if ended:
-                    done.append({"error": to_json(BadRecordError(ended, reason=LIMIT))})
-                if opening.ended >= _HOPELESS:
-                    raise ConfigError(f"{ended}, and so it did on the {_HOPELESS - 1} conversations before")
-        return done
-
-    def close(self) -> None:
-        """End the process; another begins where one is needed."""
-        process, self._process = self._process, None
-        self._opened.clear()
-        if process is not None:
-            process.kill()
-            process.communicate()
-
-    def forget(self) -> None:
-        """Leave the process to the one that this one is a fork of."""
-        if self._process is not None:
-            self._process.returncode = 0  # not a child of this one, to be waited for
-        self._process, self._opened, self._lock = None, set(), threading.Lock()
-
-    def _exchange(self, opening: Opening, requests: Sequence[bytes]) -> tuple[list[Answer], str]:
-        """Return the answers that came, and how the process ended where some are missing."""
-        answers: list[Answer] = []
-        process = self._started()
-        new = opening.name not in self._opened and requests[0] is not opening.line
-        lines = [opening.line, *requests] if new else requests
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            named = (b'["%s", ' % opening.name.encode() + line[1:] for line in lines)
-            process.stdin.write(b"[" + b", ".join(named) + b"]\n")
-            process.stdin.flush()
-            self._opened.add(opening.name)
-            for line in itertools.islice(process.stdout, len(lines)):
-                answers.append(json.loads(line))  # noqa: PERF401 (what came before an end counts)
-        except (BrokenPipeError, json.JSONDecodeError):
-            pass
-        except BaseException:
-            self.close()  # Ctrl-C: what it would still say is an answer to nothing
-            raise
-        ended = "" if len(answers) == len(lines) else _ending(self._end(), opening.limits)
-        return answers[len(lines) - len(requests) :], ended
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if len(self._opened) >= _TEMPLATES or (
-            self._process is not None and self._process.poll() is not None
-        ):
-            self.close()
-        if self._process is None:
-            # Behind Python's own folders; neither the working directory nor the caller's are among them.
-            found = (str(find_spec(name).origin) for name in _NEEDED)  # pyright: ignore[reportOptionalMemberAccess]
-            folders = dict.fromkeys(str(Path(file).parents[1]) for file in found)
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BEGIN, *folders],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={},
-                start_new_session=True,  # Ctrl-C reaches this process alone
-            )
-        return self._process
-
-    def _end(self) -> int:
-        """Return the exit code of a process that said its last."""
-        process = self._process
-        assert process is not None
-        code = process.wait()
-        self.close()
-        return code
-
-
 def _some(requests: Sequence[bytes]) -> Sequence[bytes]:
-    most, size = _MOST
-    sums = itertools.accumulate(map(len, requests[:most]))
-    return requests[: max(1, sum(total <= size for total in sums))]
+    sums = itertools.accumulate(map(len, requests[:_MOST_REQUESTS]))
+    return requests[: max(1, sum(total <= _MOST_BYTES for total in sums))]
 
 
-def _ending(code: int, limits: Limits) -> str:
-    """Say what a template did that ended its process; WorkerDiedError where it did nothing."""
-    if code == -signal.SIGXCPU:
-        return f"the chat template came to more than {limits.seconds} seconds of a processor"
-    if code == OUT_OF_MEMORY:
-        return f"the chat template came to more than {limits.memory >> 20:,} MiB of memory"
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    raise WorkerDiedError(f"the process that runs the chat template was ended {how}")
-
-
-def _usable(answer: Answer) -> Answer:
+def _answered(answer: _Answer) -> RenderedChat | TokenlakeError:
     if "error" in answer:
-        raise from_json(answer["error"])
-    return answer
+        return from_json(answer["error"])
+    return RenderedChat(answer["text"], tuple((start, stop) for start, stop in answer["loss"]))
+
+
+def shared_length(left: str, right: str) -> int:
+    """Return how many characters two texts begin with alike: by halving, for texts may be long."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
+    return low
 
 
 PROCESS: Final = RenderProcess()
 """That of this process."""
 atexit.register(PROCESS.close)
 os.register_at_fork(after_in_child=PROCESS.forget)
-
-
-@final
-class ChatTemplate:
-    """Renders conversations as `apply_chat_template(tokenize=False)` of transformers does, or not at all.
-
-    It differs where that would let a mistake become text: what is missing or null is never output, today's date is
-    not to be had, and a rendering is bounded (:class:`Limits`). A message's fields that are null count as missing.
-
-    Args:
-        text: the Jinja template.
-        bos_token, eos_token: texts of the tokenizer's tokens; None where it has none.
-        variables: further variables of the template: other named tokens, ``add_generation_prompt``; ``strftime_now``
-            among them is the date that the function of this name says.
-        lessons: what is to be learned, where anything is.
-
-    Raises:
-        ConfigError: the template cannot be compiled, asks for other files, or has ``{% generation %}`` where its
-            place in the text is not known.
-    """
-
-    def __init__(
-        self,
-        text: str,
-        *,
-        bos_token: str | None = None,
-        eos_token: str | None = None,
-        variables: Mapping[str, Any] | None = None,
-        lessons: Lessons | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        self.text: Final = text
-        named = {"bos_token": bos_token, "eos_token": eos_token}
-        named = {name: token for name, token in named.items() if token is not None}
-        self._learns = lessons is not None
-        self._opening = Opening(text, {**named, **(variables or {})}, lessons, limits or Limits())
-        self.marked: Final[bool] = PROCESS.open(self._opening)["marked"]
-        """Whether the template itself says what the assistant's stretches are."""
-
-    def render(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
-    ) -> RenderedChat:
-        """Render a conversation.
-
-        Args:
-            messages: dicts of plain data (JSON), as ``role`` and ``content``.
-            tools: JSON schemas of what may be called.
-            variables: of this conversation.
-
-        Raises:
-            BadRecordError: the template fails on this conversation (``template_error``), refuses it
-                (``template_refused``), or does more than it may (``template_limit``).
-            ConfigError: the template asks for today's date, and none was given, or it ends every process that runs it.
-        """
-        return _one(self._asked([request("render", messages, tools, variables)]))
-
-    def learn(
-        self, conversations: Iterable[tuple[Sequence[Message], Sequence[Any] | None]]
-    ) -> list[RenderedChat | TokenlakeError]:
-        """Render conversations (messages and tools), and say what is learned of each, or why it cannot be used.
-
-        Raises:
-            ConfigError: as :meth:`render`.
-        """
-        return self._asked([request("learn", messages, tools) for messages, tools in conversations])
-
-    def skeleton(self, roles: Sequence[str]) -> Skeleton | None:
-        """Return the skeleton of conversations of these roles, None where each must be rendered by itself."""
-        (answer,) = PROCESS.ask(self._opening, [request("skeleton", roles)])
-        if "parts" not in answer:
-            return None
-        parts = tuple(part if isinstance(part, str) else (part[0], part[1]) for part in answer["parts"])
-        return Skeleton(parts, tuple(answer["learned"]))
-
-    def for_shape(self, messages: Sequence[Message]) -> RenderedChat:
-        """Render one conversation as those of a skeleton: with what is learned of it, where anything is.
-
-        Raises:
-            as :meth:`render`; BadRecordError also where nothing can be learned of it.
-        """
-        return _one(self.learn([(messages, None)])) if self._learns else self.render(messages)
-
-    def _asked(self, requests: Sequence[bytes]) -> list[RenderedChat | TokenlakeError]:
-        return [_made(answer) for answer in PROCESS.ask(self._opening, requests)]
-
-
-def _made(answer: dict[str, Any]) -> RenderedChat | TokenlakeError:
-    if "error" in answer:
-        return from_json(answer["error"])
-    return RenderedChat(answer["text"], tuple((start, stop) for start, stop in answer["learned"]))
-
-
-def _one(made: list[RenderedChat | TokenlakeError]) -> RenderedChat:
-    (chat,) = made
-    if isinstance(chat, TokenlakeError):
-        raise chat
-    return chat

@@ -1,32 +1,27 @@
-"""Where a chat template comes from: the configuration, or the tokenizer's files.
-
-Special tokens inside a row's own text: spelled out there, they would become control ids and forge a turn.
-
-What a chat needs of a tokenizer, whatever stands for it: a name, a path, its files, or a transformers object.
-"""
+"""What conversations need of a tokenizer: its chat template, its named tokens, and a guard of its special tokens."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final, Self, cast, final
 
-import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Fault
-from tokenlake.text.chat.loss_spans import REASON, texts_in
-from tokenlake.text.chat.template import MAX_TEMPLATE
+from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE
+from tokenlake.text.rendering import is_utf8
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.reference import Reference
+from tokenlake.tokenizers.reference import ReferenceEngine
 
 JINJA_FILE: Final = "chat_template.jinja"
 DEFAULT: Final = "default"
+_BROKEN: Final = Fault("invalid_utf8", "a text holds half of a surrogate pair")
 _NAMED_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -115,75 +110,78 @@ def _or(names: list[str]) -> str:
 
 
 @final
-class ForgeryScan:
-    """Finds values that hold the text of a special token anywhere: contents, names, tool calls, definitions, keys.
+class SpecialTokenGuard:
+    """Finds values that spell a special token anywhere: in contents, names, tool calls, definitions, keys.
+
+    Spelled out there, it would become a control id and forge a turn.
 
     Args:
-        tokens: texts of the special tokens.
+        tokens: texts of the special tokens; none: only text that is no valid Unicode is found.
         normalize: what the tokenizer does to a text before it looks for some of them; None where it does not.
     """
 
-    def __init__(self, tokens: Sequence[str], normalize: Callable[[str], str] | None = None) -> None:
-        spelled = {*tokens, *(map(normalize, tokens) if normalize else ())}
-        longest_first = sorted(filter(None, spelled), key=lambda token: (-len(token), token))
-        self.scan: Final = SpecialScan(longest_first)
-        self._tokens = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+    def __init__(self, tokens: Sequence[str] = (), normalize: Callable[[str], str] | None = None) -> None:
+        self.scan: Final = SpecialScan([*tokens, *(map(normalize, tokens) if normalize else ())])
         self._normalize = normalize
+
+    @classmethod
+    def of(cls, files: TokenizerFiles) -> Self:
+        """Return the guard for a tokenizer's special tokens."""
+        normalized = any(token.get("special") and token.get("normalized") for token in files.added_tokens)
+        if not normalized or files.spec.get("normalizer") is None:
+            return cls(files.special_tokens)
+        normalizer: Any = ReferenceEngine(files).backend.normalizer
+        return cls(files.special_tokens, normalizer.normalize_str)
 
     @property
     def normalizes(self) -> bool:
         """Whether texts must be looked at as the tokenizer normalizes them, too, so that `scan` alone is not enough."""
         return self._normalize is not None
 
-    @classmethod
-    def of(cls, files: TokenizerFiles) -> Self:
-        """Return a scan for a tokenizer's special tokens."""
-        normalized = any(token.get("special") and token.get("normalized") for token in files.added_tokens)
-        if not normalized or files.spec.get("normalizer") is None:
-            return cls(files.special_tokens)
-        normalizer: Any = Reference(files).backend.normalizer
-        return cls(files.special_tokens, normalizer.normalize_str)
-
     def faults(self, values: Sequence[Any]) -> dict[int, Fault]:
-        """Return {index: why} of the values that cannot be used, also those that are no valid Unicode."""
+        """Return {index: why} of the values that cannot be used."""
         strings: list[str] = []
         owners: list[int] = []
         for index, value in enumerate(values):
-            before = len(strings)
-            strings += self._texts_in(value)
-            owners += [index] * (len(strings) - before)
-        try:
-            rows, _ = self.scan.count(pa.array(strings, pa.large_string()))
-        except UnicodeEncodeError:
-            return self._one_by_one(strings, owners)
+            texts = _texts_in(value)
+            texts += [self._normalize(text) for text in texts] if self._normalize else []
+            strings += texts
+            owners += [index] * len(texts)
         found: dict[int, Fault] = {}
-        for row in np.asarray(rows).tolist():
+        try:
+            column = pa.array(strings, pa.large_string())
+        except UnicodeEncodeError:
+            broken = [not is_utf8(text) for text in strings]
+            found = dict.fromkeys(compress(owners, broken), _BROKEN)
+            column = pa.array(
+                ["" if bad else text for text, bad in zip(strings, broken, strict=True)], pa.large_string()
+            )
+        for row in self.scan.count(column)[0].tolist():
             found.setdefault(owners[row], self._forged(strings[row]))
         return found
 
-    def _texts_in(self, value: Any) -> Sequence[str]:
-        texts = texts_in(value)
-        return texts if self._normalize is None else [*texts, *map(self._normalize, texts)]
-
-    def _one_by_one(self, strings: list[str], owners: list[int]) -> dict[int, Fault]:
-        found: dict[int, Fault] = {}
-        for text, owner in zip(strings, owners, strict=True):
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                found.setdefault(owner, Fault("invalid_utf8", "a text holds half of a surrogate pair"))
-            if self._tokens.search(text):
-                found.setdefault(owner, self._forged(text))
-        return found
-
     def _forged(self, text: str) -> Fault:
-        token = self._tokens.search(text)
-        spelled = token[0] if token else "one"
         return Fault(
-            REASON,
-            f"a text of the conversation spells out the special token {spelled!r}, which would become a control "
-            "token; take it out, or set special_tokens_in_text: encode to allow it",
+            FORGED,
+            f"a text of the conversation spells out the special token {self.scan.first(text)!r}, which would become a "
+            "control token; take it out, or set special_tokens_in_text: encode to allow it",
         )
+
+
+def _texts_in(value: Any) -> list[str]:
+    """Return every string inside plain data, keys of objects among them."""
+    found: list[str] = []
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict):
+            rest += cast("dict[Any, Any]", item)
+            rest += cast("dict[Any, Any]", item).values()
+        elif isinstance(item, list | tuple):
+            rest += cast("list[Any]", item)
+    return found
 
 
 AnyTokenizer = str | os.PathLike[str] | TokenizerFiles | Any
@@ -192,11 +190,11 @@ AnyTokenizer = str | os.PathLike[str] | TokenizerFiles | Any
 @final
 @dataclass(frozen=True, slots=True)
 class ChatTokenizer:
-    """A tokenizer's chat template, its named tokens, and a scan for its special tokens."""
+    """A tokenizer's chat template, its named tokens, and a guard of its special tokens."""
 
     template: str
     tokens: Mapping[str, str]
-    forgeries: ForgeryScan
+    guard: SpecialTokenGuard
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, template: str | None = None) -> Self:
@@ -209,7 +207,7 @@ class ChatTokenizer:
             tokenizer = load_tokenizer(cast("str | os.PathLike[str]", tokenizer))
         if isinstance(tokenizer, TokenizerFiles):
             text = chosen_template(template, tokenizer)
-            return cls(text, named_tokens(tokenizer), ForgeryScan.of(tokenizer))
+            return cls(text, named_tokens(tokenizer), SpecialTokenGuard.of(tokenizer))
         return cls._of_transformers(tokenizer, template)
 
     @classmethod
@@ -225,4 +223,4 @@ class ChatTokenizer:
         named = {str(name): str(token) for name, token in tokenizer.special_tokens_map.items()}
         added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
         special = {token.content for token in added.values() if token.special}
-        return cls(text, named, ForgeryScan(sorted({*special, *tokenizer.all_special_tokens})))
+        return cls(text, named, SpecialTokenGuard(sorted({*special, *tokenizer.all_special_tokens})))

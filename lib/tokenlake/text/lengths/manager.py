@@ -1,6 +1,4 @@
-"""One object for lengths: counts, cuts, shares out and pads with a tokenizer.
-
-Sharing a budget of tokens out among columns.
+"""`LengthManager` counts, cuts and pads texts with a tokenizer, and shares a budget of tokens among columns.
 
 All strategies give every column at most what it has, and give out ``min(total, sum of all lengths)`` tokens to the
 last one: what one column does not need goes to the others. Fractions are rounded by largest remainder, the earlier
@@ -20,9 +18,11 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.config.suggestion import require_one_of
 from tokenlake.errors import ConfigError
+from tokenlake.ragged import Int32, Int64
 from tokenlake.text.lengths.padding import PADDING_STRATEGIES, Padded, PaddingStrategy, pad, powers
-from tokenlake.text.lengths.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, require, truncate
+from tokenlake.text.lengths.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.manager import column_of_texts, files_of
 
@@ -69,7 +69,7 @@ def allocate(
         ConfigError: an unknown strategy or column, a missing or negative ratio, a negative length, or an argument
             that the strategy does not take.
     """
-    require("strategy", strategy, BUDGET_STRATEGIES)
+    require_one_of("strategy", strategy, BUDGET_STRATEGIES)
     _check(lengths, strategy, ratios, priority)
     total = max(0, min(total, sum(lengths.values())))
     if strategy == "priority":
@@ -164,10 +164,6 @@ def _rounded(shares: dict[str, Fraction], total: int) -> dict[str, int]:
     return floors
 
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Shortened:
@@ -222,11 +218,11 @@ class LengthManager:
         add_special_tokens: bool = True,
         pad_id: int | None = None,
     ) -> None:
-        require("truncation", truncation, STRATEGIES)
-        require("truncation_side", truncation_side, SIDES)
-        require("padding", padding, PADDING_STRATEGIES)
-        require("padding_side", padding_side, SIDES)
-        require("budget", budget, BUDGET_STRATEGIES)
+        require_one_of("truncation", truncation, STRATEGIES)
+        require_one_of("truncation_side", truncation_side, SIDES)
+        require_one_of("padding", padding, PADDING_STRATEGIES)
+        require_one_of("padding_side", padding_side, SIDES)
+        require_one_of("budget", budget, BUDGET_STRATEGIES)
         self.max_length = max_length
         self._truncation: tuple[Strategy, Side] = (truncation, truncation_side)
         self._padding: tuple[PaddingStrategy, Side] = (padding, padding_side)
@@ -282,14 +278,12 @@ class LengthManager:
         shares = allocate(lengths, whole, strategy, ratios=ratios, priority=priority)
         return {name: self._shortened(placed[name], share) for name, share in shares.items()}
 
-    def pad(
-        self, rows: Sequence[npt.ArrayLike], learned: Sequence[npt.ArrayLike] | None = None
-    ) -> list[Padded]:
+    def pad(self, rows: Sequence[npt.ArrayLike], loss: Sequence[npt.ArrayLike] | None = None) -> list[Padded]:
         """Make rectangles of rows of ids, as they are.
 
         Args:
             rows: ids of each row.
-            learned: which of them bear loss; None: all.
+            loss: which of them bear loss; None: all.
         """
         parts = [np.asarray(row, np.int32) for row in rows]
         strategy, side = self._padding
@@ -301,9 +295,7 @@ class LengthManager:
             side=side,
             max_length=self.max_length,
             boundaries=powers(self.max_length) if self._boundaries is None else self._boundaries,
-            learned=None
-            if learned is None
-            else np.concatenate([np.asarray(row, np.bool_) for row in learned]),
+            loss=None if loss is None else np.concatenate([np.asarray(row, np.bool_) for row in loss]),
         )
 
     def process(self, texts: Sequence[str]) -> list[Padded]:

@@ -1,7 +1,4 @@
-"""Rows of different lengths to rectangles: padding, attention masks, and labels.
-
-Boundaries of lengths: rows of like length go together, so that little of a batch is padding.
-"""
+"""Rows of different lengths become rectangles: padding, attention masks, labels, and the widths of buckets."""
 
 from __future__ import annotations
 
@@ -11,11 +8,12 @@ from typing import Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.config.suggestion import require_one_of
 from tokenlake.errors import ConfigError
-from tokenlake.ragged import cells, places
-from tokenlake.text.lengths.truncation import SIDES, Side, require
+from tokenlake.ragged import Bools, Int32, Int64, cells, places
+from tokenlake.text.lengths.truncation import SIDES, Side
 
-BucketsInt64 = npt.NDArray[np.int64]
+BucketsInt64 = Int64
 
 
 def bucket_of(lengths: BucketsInt64, boundaries: BucketsInt64) -> BucketsInt64:
@@ -68,10 +66,6 @@ def quantiles(lengths: BucketsInt64, buckets: int, multiple_of: int = 1) -> Buck
     return np.unique(edges)
 
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 PaddingStrategy = Literal["none", "longest", "max_length", "buckets"]
 
 PADDING_STRATEGIES: Final[tuple[PaddingStrategy, ...]] = ("none", "longest", "max_length", "buckets")
@@ -113,7 +107,7 @@ def pad(
     max_length: int | None = None,
     boundaries: npt.ArrayLike | None = None,
     multiple_of: int = 1,
-    learned: Bools | None = None,
+    loss: Bools | None = None,
 ) -> list[Padded]:
     """Make rectangles of n rows: one, or one for each group of rows, the shortest first.
 
@@ -130,13 +124,13 @@ def pad(
         max_length: for ``max_length``: the width.
         boundaries: for ``buckets``: ascending widths.
         multiple_of: widths of ``longest`` are rounded up to a multiple of it.
-        learned: bool[total], which ids bear loss; None: all.
+        loss: bool[total], which ids bear loss; None: all.
 
     Raises:
         ConfigError: a strategy without what it needs, or a row that is longer than any width allowed: truncate first.
     """
-    require("strategy", strategy, PADDING_STRATEGIES)
-    require("side", side, SIDES)
+    require_one_of("strategy", strategy, PADDING_STRATEGIES)
+    require_one_of("side", side, SIDES)
     lengths = np.diff(offsets)
     if not len(lengths):
         return []
@@ -144,7 +138,7 @@ def pad(
     found: list[Padded] = []
     for width in np.unique(widths).tolist():
         rows = np.flatnonzero(widths == width)
-        found.append(_rectangle(ids, offsets, rows, width, pad_id, side, learned))
+        found.append(_rectangle(ids, offsets, rows, width, pad_id, side, loss))
     return found
 
 
@@ -186,7 +180,7 @@ def _fits(lengths: Int64, most: int, what: str) -> None:
 
 
 def _rectangle(
-    ids: Int32, offsets: Int64, rows: Int64, width: int, pad_id: int, side: Side, learned: Bools | None
+    ids: Int32, offsets: Int64, rows: Int64, width: int, pad_id: int, side: Side, loss: Bools | None
 ) -> Padded:
     lengths = offsets[rows + 1] - offsets[rows]
     # A mask picks cells row by row, which is the order of the ids.
@@ -194,5 +188,5 @@ def _rectangle(
     input_ids = np.full(there.shape, pad_id, np.int32)
     input_ids[there] = ids[source]
     labels = np.full(there.shape, IGNORED, np.int32)
-    labels[there] = ids[source] if learned is None else np.where(learned[source], ids[source], IGNORED)
+    labels[there] = ids[source] if loss is None else np.where(loss[source], ids[source], IGNORED)
     return Padded(rows, input_ids, there.astype(np.int32), labels)

@@ -1,12 +1,7 @@
-"""Cutting ids where no text is needed: at a token, between characters.
+"""Where the ids of a document that is encoded already may be cut: between characters, or where its text decides.
 
-Which tokens begin in the midst of a character: before them, ids cannot be cut without halving it.
-
-Cutting documents that are encoded already, at places that their texts decide.
-
-Only the part of a text that its budget can reach is encoded once more, for the places of its tokens: a document may be
-a thousand times longer. That part is exact if its ids are those of the document; where they are not, it is made
-longer.
+For the latter only the part of a text that its budget can reach is encoded once more: a document may be a thousand
+times longer. That part is exact if its ids are those of the document; where they are not, it is made longer.
 """
 
 from __future__ import annotations
@@ -14,15 +9,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.text.lengths.truncation import Bytes, Cut, Side, Strategy, character_at, truncate
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
-
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 def cut_before(goes_on: Bools, least: Int64, at: Int64) -> Int64:
@@ -70,7 +62,7 @@ def pieces(goes_on: Bools, begin: int, end: int, most: int) -> Int64:
     return np.array(found, np.int64)
 
 
-CharactersBools = npt.NDArray[np.bool_]
+CharactersBools = Bools
 
 #: How byte-level BPE spells the bytes 0x80 to 0xBF, which continue a character of UTF-8: those that Latin-1 prints as
 #: themselves, and the others by the letters from U+0122 on, in order.
@@ -112,8 +104,7 @@ def _has_byte_level(stage: Any) -> bool:
     return isinstance(stage, list) and any(map(_has_byte_level, stage))
 
 
-Int32 = npt.NDArray[np.int32]
-PlacedInt64 = npt.NDArray[np.int64]
+PlacedInt64 = Int64
 
 #: Beyond what the budget should take, by the document's own bytes per token.
 _SPARE: Final = 1.25

@@ -1,4 +1,4 @@
-"""Choosing where a text is cut so that it fits into a number of tokens.
+"""Truncation: where a text is cut so that it fits into a number of tokens.
 
 A text is encoded whole, and its tokens are cut: what is left is a prefix of its ids (a suffix, where the left side is
 cut away). Encoding the shortened text again would give other ids near the cut, of which there might be more than the
@@ -18,14 +18,10 @@ several tokens. Of the clean cuts
 Words and sentences are never cut to nothing: at least one character must be left. With the side ``left`` the
 beginning is cut away: the same cuts, counted from the end.
 
-Where one sentence ends and the next begins.
-
 A sentence ends with ``.``, ``!``, ``?`` or ``…``, with quotes and brackets that close after it, before a blank or
 the end of the text; with the full stop of a script that needs no blank (``。``, ``！``, ``।``, ``؟`` ...); or
 before an empty line. A full stop ends none after an abbreviation or an initial (``Dr. J. Smith``), nor where the text
 goes on in lower case.
-
-Where a text may be cut between words.
 
 A word is a run of letters, digits, marks and underscores, with an apostrophe, hyphen, full stop, comma or colon
 between two of them (``don't``, ``well-known``, ``3.14``, ``12:30``). In scripts that are written without blanks
@@ -44,9 +40,10 @@ from typing import Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.errors import ConfigError
+from tokenlake.config.suggestion import require_one_of
+from tokenlake.ragged import Bools, Int64
 
-SentencesInt64 = npt.NDArray[np.int64]
+SentencesInt64 = Int64
 
 _CLOSERS: Final = "\"'”’»)\\]}」』】》〉）］"
 _MARKS: Final = "!?…‽"
@@ -177,8 +174,6 @@ def _clings(before: str, after: str) -> bool:
     return unicodedata.category(after)[0] == "M"
 
 
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 Strategy = Literal["none", "simple", "word", "sentence", "smart"]
@@ -235,8 +230,8 @@ def truncate(
     Raises:
         ConfigError: an unknown strategy or side.
     """
-    require("strategy", strategy, STRATEGIES)
-    require("side", side, SIDES)
+    require_one_of("strategy", strategy, STRATEGIES)
+    require_one_of("side", side, SIDES)
     data = np.frombuffer(text.encode() if isinstance(text, str) else text, np.uint8)
     count = len(start)
     if strategy == "none" or count <= budget:
@@ -247,117 +242,78 @@ def truncate(
             if side == "right"
             else Cut(count, count, len(data), len(data), "simple")
         )
-    window = _Window(data, start, stop, budget, side)
-    at, by = _choose(window, budget, strategy)
-    if side == "right":
-        return Cut(0, at, 0, window.low(at), by)
-    return Cut(at, count, window.high(at), len(data), by)
+    right = side == "right"
+    cuts = np.arange(0, budget + 1) if right else np.arange(count - budget, count + 1)
+    low, high = _edges(start, stop, cuts, len(data))
+    reach = int(high[-1]) + _MARGIN if right else int(low[0]) - _MARGIN
+    # Every clean cut, the longest first; there is always the one that keeps nothing.
+    clean = np.flatnonzero(~_inside(data, low, high))[:: -1 if right else 1]
+    cuts, low, high = cuts[clean], low[clean], high[clean]
+    kept = cuts if right else count - cuts
+    at, by = _choose(_Window(data, reach, right), low, high, kept, strategy, SMART_SHARE * budget)
+    if right:
+        return Cut(0, int(cuts[at]), 0, int(low[at]), by)
+    return Cut(int(cuts[at]), count, int(high[at]), len(data), by)
 
 
-def require(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise a ConfigError unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ConfigError(f"{what} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
+def _choose(
+    window: _Window, low: Int64, high: Int64, kept: Int64, strategy: Strategy, share: float
+) -> tuple[int, Strategy]:
+    """Return which of the clean cuts, the longest first, is taken, and by which rule.
 
-
-def _choose(window: _Window, budget: int, strategy: Strategy) -> tuple[int, Strategy]:
-    least = SMART_SHARE * budget if strategy == "smart" else 1
-    if strategy in ("sentence", "smart"):
-        at = window.between_sentences()
-        if at is not None and window.kept(at) >= least:
-            return at, "sentence"
-    if strategy != "simple":
-        at = window.between_words(least)
-        if at is not None:
+    Args:
+        low, high: where the bytes before each cut end, and where those after it begin.
+        kept: tokens that each keeps.
+        share: tokens that ``smart`` keeps at least for a nicer end.
+    """
+    least = share if strategy == "smart" else 1
+    # Those that leave a character and take one away.
+    real = np.flatnonzero((low > 0) & (high < len(window.data)))
+    if strategy == "simple" or not len(real):
+        return 0, "simple"
+    first, last = window.characters(low), window.characters(high)
+    if strategy != "word":
+        at = _between_sentences(window.text, first[real], last[real])
+        if at is not None and kept[real[at]] >= least:
+            return int(real[at]), "sentence"
+    for at in real[kept[real] >= least].tolist():
+        if any(is_word_boundary(window.text, place) for place in range(int(first[at]), int(last[at]) + 1)):
             return at, "word"
-    return int(window.clean()[0]), "simple"
+    return 0, "simple"
+
+
+def _between_sentences(text: str, first: Int64, last: Int64) -> int | None:
+    """Return the first of the cuts ``first`` to ``last`` (characters) that lies between sentences."""
+    ends, begins = sentence_breaks(text)
+    if not len(ends):
+        return None
+    # Breaks ascend: the last that ends at or before the cut reaches furthest.
+    before = np.searchsorted(ends, last, side="right") - 1
+    fits = np.flatnonzero((before >= 0) & (begins[before] >= first))
+    return int(fits[0]) if len(fits) else None
 
 
 @final
 class _Window:
-    """The cuts of a text that fit into the budget, longest first, and the part of the text that decides among them.
+    """The part of a text that decides among cuts: up to the byte `reach`, or from it on."""
 
-    A cut ``k`` lies before token k. The bytes before it end at ``low(k)``, those after it begin at ``high(k)``; where
-    the tokenizer drops blanks the two differ.
-    """
-
-    def __init__(self, data: Bytes, start: Int64, stop: Int64, budget: int, side: Side) -> None:
-        count = len(start)
-        right = side == "right"
-        # The cuts k of the window, ascending, and the tokens on both sides of them.
-        self._cuts = np.arange(0, budget + 1) if right else np.arange(count - budget, count + 1)
-        self._right, self._count = right, count
-        self._size = len(data)
-        self._low, self._high = _edges(start, stop, self._cuts, self._size)
-        self._data = data
-        self._inside = _inside(data, self._low, self._high)
-
-    def low(self, at: int) -> int:
-        return int(self._low[at - int(self._cuts[0])])
-
-    def high(self, at: int) -> int:
-        return int(self._high[at - int(self._cuts[0])])
-
-    def kept(self, at: int) -> int:
-        """Tokens kept by the cut."""
-        return at if self._right else self._count - at
-
-    def clean(self) -> npt.NDArray[np.int64]:
-        """Every clean cut, the longest first; there is always the one that keeps nothing."""
-        cuts = self._cuts[~self._inside]
-        return cuts[::-1] if self._right else cuts
-
-    def _real(self) -> npt.NDArray[np.int64]:
-        """The clean cuts that leave a character and take one away, the longest first."""
-        fits = ~self._inside & (self._low > 0) & (self._high < self._size)
-        cuts = self._cuts[fits]
-        return cuts[::-1] if self._right else cuts
-
-    def between_words(self, least: float) -> int | None:
-        """The longest cut between words that keeps at least so many tokens."""
-        text, byte = self._text
-        for cut in self._real().tolist():
-            if self.kept(cut) < least:
-                return None
-            low, high = self._characters(np.array([self.low(cut), self.high(cut)]), byte).tolist()
-            if any(is_word_boundary(text, at) for at in range(low, high + 1)):
-                return cut
-        return None
-
-    def between_sentences(self) -> int | None:
-        """The longest cut between sentences."""
-        text, byte = self._text
-        ends, begins = sentence_breaks(text)
-        cuts = self._real()
-        if not len(ends) or not len(cuts):
-            return None
-        at = cuts - self._cuts[0]
-        low, high = self._characters(self._low[at], byte), self._characters(self._high[at], byte)
-        # Breaks ascend: the last that ends at or before the cut reaches furthest.
-        last = np.searchsorted(ends, high, side="right") - 1
-        fits = np.flatnonzero((last >= 0) & (begins[last] >= low))
-        return int(cuts[fits[0]]) if len(fits) else None
+    def __init__(self, data: Bytes, reach: int, right: bool) -> None:
+        self.data = data
+        reach = character_at(data, reach)
+        self._begin = 0 if right else reach
+        self._part = data[:reach] if right else data[reach:]
 
     @cached_property
-    def _text(self) -> tuple[str, int]:
-        """The part of the text that decides, and the byte at which it begins."""
-        begin, end = 0, len(self._data)
-        if self._right:
-            end = character_at(self._data, int(self._high[-1]) + _MARGIN)
-        else:
-            begin = character_at(self._data, int(self._low[0]) - _MARGIN)
-        return self._data[begin:end].tobytes().decode("utf-8", "replace"), begin
+    def text(self) -> str:
+        """The part as characters."""
+        return self._part.tobytes().decode("utf-8", "replace")
 
-    @cached_property
-    def _before(self) -> Int64:
-        """int64[bytes + 1]: the characters of :attr:`_text` that begin before each of its bytes."""
-        text, begin = self._text
-        part = self._data[begin : begin + len(text.encode())]
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum((part & 0xC0) != 0x80)])
-
-    def _characters(self, bytes_: Int64, begin: int) -> Int64:
-        """Turn places in the text's bytes into places in the characters of :attr:`_text`."""
-        return bytes_ - begin if self._text[0].isascii() else self._before[bytes_ - begin]
+    def characters(self, places: Int64) -> Int64:
+        """Turn bytes of the data into characters of :attr:`text`."""
+        if self.text.isascii():
+            return places - self._begin
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum((self._part & 0xC0) != 0x80)])
+        return before[np.clip(places - self._begin, 0, len(self._part))]
 
 
 def _edges(start: Int64, stop: Int64, cuts: Int64, size: int) -> tuple[Int64, Int64]:

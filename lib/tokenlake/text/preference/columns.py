@@ -1,32 +1,24 @@
-"""The ids of texts to the ids of a prompt and of its answers.
+"""The ids of texts become the ids of a prompt and of its answers, and the columns that a trainer reads.
 
 The law: a prompt's ids followed by an answer's ids are those of the whole text, encoded at once, so that no piece of
 text is lost, doubled or spelled in a way that the tokenizer would never spell it. Where a token of the whole text
 lies across the border ("Answer: " and "yes" become "Answer:" and " yes"), the border moves back to the last place
 that the prompt alone, and the prompt with each answer, have in common: the chosen and the rejected answer always
 follow the same prompt ids, which are a beginning of ``encode(prompt)``. Prompts whose border moved are counted.
-
-Parts to the columns that a trainer reads.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.preference_columns import IGNORED, Method, Part, TrainerColumn, columns_for, parts_of
-from tokenlake.ragged import Ragged, common_prefix, total_lengths
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, common_prefix, total_lengths
 from tokenlake.schema import preference_fields
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 MOVED: Final = "prompt_border_moved"
 """Under which documents are counted whose prompt gave ids to its answers."""
@@ -85,19 +77,74 @@ class Joiner:
 
     def join(self, ids: Int32, offsets: Int64) -> Joined:
         """Join the texts of n documents, as many runs of ids for each."""
-        return _Joining(self, _bare(self.method, Ragged(ids, offsets))).run()
+        bare, moved = _parted(self.method, Ragged(ids, offsets))
+        content = total_lengths(list(bare.values()))
+        head, tail = self._lacking(bare)
+        whole: dict[Part, Ragged] = {
+            name: self._around(part, head.get(name), tail.get(name)) for name, part in bare.items()
+        }
+        left_out, cut = self._fitted(whole)
+        gone = np.zeros(len(content), np.bool_)
+        for rows in left_out.values():
+            gone[rows] = True
+        keep = ~gone
+        parts: dict[Part, Ragged] = {name: part.select(keep) for name, part in cut.items()}
+        # An EOS that we put there is gone where its answer was cut.
+        eos = sum(
+            int((there & (cut[name].lengths == whole[name].lengths))[keep].sum())
+            for name, there in tail.items()
+        )
+        bos = sum(int(there[keep].sum()) for there in head.values()) * len(self.prefix)
+        dropped = {reason: int(content[rows].sum()) for reason, rows in left_out.items()}
+        written = sum(len(part.ids) for part in parts.values()) - eos - bos
+        truncated = int(content.sum()) - written - sum(dropped.values())
+        closed = ~np.logical_or.reduce([*tail.values(), np.full(len(content), not tail)])
+        return Joined(
+            parts=parts,
+            origin=np.flatnonzero(keep),
+            tokens=int(content.sum()),
+            bos=bos,
+            eos=eos,
+            eos_existing=int(closed[keep].sum()),
+            moved=int(moved[keep].sum()),
+            dropped=dropped | ({"truncated": truncated} if truncated else {}),
+            left_out=left_out,
+        )
+
+    def _lacking(self, parts: dict[Part, Ragged]) -> tuple[dict[Part, Bools], dict[Part, Bools]]:
+        """Return which runs lack their BOS, and which answers their EOS."""
+        begins: tuple[Part, ...] = ("prompt",) if "prompt" in parts else tuple(parts)
+        head: dict[Part, Bools] = {
+            name: ~parts[name].begins_with(self.prefix) for name in begins if self.prefix
+        }
+        return head, {name: ~part.holds(self.eos_id) for name, part in parts.items() if name != "prompt"}
+
+    def _around(self, part: Ragged, head: Bools | None, tail: Bools | None) -> Ragged:
+        before = [] if head is None else [Ragged.alike(self.prefix, head)]
+        after = [] if tail is None else [Ragged.alike((self.eos_id,), tail)]
+        return Ragged.joined([*before, part, *after])
+
+    def _fitted(self, parts: dict[Part, Ragged]) -> tuple[dict[str, Int64], dict[Part, Ragged]]:
+        """Return which documents are left out and why, and all parts, cut where the policy says so."""
+        parts = dict(parts)
+        answers: dict[Part, Ragged] = {name: part for name, part in parts.items() if name != "prompt"}
+        nothing = np.zeros(len(next(iter(parts.values()))), np.int64)
+        prompt, most = parts["prompt"].lengths if "prompt" in parts else nothing, self.max_length
+        longest = np.maximum.reduce([nothing, *(part.lengths for part in answers.values())])
+        wrong = {"empty": np.logical_or.reduce([part.lengths == 0 for part in parts.values()])}
+        if self.long_documents != "keep":
+            wrong["prompt_too_long"] = prompt >= most if answers else prompt > most
+        if self.long_documents == "drop" and answers:
+            wrong["too_long"] = prompt + longest > most
+        if self.long_documents == "truncate":
+            parts |= {name: part.cut(np.maximum(most - prompt, 0)) for name, part in answers.items()}
+        if "rejected" in parts:
+            wrong["equal_answers"] = _equal(parts["chosen"], parts["rejected"])
+        return _first_reasons(wrong), parts
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Bare:
-    """Parts without anything around them, and which prompts' borders moved."""
-
-    parts: dict[Part, Ragged]
-    moved: Bools
-
-
-def _bare(method: Method, texts: Ragged) -> _Bare:
+def _parted(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged], Bools]:
+    """Return the parts without anything around them, and which prompts' borders moved."""
     parts = parts_of(method)
     per = {"grpo": 1, "reward": 2}.get(method, len(parts))
     columns = [
@@ -105,100 +152,25 @@ def _bare(method: Method, texts: Ragged) -> _Bare:
         for index in range(per)
     ]
     if method in ("grpo", "reward"):
-        same: dict[Part, Ragged] = dict(zip(parts, columns, strict=True))
-        return _Bare(same, np.zeros(len(columns[0]), np.bool_))
+        return dict(zip(parts, columns, strict=True)), np.zeros(len(columns[0]), np.bool_)
     prompt, *wholes = columns
     border = np.minimum.reduce([common_prefix(prompt, whole) for whole in wholes])
     found: dict[Part, Ragged] = {"prompt": prompt.cut(border)}
     for part, whole in zip(parts[1:], wholes, strict=True):
         found[part] = Ragged.taken(whole.ids, whole.offsets[:-1] + border, whole.offsets[1:])
-    return _Bare(found, border < prompt.lengths)
+    return found, border < prompt.lengths
 
 
-@final
-@dataclass(slots=True)
-class _Joining:
-    """One batch on its way; what leaves it is counted when it leaves."""
-
-    by: Joiner
-    bare: _Bare
-    dropped: Counter[str] = field(default_factory=Counter[str])
-    left_out: dict[str, Int64] = field(default_factory=dict[str, Int64])
-
-    def run(self) -> Joined:
-        bare = self.bare.parts
-        count = len(next(iter(bare.values())))
-        content = total_lengths(list(bare.values()))
-        head, tail = self._heads(bare), self._tails(bare)
-        whole: dict[Part, Ragged] = {
-            name: self._around(name, part, head, tail) for name, part in bare.items()
-        }
-        keep, cut = self._fitted(whole, content)
-        parts: dict[Part, Ragged] = {name: part.select(keep) for name, part in cut.items()}
-        # An EOS that we put there is gone where its answer was cut.
-        eos = sum(
-            int((there & (cut[name].lengths == whole[name].lengths))[keep].sum())
-            for name, there in tail.items()
-        )
-        bos = sum(int(there[keep].sum()) for there in head.values()) * len(self.by.prefix)
-        tokens = int(content.sum())
-        written = sum(len(part.ids) for part in parts.values()) - eos - bos
-        gone = tokens - written - self.dropped.total()
-        closed = ~np.logical_or.reduce([*tail.values(), np.full(count, not tail)])
-        return Joined(
-            parts=parts,
-            origin=np.flatnonzero(keep),
-            tokens=tokens,
-            bos=bos,
-            eos=eos,
-            eos_existing=int(closed[keep].sum()),
-            moved=int(self.bare.moved[keep].sum()),
-            dropped=dict(self.dropped) | ({"truncated": gone} if gone else {}),
-            left_out=self.left_out,
-        )
-
-    def _heads(self, parts: dict[Part, Ragged]) -> dict[Part, Bools]:
-        """Which runs lack their BOS."""
-        names: tuple[Part, ...] = ("prompt",) if "prompt" in parts else tuple(parts)
-        return {name: ~parts[name].begins_with(self.by.prefix) for name in names} if self.by.prefix else {}
-
-    def _tails(self, parts: dict[Part, Ragged]) -> dict[Part, Bools]:
-        """Which answers lack their EOS."""
-        return {name: ~part.holds(self.by.eos_id) for name, part in parts.items() if name != "prompt"}
-
-    def _around(self, name: Part, part: Ragged, head: dict[Part, Bools], tail: dict[Part, Bools]) -> Ragged:
-        before = [Ragged.alike(self.by.prefix, head[name])] if name in head else []
-        after = [Ragged.alike((self.by.eos_id,), tail[name])] if name in tail else []
-        return Ragged.joined([*before, part, *after])
-
-    def _fitted(self, parts: dict[Part, Ragged], content: Int64) -> tuple[Bools, dict[Part, Ragged]]:
-        """Return which documents stay, and all parts, cut where the policy says so."""
-        parts, keep = dict(parts), np.ones(len(content), np.bool_)
-        empty = np.logical_or.reduce([part.lengths == 0 for part in parts.values()])
-        keep = self._leave(keep, empty, "empty", content)
-        prompt = parts["prompt"].lengths if "prompt" in parts else np.zeros(len(content), np.int64)
-        answers: dict[Part, Ragged] = {name: part for name, part in parts.items() if name != "prompt"}
-        most = self.by.max_length
-        if self.by.long_documents != "keep":
-            full = prompt >= most if answers else prompt > most
-            keep = self._leave(keep, full, "prompt_too_long", content)
-        if self.by.long_documents == "drop" and answers:
-            longest = np.maximum.reduce([part.lengths for part in answers.values()])
-            keep = self._leave(keep, prompt + longest > most, "too_long", content)
-        if self.by.long_documents == "truncate":
-            room = np.maximum(most - prompt, 0)
-            for name, part in answers.items():
-                parts[name] = part.cut(room)
-        if "rejected" in parts:
-            keep = self._leave(keep, _equal(parts["chosen"], parts["rejected"]), "equal_answers", content)
-        return keep, parts
-
-    def _leave(self, keep: Bools, gone: Bools, reason: str, content: Int64) -> Bools:
-        leaving = keep & gone
-        if leaving.any():
-            self.left_out[reason] = np.flatnonzero(leaving)
-            self.dropped[reason] += int(content[leaving].sum())
-        return keep & ~gone
+def _first_reasons(wrong: dict[str, Bools]) -> dict[str, Int64]:
+    """Return which documents have each reason as their first: {reason: int64[k]}, none empty."""
+    found: dict[str, Int64] = {}
+    seen: Any = False
+    for reason, rows in wrong.items():
+        new = np.flatnonzero(rows & ~np.asarray(seen))
+        if len(new):
+            found[reason] = new
+        seen = rows | seen
+    return found
 
 
 def _equal(left: Ragged, right: Ragged) -> Bools:
@@ -211,7 +183,7 @@ _ARROW: Final[Any] = pa
 def preference_batch(
     settings: ResolvedPreference,
     joined: Joined,
-    label: npt.NDArray[np.bool_] | None,
+    label: Bools | None,
     text: pa.LargeStringArray,
 ) -> pa.RecordBatch:
     """Return the rows of `joined` as the columns of the trainer of `settings`.

@@ -1,9 +1,4 @@
-"""Rows to what a trainer reads, one by one: the prompt engine of the second system.
-
-Input columns shortened so that a prompt fits, before its end is cut: the answer should not pay for a long input.
-
-From the ids of a prompt to a row: BOS and EOS, truncation, padding, labels; as builds do it.
-"""
+"""The prompt engine of the second system: rows become ids, attention mask and labels, one by one or as a batch."""
 
 from __future__ import annotations
 
@@ -14,138 +9,87 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ValidationError
 
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.section import path_of
+from tokenlake.config.suggestion import require_one_of
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
+from tokenlake.ragged import Bools, Int32, offsets_of
 from tokenlake.result import Err, Ok, Result
 from tokenlake.sources.rows import Fault, Row, Rows
-from tokenlake.text.lengths.manager import BudgetStrategy, LengthManager, allocate
-from tokenlake.text.lengths.padding import IGNORED
-from tokenlake.text.lengths.truncation import STRATEGIES, Side, Strategy, truncate
+from tokenlake.text.lengths.manager import BudgetStrategy, LengthManager
+from tokenlake.text.lengths.padding import IGNORED, pad
+from tokenlake.text.lengths.truncation import SIDES, STRATEGIES, Side, Strategy, truncate
 from tokenlake.text.prompt.renderer import check_end, open_prompt
 from tokenlake.text.rendering import Rendered
-from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
 
-_TRIES: Final = 8  # tokens merge differently in a shorter text, so that the first try may miss by a few
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How room is shared among columns; see :func:`tokenlake.text.lengths.manager.allocate`."""
-
-    strategy: BudgetStrategy
-    ratios: Mapping[str, float] | None = None
-    priority: Sequence[str] | None = None
-
-
-@final
-class Budgeting:
-    """Shortens the columns of rows whose prompt is too long.
-
-    Args:
-        columns: that may be shortened; the label is none of them.
-        truncation, side: how a column is cut.
-
-    Raises:
-        ConfigError: the budget names a column that there is not, or lacks or has what its strategy does not take.
-    """
-
-    def __init__(
-        self, columns: Sequence[str], budget: Budget, files: TokenizerFiles, truncation: Strategy, side: Side
-    ) -> None:
-        nothing = dict.fromkeys(columns, 0)
-        allocate(nothing, 0, budget.strategy, ratios=budget.ratios, priority=budget.priority)
-        self._columns = tuple(columns)
-        self._lengths = LengthManager(
-            files,
-            max_length=1 << 30,
-            truncation="simple" if truncation == "none" else truncation,
-            truncation_side=side,
-            budget=budget.strategy,
-            ratios=budget.ratios,
-            priority=budget.priority,
-            add_special_tokens=False,
-        )
-
-    def shortened(self, row: Row, limit: int, size: Callable[[Row], int]) -> Row:
-        """Return the row, its columns cut so that ``size(row)`` is at most `limit`; as it is where that cannot be."""
-        over = size(row) - limit
-        # A column without text keeps its place in ratios and priorities.
-        found = {name: row.get(name) for name in self._columns}
-        texts = {name: value if isinstance(value, str) else "" for name, value in found.items()}
-        if over <= 0 or not any(texts.values()):
-            return row
-        total = int(self._lengths.count(list(texts.values())).sum())
-        for _ in range(_TRIES):
-            total -= over
-            if total < 0:
-                break
-            cut = self._lengths.fit(texts, total)
-            short = {**row, **{name: each.text for name, each in cut.items() if texts[name]}}
-            over = size(short) - limit
-            if over <= 0:
-                return short
-        return row
-
-
-Int32 = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
+Padding = Literal["max_length", "longest", "do_not_pad"] | bool
 Example = dict[str, Int32]
-Cut = Callable[[int], tuple[int, int]]
+CutTokens = Callable[[int], tuple[int, int]]
 """Most tokens to keep, to the tokens that are kept: (first, last)."""
 
-NAMES: Final = ("input_ids", "attention_mask", "labels")
+_NAMES: Final = ("input_ids", "attention_mask", "labels")
+_PADDING: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"}
+_PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
+_TRIES: Final = 8  # tokens merge differently in a shorter text, so that the first try may miss by a few
+_NAMED: Final = re.compile(r"column '([^']*)'")  # as the faults of values begin
+_EXPECTED: Final = {
+    "null_column": "a value in every column of the template",
+    "not_a_string": "text, a number or a boolean",
+    "empty_label": "an answer that is not empty",
+    "special_token_in_text": "text without special tokens",
+    "invalid_utf8": "whole characters",
+}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of one prompt, int32[k], and which of them are learned, bool[k]."""
+    """The ids of one prompt, int32[k], and which of them bear loss, bool[k]."""
 
     ids: Int32
-    learned: Bools
+    loss: Bools
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    def example(self) -> Example:
+        """Return input_ids, attention_mask and labels, int32[k] each."""
+        labels = np.where(self.loss, self.ids, np.int32(IGNORED))
+        return dict(zip(_NAMES, (self.ids, np.ones_like(self.ids), labels), strict=True))
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
+class Frame:
     """What is put around a prompt's ids, and how long the whole may be.
 
     Attributes:
         prefix, suffix: what a prompt begins and ends with (BOS, EOS); what it spells itself is not put there again.
         max_length: most tokens, all special ones included.
         truncation_side: where what is too long is cut.
-        pad_id: of padding.
-        padding_side: where padding goes.
     """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     max_length: int
-    truncation_side: Literal["left", "right"]
-    pad_id: int
-    padding_side: Literal["left", "right"]
+    truncation_side: Side
 
     def length(self, tokens: Tokens) -> int:
         """Return how many tokens a prompt has with what is put around it."""
         before, after = self._lacking(tokens.ids)
         return len(before) + len(tokens) + len(after)
 
-    def fitted(self, tokens: Tokens, cut: Cut) -> Tokens:
+    def fitted(self, tokens: Tokens, cut: CutTokens) -> Tokens:
         """Return a whole prompt of at most `max_length` tokens.
 
-        On the side where it is cut, what it spelled itself is gone, and is put there; an EOS after half an answer is
-        not learned: nobody is to learn to stop there.
+        On the side where it is cut, what it spelled itself is gone, and is put there; an EOS after half an answer
+        bears no loss: nobody is to learn to stop there.
         """
         before, after = self._lacking(tokens.ids)
         whole = True
@@ -155,37 +99,17 @@ class Fitting:
             else:
                 before = self.prefix
             first, last = cut(max(0, self.max_length - len(before) - len(after)))
-            tokens = Tokens(tokens.ids[first:last], tokens.learned[first:last])
+            tokens = Tokens(tokens.ids[first:last], tokens.loss[first:last])
         ids = [np.array(before, np.int32), tokens.ids, np.array(after, np.int32)]
-        marks = np.full(len(after), whole and bool(tokens.learned.any()))
-        learned = np.concatenate([np.zeros(len(before), np.bool_), tokens.learned, marks])
-        return Tokens(np.concatenate(ids)[: self.max_length], learned[: self.max_length])
-
-    def example(self, tokens: Tokens, length: int) -> Example:
-        """Return `tokens` padded to `length`: input_ids, attention_mask, labels, each int32[length]."""
-        padding = length - len(tokens)
-        at = slice(padding, length) if self.padding_side == "left" else slice(0, len(tokens))
-        ids, mask, labels = (np.full(length, value, np.int32) for value in (self.pad_id, 0, IGNORED))
-        ids[at], mask[at] = tokens.ids, 1
-        labels[at] = np.where(tokens.learned, tokens.ids, np.int32(IGNORED))
-        return dict(zip(NAMES, (ids, mask, labels), strict=True))
+        ends = np.full(len(after), whole and bool(tokens.loss.any()))
+        loss = np.concatenate([np.zeros(len(before), np.bool_), tokens.loss, ends])
+        return Tokens(np.concatenate(ids)[: self.max_length], loss[: self.max_length])
 
     def _lacking(self, ids: Int32) -> tuple[tuple[int, ...], tuple[int, ...]]:
         before, after = self.prefix, self.suffix
         begins = tuple(ids[: len(before)].tolist()) == before
         ends = bool(after) and tuple(ids[-len(after) :].tolist()) == after
         return () if begins else before, () if ends else after
-
-
-def stacked(examples: Sequence[Example]) -> Example:
-    """Return examples of one length L as a batch, int32[n, L] each."""
-    return {name: np.stack([example[name] for example in examples]) for name in NAMES}
-
-
-Padding = Literal["max_length", "longest", "do_not_pad"] | bool
-_PADDING: Final[dict[object, str]] = {True: "longest", False: "do_not_pad"}
-_PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
-_SIDES: Final = ("left", "right")
 
 
 @final
@@ -222,21 +146,27 @@ class PromptEngine:
         *,
         max_length: int = 2048,
         truncation: Strategy | bool = True,
-        truncation_side: Literal["left", "right"] = "right",
+        truncation_side: Side = "right",
         padding: Padding = "max_length",
-        padding_side: Literal["left", "right"] = "right",
+        padding_side: Side = "right",
         special_tokens_in_text: Literal["literal", "encode", "fail"] = "literal",
         budget: BudgetStrategy | None = None,
         ratios: Mapping[str, float] | None = None,
         priority: Sequence[str] | None = None,
     ) -> None:
-        _one_of("padding", padding, _PADDINGS)
-        _one_of("padding_side", padding_side, _SIDES)
-        _one_of("truncation", truncation, (True, False, *STRATEGIES))
-        _one_of("truncation_side", truncation_side, _SIDES)
-        _one_of("special_tokens_in_text", special_tokens_in_text, ("literal", "encode", "fail"))
+        require_one_of("padding", padding, _PADDINGS)
+        require_one_of("padding_side", padding_side, SIDES)
+        require_one_of("truncation", truncation, (True, False, *STRATEGIES))
+        require_one_of("truncation_side", truncation_side, SIDES)
+        require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
         if max_length < 1:
-            raise _config_error("max_length", "a positive number", max_length)
+            expected = "a positive number"
+            raise ConfigError(
+                f"max_length is {max_length}, expected {expected}",
+                field_path="max_length",
+                expected=expected,
+                got=repr(max_length),
+            )
         files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
         self._prompt = prompt = resolved_prompt(config)
         check_end(prompt, files, files.eos_id)
@@ -244,23 +174,31 @@ class PromptEngine:
         control = self._renderer.control_tokens
         mode = "encode" if control or special_tokens_in_text == "encode" else "literal"
         self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode, sample_rate=0.0)
-        self._budget: Budgeting | None = None
-        if budget is not None:
-            columns = [
-                name for name in self._renderer.columns or prompt.input_columns if name != prompt.label_column
-            ]
-            shares = Budget(budget, ratios, priority)
-            self._budget = Budgeting(columns, shares, files, _strategy(truncation), truncation_side)
         self._truncation: Strategy = _strategy(truncation)
-        self._padding = _PADDING.get(padding, padding)
-        self._fitting = Fitting(
+        self._padding: Any = _PADDING.get(padding, padding)
+        self._padding_side: Side = padding_side
+        self._pad_id = _pad_id(files)
+        self._frame = Frame(
             prefix=self._encoder.prefix if prompt.add_bos else (),
             suffix=_suffix(prompt, self._encoder.suffix, files.eos_id),
             max_length=max_length,
             truncation_side=truncation_side,
-            pad_id=_pad(files),
-            padding_side=padding_side,
         )
+        used = self._renderer.columns or prompt.input_columns
+        self._shortened_columns = tuple(name for name in used if name != prompt.label_column)
+        self._lengths: LengthManager | None = None
+        if budget is not None:
+            self._lengths = LengthManager(
+                files,
+                max_length=1 << 30,
+                truncation="simple" if self._truncation == "none" else self._truncation,
+                truncation_side=truncation_side,
+                budget=budget,
+                ratios=ratios,
+                priority=priority,
+                add_special_tokens=False,
+            )
+            self._lengths.fit(dict.fromkeys(self._shortened_columns, ""), 0)  # are shares and columns right?
 
     @classmethod
     def from_config(
@@ -280,7 +218,9 @@ class PromptEngine:
 
         The error says ``field_path`` (the column), ``expected`` and ``got``.
         """
-        return self.process_batch([row]).map(_first)
+        return self.process_batch([row]).map(
+            lambda batch: {name: values[0] for name, values in batch.items()}
+        )
 
     def process_batch(
         self, rows: Sequence[Mapping[str, Any]]
@@ -290,69 +230,78 @@ class PromptEngine:
         The first row that cannot be used makes the whole an error, whose ``row`` is its index.
         """
         try:
-            return Ok(
-                self._batch(self._shared([self._checked(index, row) for index, row in enumerate(rows)]))
-            )
+            checked = [self._checked(index, row) for index, row in enumerate(rows)]
+            if self._lengths is not None:
+                checked = [self._shortened(self._lengths, row) for row in checked]
+            return Ok(self._batch(checked))
         except TokenlakeError as error:
             return Err(error)
 
     def _checked(self, index: int, row: object) -> Row:
         if isinstance(row, Mapping):
             return dict(row)  # pyright: ignore[reportUnknownArgumentType]
-        raise _bad(
-            index, "", f"the row is a {type(row).__name__}", "a mapping of columns", type(row).__name__
-        )
+        kind = type(row).__name__
+        raise _bad(index, "", f"the row is a {kind}", "a mapping of columns", kind)
 
-    def _shared(self, rows: list[Row]) -> list[Row]:
-        """Shorten the input columns of rows that are too long, if that is how they are to be cut."""
-        if self._budget is None:
-            return rows
-        limit = self._fitting.max_length
+    def _shortened(self, lengths: LengthManager, row: Row) -> Row:
+        """Shorten the input columns of a row that is too long; as it is where that is not enough."""
+        over = self._over([row])
+        # A column without text keeps its place in ratios and priorities.
+        found = {name: row.get(name) for name in self._shortened_columns}
+        texts = {name: value if isinstance(value, str) else "" for name, value in found.items()}
+        if over <= 0 or not any(texts.values()):
+            return row
+        total = int(lengths.count(list(texts.values())).sum())
+        for _ in range(_TRIES):
+            total -= over
+            if total < 0:
+                break
+            cut = lengths.fit(texts, total)
+            short = {**row, **{name: each.text for name, each in cut.items() if texts[name]}}
+            over = self._over([short])
+            if over <= 0:
+                return short
+        return row
 
-        def size(row: Row) -> int:
-            return self._fitting.length(self._tokens([row])[0])
-
-        return [self._budget.shortened(row, limit, size) for row in rows]
+    def _over(self, rows: list[Row]) -> int:
+        """Return how many tokens a row has too many."""
+        return self._frame.length(self._encoded(self._rendered(rows))[0]) - self._frame.max_length
 
     def _batch(self, rows: list[Row]) -> Example | dict[str, list[Any]]:
-        documents = self._documents(rows)
-        lengths = [len(tokens) for tokens in documents]
-        if self._padding == "max_length":
-            lengths = [self._fitting.max_length] * len(documents)
-        elif self._padding == "longest":
-            lengths = [max(lengths, default=0)] * len(documents)
-        examples = [
-            self._fitting.example(tokens, size) for tokens, size in zip(documents, lengths, strict=True)
-        ]
-        if self._padding == "do_not_pad" or not examples:
-            return {name: [example[name] for example in examples] for name in NAMES}
-        return stacked(examples)
-
-    def _documents(self, rows: list[Row]) -> list[Tokens]:
         made = self._rendered(rows)
-        return [self._fit(index, tokens, made.text) for index, tokens in enumerate(self._encoded(made))]
-
-    def _tokens(self, rows: list[Row]) -> list[Tokens]:
-        return self._encoded(self._rendered(rows))
+        documents = [self._fit(index, tokens, made.text) for index, tokens in enumerate(self._encoded(made))]
+        if self._padding == "do_not_pad" or not documents:
+            examples = [tokens.example() for tokens in documents]
+            return {name: [example[name] for example in examples] for name in _NAMES}
+        (padded,) = pad(
+            np.concatenate([tokens.ids for tokens in documents]),
+            offsets_of([len(tokens) for tokens in documents]),
+            pad_id=self._pad_id,
+            strategy=self._padding,
+            side=self._padding_side,
+            max_length=self._frame.max_length,
+            loss=np.concatenate([tokens.loss for tokens in documents]),
+        )
+        return {name: getattr(padded, name) for name in _NAMES}
 
     def _rendered(self, rows: list[Row]) -> Rendered:
         made = self._renderer.render(Rows(objects=rows))
         if made.bad:
             index, fault = made.bad[0]
-            raise self._fault(index, rows[index], fault)
+            raise _unusable(index, rows[index], fault)
         return made
 
     def _encoded(self, made: Rendered) -> list[Tokens]:
         if not len(made.text):
             return []
         assert made.spans is not None
-        encoded, learned = self._encoder.encode_spans(made.text, made.spans)
+        encoded, loss = self._encoder.encode_spans(made.text, made.spans)
         edges = encoded.offsets[1:-1]
-        pairs = zip(np.split(encoded.ids, edges), np.split(learned, edges), strict=True)
+        pairs = zip(np.split(encoded.ids, edges), np.split(loss, edges), strict=True)
         return [Tokens(*pair) for pair in pairs]
 
     def _fit(self, index: int, tokens: Tokens, text: pa.LargeStringArray) -> Tokens:
-        limit, whole = self._fitting.max_length, self._fitting.length(tokens)
+        limit, whole = self._frame.max_length, self._frame.length(tokens)
         if whole > limit and self._truncation == "none":
             raise _bad(
                 index,
@@ -361,8 +310,8 @@ class PromptEngine:
                 f"at most {limit} tokens",
                 whole,
             )
-        fitted = self._fitting.fitted(tokens, lambda room: self._cut(text.slice(index, 1), room))
-        if not fitted.learned.any():
+        fitted = self._frame.fitted(tokens, lambda room: self._cut(text.slice(index, 1), room))
+        if not fitted.loss.any():
             raise _bad(
                 index,
                 self._prompt.label_column or "",
@@ -377,29 +326,16 @@ class PromptEngine:
     def _cut(self, text: pa.LargeStringArray, room: int) -> tuple[int, int]:
         """Return which tokens of a text, large_string[1], are kept."""
         _, start, stop = self._encoder.encode_places(text)
-        side = self._fitting.truncation_side
+        side = self._frame.truncation_side
         cut = truncate(str(text[0].as_py()), start, stop, room, self._truncation, side)
         return cut.first, cut.last
 
-    def _fault(self, index: int, row: Row, fault: Fault) -> BadRecordError:
-        found = _NAMED.search(fault.detail)
-        column = found[1] if found else ""
-        got = repr(row[column]) if column in row else f"columns {', '.join(map(repr, row)) or 'none'}"
-        return _bad(index, column, fault.detail, _EXPECTED.get(fault.reason, ""), got, reason=fault.reason)
 
-
-_NAMED: Final = re.compile(r"column '([^']*)'")  # as the faults of values begin
-_EXPECTED: Final = {
-    "null_column": "a value in every column of the template",
-    "not_a_string": "text, a number or a boolean",
-    "empty_label": "an answer that is not empty",
-    "special_token_in_text": "text without special tokens",
-    "invalid_utf8": "whole characters",
-}
-
-
-def _first(batch: Mapping[str, Any]) -> Example:
-    return {name: values[0] for name, values in batch.items()}
+def _unusable(index: int, row: Row, fault: Fault) -> BadRecordError:
+    found = _NAMED.search(fault.detail)
+    column = found[1] if found else ""
+    got = repr(row[column]) if column in row else f"columns {', '.join(map(repr, row)) or 'none'}"
+    return _bad(index, column, fault.detail, _EXPECTED.get(fault.reason, ""), got, reason=fault.reason)
 
 
 def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
@@ -429,7 +365,7 @@ def _suffix(prompt: ResolvedPrompt, suffix: tuple[int, ...], eos_id: int | None)
     return (*suffix, eos_id)
 
 
-def _pad(files: TokenizerFiles) -> int:
+def _pad_id(files: TokenizerFiles) -> int:
     found = files.pad_id if files.pad_id is not None else files.eos_id
     # Padding is masked, so that any id will do where a tokenizer names none.
     return 0 if found is None else found
@@ -437,17 +373,6 @@ def _pad(files: TokenizerFiles) -> int:
 
 def _strategy(truncation: Strategy | bool) -> Strategy:
     return ("simple" if truncation else "none") if isinstance(truncation, bool) else truncation
-
-
-def _one_of(name: str, value: object, allowed: Sequence[object]) -> None:
-    if value not in allowed:
-        raise _config_error(name, f"one of {', '.join(map(repr, allowed))}", value)
-
-
-def _config_error(name: str, expected: str, got: object) -> ConfigError:
-    return ConfigError(
-        f"{name} is {got!r}, expected {expected}", field_path=name, expected=expected, got=repr(got)
-    )
 
 
 def _bad(

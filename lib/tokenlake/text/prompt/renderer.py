@@ -1,41 +1,29 @@
-"""Columns to prompts, column-wise: Arrow joins the pieces, numpy adds up where the answer lies.
-
-Columns to turns: the input is what the user says, the label what the assistant answers.
-
-The renderer of prompts that a configuration asks for.
-
-What a prompt needs of a tokenizer, and which columns it needs of rows.
-"""
+"""Renderers of prompts: columns become one text, or the turns of a conversation."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Any, Final, cast, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.config.resolved import ResolvedChat, ResolvedPrompt
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text.chat.messages import Turn
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.template import UNFOUND
 from tokenlake.text.chat.tokenizer_template import chosen_template
-from tokenlake.text.prompt.layout import Layout, example_value, input_text, lay_out, special_pattern
-from tokenlake.text.prompt.template import Piece
-from tokenlake.text.prompt.values import Values, judged_values, sizes_of
-from tokenlake.text.rendering import Rendered
-from tokenlake.tokenizers.arrays import Spans, Stretch
+from tokenlake.text.prompt.template import PromptLayout, PromptPiece, example_value, input_text, lay_out
+from tokenlake.text.prompt.values import checked_values
+from tokenlake.text.rendering import Column, Rendered, join_pieces
+from tokenlake.tokenizers.arrays import Span, Spans
+from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
 
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
-_TEXT: Final[Any] = pa.large_string()
 
 
 @final
@@ -48,10 +36,10 @@ class PromptRenderer:
             can tell from the row's, the row is bad all the same.
     """
 
-    def __init__(self, layout: Layout, files: TokenizerFiles, special_tokens_in_text: str) -> None:
+    def __init__(self, layout: PromptLayout, files: TokenizerFiles, special_tokens_in_text: str) -> None:
         self._layout = layout
         refused = special_tokens_in_text == "fail" or (layout.control and special_tokens_in_text != "encode")
-        self._pattern = special_pattern(files) if refused else ""
+        self._scan = SpecialScan(files.special_tokens if refused else ())
 
     @property
     def control_tokens(self) -> bool:
@@ -73,98 +61,45 @@ class PromptRenderer:
         answer is empty (``empty_label``), or if it spells a special token where that is refused.
         """
         layout = self._layout
-        values, faults = judged_values(
-            rows, layout.columns, optional=layout.optional, label=layout.label, pattern=self._pattern
+        values, faults = checked_values(
+            rows, layout.columns, optional=layout.optional, label=layout.label, scan=self._scan
         )
-        joined = self._joined(values, len(rows))
-        faults = self._forged(joined.text) | faults
+        pieces = [piece.text if piece.column is None else _followed(piece, values) for piece in layout.pieces]
+        text, spans = join_pieces(pieces, [piece.loss for piece in layout.pieces], len(rows))
+        faults = self._forged(text) | faults
+        if not faults:
+            return Rendered(text=text, origin=np.arange(len(rows)), spans=spans)
         keep = np.ones(len(rows), np.bool_)
         keep[list(faults)] = False
-        bad = tuple(sorted(faults.items()))
-        if keep.all():
-            return Rendered(text=joined.text, origin=np.arange(len(rows)), spans=joined.spans(keep))
-        text = joined.text.filter(_ARROW.array(keep))
-        return Rendered(text=text, origin=np.flatnonzero(keep), spans=joined.spans(keep), bad=bad)
+        return Rendered(
+            text=text.filter(_ARROW.array(keep)),
+            origin=np.flatnonzero(keep),
+            spans=spans.select(keep),
+            bad=tuple(sorted(faults.items())),
+        )
 
-    def _forged(self, text: Any) -> dict[int, Fault]:
+    def _forged(self, text: Column) -> dict[int, Fault]:
         """Find the rows that make a special token together with what stands beside them."""
-        if not self._pattern:
+        if not self._scan.pattern:
             return {}
-        counts = _COMPUTE.count_substring_regex(text, self._pattern)
-        others = _COMPUTE.indices_nonzero(_COMPUTE.not_equal(counts, self._layout.specials))
+        found = np.zeros(len(text), np.int64)
+        rows, counts = self._scan.count(text)
+        found[rows] = counts
         fault = Fault(
             "special_token_in_text", "a value and the template's text beside it make a special token together"
         )
-        return dict.fromkeys(others.to_pylist(), fault)
-
-    def _joined(self, values: dict[str, Values], count: int) -> _Joined:
-        parts: list[Any] = []
-        sizes: list[Int64 | int] = []
-        for piece in self._layout.pieces:
-            part = _part(piece, values)
-            parts.append(part)
-            sizes.append(len(piece.text.encode()) if piece.column is None else sizes_of(part))
-        text = _COMPUTE.binary_join_element_wise(*parts, _ARROW.scalar("", _TEXT))
-        return _Joined(text, tuple(sizes), tuple(piece.learned for piece in self._layout.pieces), count)
+        return dict.fromkeys(np.flatnonzero(found != self._layout.specials).tolist(), fault)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """n texts and how they are made up.
-
-    Attributes:
-        text: large_string[n].
-        sizes: for each piece, its bytes: int64[n], or the same in every row.
-        learned: for each piece, whether it is learned.
-    """
-
-    text: Any
-    sizes: tuple[Int64 | int, ...]
-    learned: tuple[bool, ...]
-    count: int
-
-    def spans(self, keep: Bools) -> Spans:
-        """Return what is learned of the rows where `keep` (bool[n]) is true: runs of learned pieces."""
-        edges = [np.zeros(self.count, np.int64)]
-        for size in self.sizes:
-            edges.append(edges[-1] + size)
-        found: list[tuple[Int64, Int64]] = []
-        open_at: int | None = None
-        for index, learned in enumerate((*self.learned, False)):
-            if learned and open_at is None:
-                open_at = index
-            elif not learned and open_at is not None:
-                found.append((edges[open_at][keep], edges[index][keep]))
-                open_at = None
-        return _spans(found, int(keep.sum()))
-
-
-def _spans(runs: list[tuple[Int64, Int64]], count: int) -> Spans:
-    """Lay runs, each (start, stop) int64[n], out by rows, leaving empty ones out."""
-    start = np.stack([start for start, _ in runs], axis=1) if runs else np.zeros((count, 0), np.int64)
-    stop = np.stack([stop for _, stop in runs], axis=1) if runs else start
-    full = stop > start
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(full.sum(axis=1))])
-    return Spans(offsets, start[full], stop[full])
-
-
-def _part(piece: Piece, values: dict[str, Values]) -> Any:
-    """Return a piece of every row: a scalar for text that stays, else large_string[n]."""
-    if piece.column is None:
-        return _ARROW.scalar(piece.text, _TEXT)
-    text: Any = values[piece.column].text
+def _followed(piece: PromptPiece, values: dict[str, Column]) -> Column:
+    """Return a column's values, each that is not empty followed by the text of the piece."""
+    text: Any = values[piece.column or ""]
     if not piece.text:
         return text
-    followed = _COMPUTE.binary_join_element_wise(
-        text, _ARROW.scalar(piece.text, _TEXT), _ARROW.scalar("", _TEXT)
-    )
-    empty = _COMPUTE.equal(_COMPUTE.binary_length(text), 0)
-    return _COMPUTE.if_else(empty, text, followed) if _COMPUTE.any(empty).as_py() else followed
+    behind, nothing = (_ARROW.scalar(words, pa.large_string()) for words in (piece.text, ""))
+    followed = _COMPUTE.binary_join_element_wise(text, behind, nothing)
+    return _COMPUTE.if_else(_COMPUTE.equal(_COMPUTE.binary_length(text), 0), text, followed)
 
-
-_ChattedARROW: Final[Any] = pa
-Turn = dict[str, Any]
 
 _FIELD: Final = "messages"
 _LOST: Final = Fault(UNFOUND, "the chat template does not render the answer as a turn of its own at the end")
@@ -185,7 +120,7 @@ class ChatPromptRenderer:
     def __init__(self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> None:
         assert prompt.label_column is not None
         self._prompt, self._label = prompt, prompt.label_column
-        self._pattern = "" if special_tokens_in_text == "encode" else special_pattern(files)
+        self._scan = SpecialScan(() if special_tokens_in_text == "encode" else files.special_tokens)
         chat = ResolvedChat(
             template=prompt.chat_template or chosen_template(None, files),
             messages_field=_FIELD,
@@ -216,10 +151,10 @@ class ChatPromptRenderer:
         fails on it.
         """
         prompt = self._prompt
-        values, faults = judged_values(
-            rows, self._names, optional=prompt.optional_columns, label=self._label, pattern=self._pattern
+        values, faults = checked_values(
+            rows, self._names, optional=prompt.optional_columns, label=self._label, scan=self._scan
         )
-        columns = [cast("list[str]", values[name].text.to_pylist()) for name in self._names]
+        columns = [cast("list[str]", values[name].to_pylist()) for name in self._names]
         good = [index for index in range(len(rows)) if index not in faults]
         said = [
             input_text([column[index] for column in columns[:-1]], self._prompt.separator) for index in good
@@ -229,13 +164,13 @@ class ChatPromptRenderer:
         faults |= {good[index]: fault for index, fault in made.bad}
         kept = [good[index] for index in made.origin.tolist()]
         placed = self._placed(made, [columns[-1][index] for index in kept])
-        lost = {index for index, stretch in zip(kept, placed, strict=True) if stretch is None}
+        lost = {index for index, span in zip(kept, placed, strict=True) if span is None}
         faults |= dict.fromkeys(lost, _LOST)
         there = np.array([index not in lost for index in kept], np.bool_)
         return Rendered(
-            text=made.text.filter(_ChattedARROW.array(there)) if lost else made.text,
+            text=made.text.filter(_ARROW.array(there)) if lost else made.text,
             origin=np.array(kept, np.int64)[there],
-            spans=Spans.of([[stretch] for stretch in placed if stretch is not None]),
+            spans=Spans.of([[span] for span in placed if span is not None]),
             bad=tuple(sorted(faults.items())),
         )
 
@@ -251,7 +186,7 @@ class ChatPromptRenderer:
         for index, row in enumerate(prompt.examples):
             values = [example_value(dict(row), name, prompt, index) for name in self._names]
             for name, value in zip(self._names, values, strict=True):
-                if self._pattern and re.search(self._pattern, value):
+                if self._scan.times(value):
                     path = f"prompt.examples.{index}"
                     raise ConfigError(
                         f"{path}: the column {name!r} spells a special token of the tokenizer",
@@ -269,10 +204,10 @@ class ChatPromptRenderer:
         except BadRecordError as error:
             raise ConfigError(f"prompt.examples: {error}", field_path="prompt.examples") from error
 
-    def _placed(self, made: Rendered, answers: list[str]) -> list[Stretch | None]:
+    def _placed(self, made: Rendered, answers: list[str]) -> list[Span | None]:
         """Return what is learned of each text, in bytes: of the assistant's turns only the last."""
         assert made.spans is not None
-        found: list[Stretch | None] = []
+        found: list[Span | None] = []
         last = (made.spans.offsets[1:] - 1).tolist()
         for at, text, answer in zip(last, made.text.to_pylist(), answers, strict=True):
             data, known = str(text).encode(), self._known.encode()

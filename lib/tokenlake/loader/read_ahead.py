@@ -16,8 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, NamedTuple, final
 
-from tokenlake.mixing.random import Int64
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.cache import Decoded
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
@@ -26,7 +25,7 @@ from tokenlake.threads import start_thread
 _NEVER: Final = 1 << 62
 
 
-class Wanted(NamedTuple):
+class _Need(NamedTuple):
     """A row group, and the step that needs it first."""
 
     step: int
@@ -34,7 +33,7 @@ class Wanted(NamedTuple):
 
 
 @final
-class Groups:
+class ReadAhead:
     """The row groups of some sources, numbered over all of them in their order.
 
     Args:
@@ -49,7 +48,7 @@ class Groups:
         self, sources: Sequence[StoredRows], *, loss_mask: bool, max_bytes: int, reach: int, threads: int
     ) -> None:
         self._first = offsets_of([len(rows.group_rows) for rows in sources])
-        self._state = _State(sources, self._first, loss_mask, max_bytes, reach)
+        self._state = _Shelf(sources, self._first, loss_mask, max_bytes, reach)
         # Threads know the state alone, so that forgotten groups are collected, and end them.
         self._finalizer = weakref.finalize(self, self._state.close)
         self._threads = [
@@ -92,7 +91,7 @@ class Groups:
 
 
 @final
-class _State:
+class _Shelf:
     def __init__(
         self, sources: Sequence[StoredRows], first: Int64, loss_mask: bool, max_bytes: int, reach: int
     ) -> None:
@@ -102,7 +101,7 @@ class _State:
         self._now, self._full = -1, False
         self._changed = threading.Condition()
         self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
-        self._queue: deque[Wanted] = deque()
+        self._queue: deque[_Need] = deque()
         self._held: dict[int, PackedGroup] = {}
         self._bytes = self._typical = 0
         self._under_way: dict[int, Future[PackedGroup]] = {}
@@ -114,7 +113,7 @@ class _State:
             for number in numbers:
                 uses = self._uses[number]
                 if not uses or uses[-1] <= self._now:
-                    self._queue.append(Wanted(step, number))
+                    self._queue.append(_Need(step, number))
                 uses.append(step)
             self._moved_on()
 
@@ -165,7 +164,7 @@ class _State:
             self._queue.clear()
             self._changed.notify_all()
 
-    def _next(self) -> Wanted | None:
+    def _next(self) -> _Need | None:
         """The row group to decode ahead of need; None where none is left or there is no room. Under the lock."""
         while self._queue and not self._closed:
             wanted = self._queue[0]
@@ -179,7 +178,7 @@ class _State:
                 return None
         return None
 
-    def _room_for(self, wanted: Wanted) -> bool:
+    def _room_for(self, wanted: _Need) -> bool:
         if self._full or wanted.step > self._now + self._reach:
             return False
         coming = (len(self._under_way) + 1) * self._typical
@@ -289,6 +288,6 @@ def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
     return max_bytes // 4 if len(sources) > 1 else 0
 
 
-def _read_ahead(state: _State) -> None:
+def _read_ahead(state: _Shelf) -> None:
     while state.ahead():
         pass

@@ -37,9 +37,9 @@ import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout
-from tokenlake.mixing.random import WORD, Int64, key_of, shuffled, splitmix64
+from tokenlake.mixing.random import WORD, key_of, shuffled, splitmix64
 from tokenlake.mixing.shuffle import EpochOrder
-from tokenlake.ragged import offsets_of
+from tokenlake.ragged import Int64, offsets_of
 
 _FEWEST: Final = 4  # rows, below which some figures are not defined
 _HALF: Final = np.uint64(32)
