@@ -58,6 +58,8 @@ _HOME: Final = {
 }
 """Each public name and the module that defines it."""
 
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
 
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
