@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/python -m tokenlake.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # FAULTS=sample for a fixed sample of a few minutes; all of them take the better part of an hour.
 FAULTS ?= all

@@ -25,9 +25,8 @@ from tokenizers import Tokenizer
 from benchmarks.goals import Goal
 from benchmarks.packing_peers import PEERS, Placed
 from benchmarks.vocabularies import Vocabulary
-from tokenlake.packing.packer import WINDOW_TOKENS
+from tokenlake.packing.packer import STRATEGIES, WINDOW_TOKENS, Strategy, plan_segments
 from tokenlake.packing.segments import Segments
-from tokenlake.packing.strategy import STRATEGIES, Strategy, plan_segments
 
 Int64 = npt.NDArray[np.int64]
 

@@ -1,3 +1,3 @@
 """Entry point of the flow `push`."""
 
-from tokenlake.prefect.maintenance_flows import push as push
+from tokenlake.prefect.maintenance import push as push

@@ -1,3 +1,3 @@
 """Entry point of the flow `verify`."""
 
-from tokenlake.prefect.maintenance_flows import verify as verify
+from tokenlake.prefect.maintenance import verify as verify

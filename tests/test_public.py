@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import os
@@ -32,6 +33,12 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_all_is_what_dir_shows_but_for_what_would_shadow_a_builtin():
     assert dir(tokenlake) == sorted([*tokenlake.__all__, "open"])
+
+
+def test_every_import_of_the_stub_is_a_public_name():
+    stub = ast.parse((LIB / "tokenlake" / "__init__.pyi").read_text())
+    names = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(names) == dir(tokenlake)
 
 
 def test_a_star_import_leaves_builtins_alone():

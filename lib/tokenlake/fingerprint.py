@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, cast
 
 import xxhash
@@ -120,9 +118,3 @@ def file_id(source: str, path: str) -> int:
         ) from error
     value = xxhash.xxh3_64_intdigest(raw)
     return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the sha256 (hex) of a file's bytes, read in pieces."""
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -185,13 +185,13 @@ def test_what_cannot_be_is_one_sentence(capsys: Output, ds: tl.Dataset, tmp_path
     )
     assert "has the id 5" in refused(capsys, "plain", *BATCH, "--file-id", "5:0")
     assert "must be ID:POSITION" in refused(capsys, "plain", *BATCH, "--file-id", "x:0")
-    assert "--row is of a batch" in refused(
+    assert "--row selects a row of a batch" in refused(
         capsys, "plain", *BATCH, "--row", "0", "--document", "notes.jsonl:0"
     )
     assert "the order has no end" in refused(
         capsys, "plain", *BATCH, "--epochs", "none", "--document", "notes.jsonl:0"
     )
-    assert "say which batch" in refused(capsys, "plain", *BATCH)
+    assert "name a batch (--step)" in refused(capsys, "plain", *BATCH)
     assert "NAME and --batch-size, or --state" in refused(capsys, "plain", *step)
     for wrong in ("x", "0:8,9", "5:8", "0:0"):
         assert "batch" in refused(capsys, "plain", "--batch-size", wrong, *step)
@@ -202,7 +202,7 @@ def test_what_cannot_be_is_one_sentence(capsys: Output, ds: tl.Dataset, tmp_path
 def test_states_that_do_not_fit_are_refused(capsys: Output, ds: tl.Dataset, tmp_path: Path):
     state = saved(tl.DataLoader(ds, 8), 1, tmp_path / "state.json")
     for option in (["--seed", "0"], list(BATCH), ["--no-shuffle"], ["--split", "train"], ["--lanes", "1"]):
-        assert f"{option[0]}: the state says it" in refused(capsys, "--state", state, *option)
+        assert f"{option[0]}: the state defines this" in refused(capsys, "--state", state, *option)
     assert "the state is of another run: sources is" in refused(capsys, "learned", "--state", state)
     changed = json.loads(Path(state).read_text())
     changed["sources"]["train"]["manifest"] = "0" * 64

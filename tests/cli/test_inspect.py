@@ -36,7 +36,7 @@ def page(columns: int, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """What the command prints on a terminal of that width, without colours."""
     written = io.StringIO()
     console = Console(file=written, width=columns, force_terminal=True, highlight=False, emoji=False)
-    monkeypatch.setattr("tokenlake.cli.output.stdout", lambda: console)
+    monkeypatch.setattr("tokenlake.cli.inspect.stdout", lambda: console)
     assert main(["inspect", *arguments, "--no-yaml"]) == 0
     return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_built_ends_with_1(data: Path, capsys: Output) -> None:
     assert main(["inspect", str(data / "numbers.jsonl")]) == 1
     captured = capsys.readouterr()
     assert all(line.startswith("#") or not line for line in captured.out.splitlines())
-    assert "nothing here can be built" in captured.err
+    assert "cannot build a dataset from these files" in captured.err
 
 
 def test_damage_is_told_on_stderr_too(data: Path, capsys: Output) -> None:

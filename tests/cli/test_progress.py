@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from tokenlake.cli.progress import Counter, RunProgress, Tally
+from tokenlake.cli.progress import Counter, RunProgress, RunTally
 from tokenlake.etl.events import (
     BuildPlanned,
     BuildStep,
@@ -68,7 +68,7 @@ def _run() -> Iterator[Event]:
 
 def test_bytes_add_up_whatever_was_resumed_or_retried() -> None:
     now = 0.0
-    tally = Tally(clock=lambda: now)
+    tally = RunTally(clock=lambda: now)
     for event in _run():
         tally.add(event)
         now += 1.0
@@ -82,7 +82,7 @@ def test_bytes_add_up_whatever_was_resumed_or_retried() -> None:
 
 
 def test_the_time_left_is_of_this_run_alone() -> None:
-    tally = Tally()
+    tally = RunTally()
     events = list(_run())
     tally.add(events[0])
     tally.add(events[1])
@@ -97,10 +97,10 @@ def test_lines_without_a_terminal() -> None:
         progress(EngineCondemned("gigatoken", "differs on 'x\x1b[2J'"))
     assert out.getvalue().splitlines() == [
         "planning",
-        "web v2: 4 units, 38.1 MiB; 3 to build, 1 already there",
+        "web v2: 4 units, 38.1 MiB; 3 to build, 1 already built",
         "engine gigatoken for gpt2: equal to the reference",
-        "unit 2 (code) again, after: worker died",
-        "engine gigatoken is not exact; its units are built again: differs on 'x\\x1b[2J'",
+        "unit 2 (code) is retried after: worker died",
+        "engine gigatoken is not exact; its units are rebuilt: differs on 'x\\x1b[2J'",
     ]
 
 
@@ -170,10 +170,10 @@ def test_several_builds_are_told_and_counted_one_after_another() -> None:
     assert out.getvalue().splitlines() == [
         "planning",
         "step 1 of 2: tokens of web",
-        "pile.web.tokens v1: 1 unit, 4.77 MiB; 0 to build, 1 already there",
+        "pile.web.tokens v1: 1 unit, 4.77 MiB; 0 to build, 1 already built",
         "step 2 of 2: the mixture",
         "pile v3: 2 units, 7.63 MiB",
-        "unit 0 (all sources) again, after: worker died",
+        "unit 0 (all sources) is retried after: worker died",
     ]
     web, pile = progress.tallies
     assert (web.what, web.dataset, web.pending, web.tokens) == ("tokens of web", "pile.web.tokens", 0, 700)

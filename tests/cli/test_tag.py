@@ -71,7 +71,7 @@ def test_json_has_stable_keys(catalog: Catalog, capsys: Output) -> None:
 
 def test_a_dataset_without_tags_says_how_to_make_one(catalog: Catalog, capsys: Output) -> None:
     code, err = failing(capsys, "tag", "code")
-    assert (code, err) == (0, "code has no tags yet: `tokenlake tag code@v1 prod` makes one\n")
+    assert (code, err) == (0, "code has no tags yet: `tokenlake tag code@v1 prod` sets one\n")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_dataset_without_tags_says_how_to_make_one(catalog: Catalog, capsys: O
         (["prose"], 2, "no dataset 'prose'"),
         (["code@v1", "v3"], 1, "the tag name 'v3' is refused"),
         (["code@v1"], 2, "tags are listed for a dataset: `tokenlake tag code`"),
-        (["code", "--remove"], 2, "--remove takes a dataset and a tag"),
-        (["code@v1", "prod", "--remove"], 2, "--remove takes a dataset and a tag"),
+        (["code", "--remove"], 2, "--remove takes a dataset and one of its tags"),
+        (["code@v1", "prod", "--remove"], 2, "--remove takes a dataset and one of its tags"),
         (["code", "prod", "--remove"], 2, "no tag 'prod'"),
         (["code@prod", "best"], 2, "no tag 'prod'"),
     ],

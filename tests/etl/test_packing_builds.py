@@ -13,8 +13,8 @@ from tests.text.chat_samples import CHATML, conversation, speaking, write
 from tokenlake.etl.output.parts import segment_ids
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.unit import text as unit_module
+from tokenlake.packing.packer import STRATEGIES, Strategy
 from tokenlake.packing.segments import Packed
-from tokenlake.packing.strategy import STRATEGIES, Strategy
 from tokenlake.tokenizers import encoder as encoder_module
 from tokenlake.tokenizers.encoder import Encoder
 

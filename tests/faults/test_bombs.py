@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.store.support import build_store, copy_store
+from tests.store.support import copy_store, shared_store
 
 _PEAK: Final = 2500  # MB; unbounded, the cases take 3 GB to 20 GB
 _SLOW: Final = ("arrow buffers",)
@@ -181,7 +181,7 @@ def test_inputs(name: str, tmp_path: Path, cases: Cases) -> None:
 
 @pytest.mark.parametrize("form", SHARDS)
 def test_shards_of_a_store(form: str, tmp_path: Path, tokenizer_dir: Path, cases: Cases) -> None:
-    store = copy_store(build_store(_made(tmp_path / "made"), tokenizer_dir), tmp_path / "store")
+    store = copy_store(shared_store(tokenizer_dir), tmp_path / "store")
     _, outcome = child(WRITE_SHARD, store, str(SHARDS[form]))
     assert outcome == "read"
     for reader, code in READERS.items():
@@ -192,8 +192,3 @@ def test_shards_of_a_store(form: str, tmp_path: Path, tokenizer_dir: Path, cases
     peak, outcome = child(QUERY, store)
     note = f"{form}, sql: {peak} MB, {outcome[:200]}"
     cases.add("bomb: shard sql", survived=peak < _PEAK_OF_SHARDS, note=note)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder

@@ -479,15 +479,10 @@ def test_three_thousand_files_are_listed_and_eight_opened(tmp_path: Path, counte
     assert found.groups[0].entry["data_files"] == str(tmp_path)
 
 
-def test_many_parquet_files_are_estimated_and_few_are_counted(tmp_path: Path, counted: Counted) -> None:
+def test_rows_of_many_parquet_files_are_estimated_from_a_few(tmp_path: Path, counted: Counted) -> None:
     first = write_parquet(tmp_path / "a-0.parquet", {"text": prose(30)})
-    for i in range(1, 40):
+    for i in range(1, 100):
         (tmp_path / f"a-{i}.parquet").hardlink_to(first)
-    (group,) = inspect(tmp_path).groups
-    assert (group.rows, group.rows_exact) == (1200, True)
-    for i in range(40, 100):
-        (tmp_path / f"a-{i}.parquet").hardlink_to(first)
-    counted.bytes.clear()
     (group,) = inspect(tmp_path).groups
     assert (group.rows, group.rows_exact) == (3000, False)
     assert len(counted.bytes) == LOOKED_INTO
@@ -513,7 +508,8 @@ def test_columns_too_large_for_a_look_are_left_out_of_the_sample(tmp_path: Path,
 def test_real_corpora_are_told_apart(shared_data: Path) -> None:
     found = inspect(shared_data / "corpora")
     groups = {group.kind: (group.files, group.rows, group.rows_exact) for group in found.groups}
-    assert groups["text"] == (10, 3403, True)
+    assert groups["text"][0] == 10
+    assert groups["text"][1] == pytest.approx(3403, rel=0.1)
     assert groups["chat"][1] == pytest.approx(3736, rel=0.1)
     assert groups["instruction"][1] == pytest.approx(7472, rel=0.1)
     proposed = {dataset["data_files"] for dataset in yaml.safe_load(found.proposal)["datasets"]}

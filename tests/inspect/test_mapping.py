@@ -131,9 +131,9 @@ def test_explicit_mappings_are_checked() -> None:
     mapper, columns = ColumnMapper(), ["title", "body"]
     with pytest.raises(ConfigError, match=r"no column 'bodi'; did you mean 'body'\?.*body, title"):
         mapper.map(["text"], columns, explicit={"text": "bodi"})
-    with pytest.raises(ConfigError, match="'lang' is not wanted"):
+    with pytest.raises(ConfigError, match="'lang' is none of the names to map"):
         mapper.map(["text"], columns, explicit={"lang": "title"})
-    with pytest.raises(ConfigError, match="'body' is given to two names"):
+    with pytest.raises(ConfigError, match="'body' is mapped to two names"):
         mapper.map(["text", "output"], columns, explicit={"text": "body", "output": "body"})
 
 

@@ -23,7 +23,6 @@ from prefect import flow, get_client
 from prefect.settings import temporary_settings
 from prefect.states import Completed
 
-from tests.prefect import deployed
 from tests.prefect.deployed import LAUNCH, ROOT, SLOW, Launched, asked
 from tokenlake.prefect.flow_run import forget_old_runs
 from tokenlake.prefect.flows import tokenize
@@ -31,14 +30,12 @@ from tokenlake.prefect.server import EmbeddedServer
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("prefect")]
 
 QUICK_CHECKS = """
-from tokenlake.prefect import server as embedded
-embedded.CHECK_SECONDS, embedded.ANSWER_SECONDS = 1.0, 4.0
+from tokenlake.prefect import server
+server.CHECK_SECONDS, server.ANSWER_SECONDS = 0.5, 2.0
 """
-
-data, environment = deployed.data, deployed.environment
 
 
 @pytest.fixture(scope="module")
@@ -238,24 +235,43 @@ def test_a_run_survives_a_server_that_freezes(
     assert not frozen.is_running()
 
 
-@pytest.mark.parametrize("ends", ["a second Ctrl-C", "kill -9"])
-def test_nothing_outlives_a_run_whose_server_froze(
-    environment: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path, ends: str
+def test_a_second_interrupt_ends_a_run_whose_server_froze_and_all_that_it_started(
+    environment: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
     with slow(environment, data, tokenizer_dir, tmp_path) as run:
         below = [stopped(run), *tree(run)]
         password = below[0].environ()["PREFECT_SERVER_API_AUTH_STRING"]
         assert not [process for process in below if password in " ".join(process.cmdline())]
-        if ends == "kill -9":
-            run.process.kill()
-        else:
-            run.process.send_signal(signal.SIGINT)
-            assert run.process.stderr is not None
-            while "Ctrl-C again" not in run.process.stderr.readline():
-                assert run.process.poll() is None
-            run.process.send_signal(signal.SIGINT)
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.stderr is not None
+        while "Ctrl-C again" not in run.process.stderr.readline():
+            assert run.process.poll() is None
+        run.process.send_signal(signal.SIGINT)
         run.process.communicate(timeout=20)
-        assert run.process.returncode == (-9 if ends == "kill -9" else 130)
+        assert run.process.returncode == 130
         _, left = psutil.wait_procs(below, 20)
         assert not left
     assert_in_no_file(password, tmp_path)
+
+
+def test_a_frozen_server_does_not_outlive_a_killed_parent(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    code = (
+        "from tokenlake.prefect.server import EmbeddedServer\n"
+        "EmbeddedServer().wait()\nprint('up', flush=True)\ninput()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment | {"PREFECT_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "up\n"
+        [server] = serving(parent.pid)
+        server.send_signal(signal.SIGSTOP)
+        parent.kill()
+        _, left = psutil.wait_procs([server], 20)
+        assert not left

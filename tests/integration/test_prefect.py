@@ -1,91 +1,82 @@
-"""Flows as people run them: deployed, by a worker of a pool, against a server."""
+"""Flows as people run them: deployed, by a worker of a pool whose owner bounds it, against a server."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.prefect import deployed
 from tests.prefect.deployed import (
+    SECRET,
     SLOW,
     asked,
+    begin,
     build_workers,
     cancel,
+    ended,
     get,
     launched,
     post,
-    prefect,
     tasks_of,
     two_sources,
     until,
 )
+from tests.servers.http import HttpServer
 from tests.store.support import build_store, copy_store
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
-pytestmark = pytest.mark.integration
-
-data, environment = deployed.data, deployed.environment
-server, worker = deployed.server, deployed.worker
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("prefect")]
 
 
-def test_a_deployment_runs_to_a_committed_version(
+def artifact(worker: dict[str, str], key: str) -> str:
+    [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": [key]}})
+    return page["data"]
+
+
+def test_deployments_run_to_committed_versions_side_by_side(
     worker: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
-    shown = prefect(
+    shared: dict[str, Any] = {"tokenizer": str(tokenizer_dir), "output": str(tmp_path / "store")}
+    nightly = begin(worker, "tokenize/llama2-2048", **shared, data_files=str(data), run_name="nightly")
+    mixture = begin(
         worker,
-        *("deployment", "run", "tokenize/llama2-2048", "--watch"),
-        *("--flow-run-name", "nightly"),
-        *("--param", f"data_files={data}"),
-        *("--param", f"tokenizer={tokenizer_dir}"),
-        *("--param", f"output={tmp_path}"),
+        "mix/pretrain-2048",
+        **shared,
+        data_files=two_sources(tmp_path),
+        weights={"code": 0.25, "web": 0.75},
+        name="pile",
     )
-    assert "Completed" in shown
-    manifest = Catalog(open_store(str(tmp_path))).manifest("llama2-2048", 1)
+    catalog = Catalog(open_store(str(tmp_path / "store")))
+
+    run = ended(worker, nightly)
+    assert (run["name"], run["state_type"]) == ("nightly", "COMPLETED")
+    manifest = catalog.manifest("llama2-2048", 1)
     assert manifest.seq_length == 2048
-    run = post(worker, "flow_runs/filter", sort="START_TIME_DESC")[0]
-    assert run["name"] == "nightly"
-    names = {task["name"] for task in tasks_of(worker, run["id"])}
-    assert names == {"plan", "unit 00000", "commit", "report"}
-    [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["tokens-llama2-2048"]}})
-    assert f"{manifest.account.tokens:,}" in page["data"]
+    assert {task["name"] for task in tasks_of(worker, nightly)} == {"plan", "unit 00000", "commit", "report"}
+    assert f"{manifest.account.tokens:,}" in artifact(worker, "tokens-llama2-2048")
 
-
-def test_a_mixture_is_deployed_as_runs_of_tokenize_and_a_mixture_of_what_they_made(
-    worker: dict[str, str], tokenizer_dir: Path, tmp_path: Path
-) -> None:
-    sources = two_sources(tmp_path)
-    store = tmp_path / "store"
-    shown = prefect(
-        worker,
-        *("deployment", "run", "mix/pretrain-2048", "--watch"),
-        *("--param", f"data_files={json.dumps(sources)}"),
-        *("--param", f"weights={json.dumps({'code': 0.25, 'web': 0.75})}"),
-        *("--param", f"tokenizer={tokenizer_dir}"),
-        *("--param", f"output={store}"),
-        *("--param", "name=pile"),
-    )
-    assert "Completed" in shown
-    manifest = Catalog(open_store(str(store))).manifest("pile", 1)
-    assert manifest.mixture is not None
-    assert list(manifest.mixture.sources) == ["code", "web"]
-    run = post(worker, "flow_runs/filter", sort="START_TIME_DESC", flows={"name": {"any_": ["mix"]}})[0]
-    children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run["id"]]}})
+    run = ended(worker, mixture)
+    assert (run["name"], run["state_type"]) == ("pile", "COMPLETED")
+    mixed = catalog.manifest("pile", 1).mixture
+    assert mixed is not None
+    assert list(mixed.sources) == ["code", "web"]
+    children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [mixture]}})
     assert {child["name"]: child["state_type"] for child in children} == {
         "pile.code.tokens": "COMPLETED",
         "pile.web.tokens": "COMPLETED",
     }
-    names = [task["name"] for task in tasks_of(worker, run["id"]) if "/" not in task["task_key"]]
+    names = [task["name"] for task in tasks_of(worker, mixture) if "/" not in task["task_key"]]
     assert {"plan", "unit 00000", "commit", "report"} <= set(names)
-    [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["tokens-pile"]}})
     for told in ("### Mixture", "| code | pile.code.tokens@v1 | 25.00% |", "### Order"):
-        assert told in page["data"]
+        assert told in artifact(worker, "tokens-pile")
 
 
-def test_a_verification_of_everything_fails_where_something_is_damaged(
+def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_nothing_else(
     worker: dict[str, str], tokenizer_dir: Path, tmp_path: Path
 ) -> None:
     store = copy_store(build_store(tmp_path, tokenizer_dir), tmp_path / "copy")
@@ -93,33 +84,48 @@ def test_a_verification_of_everything_fails_where_something_is_damaged(
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    deployment = get(worker, "deployments/name/verify/everything")["id"]
-    path = f"deployments/{deployment}/create_flow_run"
-    run = post(worker, path, parameters={"store": str(store)})["id"]
-    until(lambda: get(worker, f"flow_runs/{run}")["state_type"] in ("FAILED", "COMPLETED"), "it ends")
-    ended = get(worker, f"flow_runs/{run}")
-    state = ended["state"]
-    assert ended["name"] == "everything"
-    assert state["type"] == "FAILED"
-    assert "1 of 2 versions damaged: small@v2" in state["message"]
+    verification = begin(worker, "verify/everything", store=str(store))
+    secrets = tmp_path.parent / "configs" / "link.yaml"
+    outside = Path(worker["PREFECT_HOME"]) / "shadow"
+    outside.write_text(f"{SECRET}: {SECRET}\n")
+    secrets.symlink_to(outside)
+    reading = begin(worker, "tokenize/demo", config=str(secrets), data_files="a")
+    with HttpServer() as elsewhere:
+        block = f"from prefect.blocks.system import Secret; Secret(value={elsewhere.url!r}).save('elsewhere')"
+        subprocess.run([sys.executable, "-W", "ignore", "-c", block], env=worker, check=True, timeout=60)
+        sending = begin(worker, "tokenize/demo", config=sent_elsewhere(tokenizer_dir, tmp_path))
+        message = ended(worker, sending)["state"]["message"]
+        assert "endpoint_url: expected a URL that is written out" in message
+        assert not elsewhere.log
+
+    run = ended(worker, reading)
+    assert run["state_type"] == "FAILED"
+    assert "is outside what this worker allows" in run["state"]["message"]
+
+    run = ended(worker, verification)
+    assert (run["name"], run["state_type"]) == ("everything", "FAILED")
+    assert "1 of 2 versions damaged: small@v2" in run["state"]["message"]
     expected = dict.fromkeys(["small v1", "small v2", "report"], "COMPLETED")
     # The server writes down what became of tasks a moment after the run's end.
     until(
-        lambda: {task["name"]: task["state_type"] for task in tasks_of(worker, run)} == expected,
+        lambda: {task["name"]: task["state_type"] for task in tasks_of(worker, verification)} == expected,
         "all tasks are completed",
     )
-    [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["verification"]}})
-    assert f"data/{shard.name}" in page["data"] and "sha256" in page["data"]
+    page = artifact(worker, "verification")
+    assert f"data/{shard.name}" in page
+    assert "sha256" in page
 
 
-def test_a_flow_that_is_given_what_the_other_builds_names_it(worker: dict[str, str]) -> None:
-    text: dict[str, Any] = {"name": "one", "datasets": [{"name": "a", "data_files": "/none"}]}
-    mixed = text | {"mix": {"weights": {"a": 1.0}, "epochs": 1}}
-    for flow, config, other in (("tokenize/demo", mixed, "mix"), ("mix/pretrain-2048", text, "tokenize")):
-        deployment = get(worker, f"deployments/name/{flow}")["id"]
-        run = post(worker, f"deployments/{deployment}/create_flow_run", parameters={"config": config})["id"]
-        until(lambda run=run: get(worker, f"flow_runs/{run}")["state_type"] == "FAILED", "the run failed")
-        assert f"the flow `{other}`" in get(worker, f"flow_runs/{run}")["state"]["message"]
+def sent_elsewhere(tokenizer_dir: Path, tmp_path: Path) -> dict[str, Any]:
+    """A configuration that would read, with the worker's secrets, from a host that nobody allowed."""
+    options = {
+        "endpoint_url": {"block": "elsewhere"},
+        "key": {"env": "LAKE_KEY"},
+        "secret": {"env": "LAKE_KEY"},
+    }
+    files = {"data_files": "s3://lake/raw/a.jsonl", "storage_options": options}
+    dataset = {"name": "s", "tokenizer": str(tokenizer_dir), **files}
+    return {"name": "x", "datasets": [dataset], "save": {"output_dir": str(tmp_path / "out")}}
 
 
 def test_a_cancelled_run_stops_and_can_be_resumed(
@@ -137,8 +143,7 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
         "output": str(tmp_path),
     }
     values |= {"name": "stopped", "overrides": list(SLOW)}
-    deployment = get(worker, "deployments/name/tokenize/demo")["id"]
-    run = post(worker, f"deployments/{deployment}/create_flow_run", parameters=values)["id"]
+    run = begin(worker, "tokenize/demo", **values)
     ledger = tmp_path / "stopped" / "v1" / "ledger"
     until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2, "two units are finished")
     builders = build_workers()
@@ -150,7 +155,9 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
     assert not (ledger.parent / "manifest.json").exists()
     finished = len(list(ledger.iterdir()))
 
+    # The ids are those of the reference: the rest may be built by the fast engine.
     values["overrides"] += [
+        "tokenize.engine=auto",
         f"datasets={json.dumps([{'name': 'data', 'data_files': str(data)}])}",
         f"default_tokenizer={tokenizer_dir}",
         f"save.output_dir={tmp_path}",

@@ -15,7 +15,7 @@ import pytest
 import tokenlake as tl
 from tests.loader.support import ids, mixtures, plain
 from tokenlake.errors import IntegrityError
-from tokenlake.loader.read_ahead import ReadAhead
+from tokenlake.loader.read_ahead import DecodedAhead
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +23,11 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
     return plain(tmp_path_factory)
 
 
-def groups_of(ds: tl.Dataset, *, threads: int, max_bytes: int = 1 << 20, reach: int = 4) -> ReadAhead:
-    return ReadAhead([ds.rows], loss_mask=False, max_bytes=max_bytes, reach=reach, threads=threads)
+def groups_of(ds: tl.Dataset, *, threads: int, max_bytes: int = 1 << 20, reach: int = 4) -> DecodedAhead:
+    return DecodedAhead([ds.rows], loss_mask=False, max_bytes=max_bytes, reach=reach, threads=threads)
 
 
-def until(decoded: ReadAhead, count: int) -> int:
+def until(decoded: DecodedAhead, count: int) -> int:
     """Wait until so many row groups are decoded, or for a while; return how many are."""
     end = time.monotonic() + 10
     while decoded.decoded.groups < count and time.monotonic() < end:

@@ -27,7 +27,7 @@ def as_written(store: str, **options: Any) -> tuple[tl.Mixture, Any]:
     record = tl.open(store, "rows").manifest.mixture
     assert record is not None
     order = record.order
-    points = [{"step": step, "weights": dict(weights)} for step, weights in order.points]
+    points = [{"step": point.step, "weights": dict(point.weights)} for point in order.points]
     scheduler = tl.WeightScheduler(points, order.interpolation)
     settings = {"rows": order.rows, "block_size": order.block_size, "step_rows": order.step_rows}
     return tl.Mixture(sources(store), scheduler, **{**settings, **options}), order

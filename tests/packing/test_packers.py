@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenlake.packing.packer import Packer, open_packer
+from tokenlake.packing.packer import STRATEGIES, Packer, Strategy, open_packer
 from tokenlake.packing.segments import Packed
-from tokenlake.packing.strategy import STRATEGIES, Strategy
 
 BOS, EOS, PAD, FILE = 7, 9, 0, 42
 

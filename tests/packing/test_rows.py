@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import tokenlake
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.packing.packer import STRATEGIES, Strategy
 from tokenlake.packing.rows import PackedRows
-from tokenlake.packing.strategy import STRATEGIES, Strategy
 
 EOS, PAD = 1, 0
 

@@ -1,6 +1,6 @@
 """The real parts together, on loopback: server, work pool, worker, deployments, and launched runs.
 
-One server with one home serves a whole file. Everything started here is ended here, by process id.
+One server with one home serves a whole session. Everything started here is ended here, by process id.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ except TokenlakeError as error:
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 12 MB of JSONL: modules of the standard library."""
     modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
@@ -57,28 +57,36 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A home of its own and no server yet."""
-    return environment_of(tmp_path_factory)
+SECRET: Final = "AKIAPLANTED7d1f0c55"
 
 
-def environment_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same for a fixture that adds to it."""
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> dict[str, str]:
+    """A home of its own and no server yet; of a worker whose owner bounds it, and has a secret."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT", "TOKENLAKE"))}
+    root = tmp_path_factory.getbasetemp()
+    (root / "configs").mkdir()
     return kept | {
         "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_WORKER_QUERY_SECONDS": "1",
         "TOKENLAKE_CACHE": str(tmp_path_factory.mktemp("cache")),
+        "TOKENLAKE_ALLOWED_INPUTS": f"s3://lake/raw:{root}",
+        "TOKENLAKE_ALLOWED_OUTPUTS": f"s3://lake/tokens:{root}",
+        "TOKENLAKE_ALLOWED_TOKENIZERS": str(tokenizer_dir),
+        "TOKENLAKE_ALLOWED_VARIABLES": "LAKE_*",
+        "TOKENLAKE_ALLOWED_BLOCKS": "*",
+        "TOKENLAKE_ALLOWED_CONFIGS": str(root / "configs"),
+        "TOKENLAKE_RETRY_SECONDS": "1",
+        "LAKE_KEY": SECRET,
         "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{ROOT}",
         "PYTHONWARNINGS": "ignore",
         "NO_COLOR": "1",
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """A running server; the environment that names it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -89,12 +97,12 @@ def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
         yield environment | {"PREFECT_API_URL": url}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def worker(server: dict[str, str]) -> Iterator[dict[str, str]]:
     """The deployments, and a worker of their pool."""
     prefect(server, "work-pool", "create", "tokenlake", "--type", "process")
     prefect(server, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
-    with started(server, "worker", "start", "--pool", "tokenlake", "--limit", "1"):
+    with started(server, "worker", "start", "--pool", "tokenlake", "--limit", "2"):
         yield server
 
 
@@ -203,6 +211,24 @@ def build_workers(of: int | None = None) -> list[psutil.Process]:
     """Our worker processes below this process, or below ``of``."""
     found = psutil.Process(of).children(recursive=True)
     return [process for process in found if "tokenlake.etl.worker" in process.cmdline()]
+
+
+def begin(environment: dict[str, str], deployment: str, **parameters: Any) -> str:
+    """Start a run of a deployment; return its id."""
+    found = get(environment, f"deployments/name/{deployment}")["id"]
+    name = {"name": parameters.pop("run_name")} if "run_name" in parameters else {}
+    path = f"deployments/{found}/create_flow_run"
+    return post(environment, path, parameters=parameters, **name)["id"]
+
+
+def ended(environment: dict[str, str], run: str) -> dict[str, Any]:
+    """Wait for the end of a run and return it; what the server knows of it holds no secret."""
+    states = ("FAILED", "COMPLETED", "CANCELLED", "CRASHED")
+    until(lambda: get(environment, f"flow_runs/{run}")["state_type"] in states, "the run ends", 120)
+    found = get(environment, f"flow_runs/{run}")
+    logs = post(environment, "logs/filter", logs={"flow_run_id": {"any_": [run]}})
+    assert SECRET not in json.dumps([found, logs])
+    return found
 
 
 def cancel(environment: dict[str, str], run: str) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.hub_support import writable_hub
 from tests.servers.hub import TOKEN, Fault, HubServer, Repo
-from tests.store.support import build_store, copy_store
+from tests.store.support import copy_store, shared_store
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, StoreError, VersionConflictError
 from tokenlake.integrity.verify import verify
@@ -39,8 +39,8 @@ REPO = "our-org/small"
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
-    return build_store(tmp_path_factory.mktemp("push"), tokenizer_dir)
+def store(tokenizer_dir: Path) -> Path:
+    return shared_store(tokenizer_dir)
 
 
 @pytest.fixture

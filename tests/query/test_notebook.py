@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.store.support import build_store
+from tests.store.support import shared_store
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "explore.ipynb"
@@ -29,11 +29,11 @@ print(query(os.environ["TOKENLAKE_STORE"], "select current_setting('enable_progr
 
 
 @pytest.mark.integration
-def test_it_runs_in_a_kernel(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_in_a_kernel(tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert importlib.util.find_spec("ipywidgets") is None, (
         "with it, DuckDB takes settings that it else refuses"
     )
-    monkeypatch.setenv("TOKENLAKE_STORE", str(build_store(tmp_path, tokenizer_dir)))
+    monkeypatch.setenv("TOKENLAKE_STORE", str(shared_store(tokenizer_dir)))
     monkeypatch.setenv("TOKENLAKE_DATASET", "small")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "lib"), str(ROOT)]))
     notebook = nbformat.read(NOTEBOOK, as_version=4)

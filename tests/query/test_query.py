@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.store.support import SEQ_LENGTH, build_store, copy_store, settings, write_inputs
+from tests.store.support import SEQ_LENGTH, copy_store, settings, shared_store, write_inputs
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.query import query
@@ -21,8 +21,8 @@ from tokenlake.tokenizers.decode import Decoder
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
-    return build_store(tmp_path_factory.mktemp("query"), tokenizer_dir)
+def store(tokenizer_dir: Path) -> Path:
+    return shared_store(tokenizer_dir)
 
 
 def _rows(store: Path, sql: str) -> list[dict]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.store.support import build_store
+from tests.store.support import shared_store
 from tokenlake.fingerprint import file_id
 from tokenlake.report import dataset
 from tokenlake.report.card import render_card
@@ -162,7 +162,7 @@ def test_a_tokens_dataset_has_no_slots() -> None:
 
 def test_the_card_of_a_real_version_loads_with_datasets(tmp_path: Path, tokenizer_dir: Path) -> None:
     pytest.importorskip("datasets")
-    store = build_store(tmp_path, tokenizer_dir)
+    store = shared_store(tokenizer_dir)
     manifest = Catalog(open_store(store)).manifest("small", 2)
     script = (
         "import sys, datasets\n"

@@ -267,7 +267,7 @@ import sys, uuid
 from tokenlake.errors import ConfigError
 from prefect.blocks.system import Secret
 from tokenlake.prefect.flows import tokenize
-from tokenlake.prefect.blocks import load_blocks
+from tokenlake.prefect.tasks import load_blocks
 from prefect import get_client
 Secret(value=sys.argv[2]).save("lake-auth")
 state = tokenize(config=sys.argv[1], workers=1, return_state=True)

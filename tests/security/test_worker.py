@@ -95,7 +95,7 @@ def test_tokenizers(folders: Path) -> None:
     for name in ("org/any", "org/any@v2", "openai-community/gpt2", f"{folders}/raw"):
         check(listed_only, tokenizer=name)
     for name in ("other/any", "openai-community/gpt2-xl", "gpt2"):
-        with pytest.raises(ConfigError, match="is not one that this worker allows"):
+        with pytest.raises(ConfigError, match="is not allowed on this worker"):
             check(listed_only, tokenizer=name)
     with pytest.raises(ConfigError, match=OUTSIDE):
         check(listed_only, tokenizer=f"{folders}/secret")
@@ -113,9 +113,9 @@ def test_templates_that_are_files(folders: Path) -> None:
 
 def test_functions_are_refused_unless_named() -> None:
     for name in ("os:system", "subprocess:run", "builtins:eval", "our_callbacks.other:run"):
-        with pytest.raises(ConfigError, match="is not one that this worker allows"):
+        with pytest.raises(ConfigError, match="is not allowed on this worker"):
             check({"TOKENLAKE_ALLOWED_CALLABLES": "our_callbacks.text:*"}, transforms=[{"apply": name}])
-        with pytest.raises(ConfigError, match="nothing at all"):
+        with pytest.raises(ConfigError, match="nothing"):
             check({}, transforms=[{"apply": name}])
     check(
         {"TOKENLAKE_ALLOWED_CALLABLES": "our_callbacks.text:*"},
@@ -198,10 +198,10 @@ def test_secrets_that_are_not_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for environment in (LAKE, {}):
-        with pytest.raises(ConfigError, match=r"\{(env|block): \w+\} is not one that this worker allows"):
+        with pytest.raises(ConfigError, match=r"\{(env|block): \w+\} is not allowed on this worker"):
             check_options(environment, key=reference)
     monkeypatch.setenv("TOKENLAKE_ALLOWED_VARIABLES", "LAKE_*")
-    with pytest.raises(ConfigError, match="is not one that this worker allows"):
+    with pytest.raises(ConfigError, match="is not allowed on this worker"):
         require_allowed_reference(reference)  # of a push
     require_allowed_reference({"env": "LAKE_TOKEN"})
 

@@ -122,7 +122,7 @@ class TestReading:
         monkeypatch.setenv("LAKE_TOKEN", f"Bearer {server.token}")
         assert len(everything("gs://lake/x.jsonl", storage_options=server.options())) == 20
         monkeypatch.setenv("LAKE_TOKEN", "Bearer ya29.another-one")
-        with pytest.raises(SourceError, match=r"access is denied .*Google's usual chain") as caught:
+        with pytest.raises(SourceError, match=r"access is denied .*Google's tools look") as caught:
             listed("gs://lake/x.jsonl", storage_options=server.options())
         assert "ya29" not in str(caught.value)
 

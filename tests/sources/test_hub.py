@@ -34,9 +34,9 @@ from tokenlake.errors import (
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.hub import repo as hubhttp
-from tokenlake.sources.hub.download import downloaded
 from tokenlake.sources.hub.layout import card_configs, layout_of
 from tokenlake.sources.hub.listing import select_hub
+from tokenlake.sources.hub.reader import downloaded
 from tokenlake.sources.hub.repo import HubClient, HubId, hub_commits, parse_id, parse_url
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
@@ -159,7 +159,7 @@ NAMED = st.sets(st.builds(str.__add__, st.sampled_from(FOLDERS), st.sampled_from
 SHARDED = st.sampled_from([set[str](), set[str](), set[str](), *({shard} for shard in SHARDS)])
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.builds(set.union, NAMED, SHARDED))
 def test_names_mean_what_the_datasets_library_takes_them_for(stems: set[str]) -> None:
     theirs = pytest.importorskip("datasets.data_files")

@@ -237,7 +237,7 @@ def _read(block: LineBlock) -> Parsed:
     return parsed
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(files, endings)
 @example(b'{"text":"a"} {"text":"b"}\n{"text":\n"c"}', b"\n")
 @example(b'{"x":[{}\n,{}],"text":"a"}', b"\n")

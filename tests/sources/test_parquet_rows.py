@@ -22,12 +22,11 @@ from tests.sources.support import Source, faults, one, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.reading.page_headers import PageHeader, walk_pages
 from tokenlake.reading.thrift import read_struct
-from tokenlake.sources import parquet
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, LocalBytes
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import read_parquet, row_group_starts
-from tokenlake.sources.parquet_steps import PageSteps
+from tokenlake.sources.parquet_steps import STEP_BYTES, PageSteps
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.splits import split_file
 from tokenlake.sources.where import ColumnRange
@@ -333,7 +332,7 @@ def test_steps_cover_all_rows_and_stay_within_their_bound(
         assert rows >= 1
         indexed = any(kind in (2, 8) for _, _, kind in pages)
         if indexed and all(kind in (2, 8) for _, _, kind in pages):
-            assert rows == 1 or rows * entry <= 16 * parquet.STEP_BYTES
+            assert rows == 1 or rows * entry <= 16 * STEP_BYTES
         chunk.advance(min(rows, total - done))
         done += rows
 

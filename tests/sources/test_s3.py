@@ -150,7 +150,7 @@ class TestListing:
 
     def test_a_folder_without_inputs_says_what_it_holds(self, server: S3Server) -> None:
         with pytest.raises(
-            SourceNotFoundError, match=r"no object of type csv in 's3://tree/raw'\. It holds .*\.gz"
+            SourceNotFoundError, match=r"no file of type csv in 's3://tree/raw'\. It holds .*\.gz"
         ):
             paths(server, "s3://tree/raw", type="csv")
 
@@ -211,7 +211,7 @@ class TestReading:
     ) -> None:
         server.refuse = True
         monkeypatch.setenv("LAKE_KEY", "AKIAOTHER")
-        with pytest.raises(SourceError, match=r"access is denied .*AWS's usual chain.*\{key: \{env: NAME\}"):
+        with pytest.raises(SourceError, match=r"access is denied .*AWS's tools look.*\{key: \{env: NAME\}"):
             paths(server, "s3://tree/raw/a*.jsonl")
         assert len(server.log) == 1
 

@@ -79,6 +79,11 @@ def linked_copy(store: Path, target: Path) -> Path:
     return target
 
 
+def shared_store(tokenizer: Path) -> Path:
+    """Return the store of :func:`build_store` itself; nobody may write to it."""
+    return _built(tokenizer.parent / "small", tokenizer) / "store"
+
+
 def copy_store(store: Path, target: Path) -> Path:
     """A copy that a test may damage."""
     shutil.copytree(store, target)

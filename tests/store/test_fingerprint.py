@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.fingerprint import canonical_json, file_id, fingerprint, sha256_file
+from tokenlake.fingerprint import canonical_json, file_id, fingerprint
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -82,8 +81,3 @@ def test_file_ids_are_signed_64_bit(source: str, path: str) -> None:
 def test_a_file_name_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(SourceError, match="not valid UTF-8"):
         file_id("code", "a\udcff.txt")
-
-
-def test_sha256_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"abc" * 100_000)
-    assert sha256_file(tmp_path / "x") == hashlib.sha256(b"abc" * 100_000).hexdigest()

@@ -58,7 +58,7 @@ def race(root: Path, body: str, arguments: list[Any]) -> list[Any]:
 
 PUT_MANY = """
 outcomes = []
-for index in range(150):
+for index in range(60):
     data = (str(arguments["text"]) * 50 + str(index)).encode()
     try:
         outcomes.append(store.put_new(f"d/v1/{index:03d}", data, replace_orphan=arguments.get("replace", False)))
@@ -73,7 +73,7 @@ def test_two_writers_of_one_key_and_one_of_them_creates_it(tmp_path: Path) -> No
     first, second = race(tmp_path, PUT_MANY, [{"text": "same"}, {"text": "same"}])
     assert {frozenset(pair) for pair in zip(first, second, strict=True)} == {frozenset(["created", "equal"])}
     names = sorted(path.name for path in (tmp_path / "d/v1").iterdir())
-    assert names == [f"{index:03d}" for index in range(150)]
+    assert names == [f"{index:03d}" for index in range(60)]
 
 
 def test_writers_of_other_bytes_get_a_conflict_and_change_nothing(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_writers_of_other_bytes_get_a_conflict_and_change_nothing(tmp_path: Path
 
 def test_orphans_are_replaced_whole_by_one_writer_at_a_time(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    for index in range(150):
+    for index in range(60):
         store.put_new(f"d/v1/{index:03d}", b"orphan")
     first, second = race(tmp_path, PUT_MANY, [{"text": "same", "replace": True}] * 2)
     assert {frozenset(pair) for pair in zip(first, second, strict=True)} == {frozenset(["replaced", "equal"])}
@@ -96,7 +96,7 @@ def test_orphans_are_replaced_whole_by_one_writer_at_a_time(tmp_path: Path) -> N
 CLAIM_MANY = """
 catalog = Catalog(store)
 found = []
-for index in range(30):
+for index in range(12):
     result = catalog.claim("d", hashlib.sha256(f"{arguments}-{index}".encode()).hexdigest(), {"pid": os.getpid()})
     found.append([result.version, result.status])
 print(json.dumps(found))
@@ -106,14 +106,14 @@ print(json.dumps(found))
 def test_different_builds_claim_different_versions_without_gaps(tmp_path: Path) -> None:
     found = race(tmp_path, CLAIM_MANY, ["a", "b"])
     claims = [tuple(claim) for claims in found for claim in claims]
-    assert sorted(version for version, _ in claims) == list(range(1, 61))
+    assert sorted(version for version, _ in claims) == list(range(1, 25))
     assert {status for _, status in claims} == {"new"}
-    assert [info.version for info in Catalog(open_store(tmp_path)).versions("d")] == list(range(1, 61))
+    assert [info.version for info in Catalog(open_store(tmp_path)).versions("d")] == list(range(1, 25))
 
 
 def test_equal_builds_share_one_claim(tmp_path: Path) -> None:
     first, second = race(tmp_path, CLAIM_MANY, ["same", "same"])
-    assert [version for version, _ in first] == [version for version, _ in second] == list(range(1, 31))
+    assert [version for version, _ in first] == [version for version, _ in second] == list(range(1, 13))
     pairs = zip(first, second, strict=True)
     assert {frozenset([a[1], b[1]]) for a, b in pairs} == {frozenset(["new", "resumed"])}
 
@@ -138,7 +138,7 @@ for index in range(10**6):
 def test_a_kill_while_publishing_leaves_whole_objects_and_sweepable_rests(tmp_path: Path) -> None:
     dice = random.Random(7)
     seen = 0
-    for turn in range(8):
+    for turn in range(4):
         root = tmp_path / str(turn)
         process = start(root, PUBLISH_FOR_EVER)
         assert process.stdout is not None and process.stdin is not None

@@ -81,7 +81,7 @@ def test_input_and_output_with_a_system_message_are_three_messages():
         (
             [{"role": "narrator", "content": "x"}],
             "unknown_role",
-            "'narrator' is none of system, developer, user",
+            "'narrator' is unknown, expected one of system, developer, user",
         ),
         ([{"role": "user"}], "no_content", "turn 1: its content is missing or null"),
         ([{"from": "human", "value": None}], "no_content", "missing or null"),
@@ -110,7 +110,7 @@ def test_roles_can_be_renamed_and_the_usual_names_switched_off():
         "user",
     ]
     assert ConversationReader({"human": "tool"}).read(turns[1:])[0]["role"] == "tool"
-    with pytest.raises(BadRecordError, match="'human' is none of"):
+    with pytest.raises(BadRecordError, match="'human' is unknown, expected one of"):
         ConversationReader({"narrator": "system"}, use_default_mapping=False).read(turns)
 
 
@@ -125,7 +125,7 @@ def test_rows_with_values_are_converted():
         "messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}],
     }
     assert "conversations" in row
-    with pytest.raises(BadRecordError, match="the field 'messages': turn 1: its role 'gpt' is none of"):
+    with pytest.raises(BadRecordError, match="the field 'messages': turn 1: its role 'gpt' is unknown"):
         tokenlake.ConvertToChatML(use_default_mapping=False)({"messages": [{"from": "gpt", "value": "a"}]})
     with pytest.raises(
         BadRecordError, match="none of the fields messages, conversations, conversation; its fields"

@@ -15,7 +15,7 @@ from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.etl.unit.bos_eos import Finish
 from tokenlake.etl.unit.long_documents import Fitted, Lengths
-from tokenlake.packing.loss_mask import LEARNED, learned, marked, plain
+from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
 from tokenlake.text.lengths.token_cuts import continuing_tokens, pieces
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -69,7 +69,7 @@ def ragged(documents: list[Any], *, rendered: bool, masked: bool) -> tuple[Any, 
     """Ids of documents, which spell some of their BOS and EOS themselves where they are rendered."""
     rows: list[list[int]] = []
     for head, body, tail in documents:
-        row = [token | (LEARNED if mark and masked else 0) for token, mark in body]
+        row = [token | (LOSS if mark and masked else 0) for token, mark in body]
         rows.append([*([BOS] if head and rendered else []), *row, *([EOS] if tail and rendered else [])])
     ids = np.array([token for row in rows for token in row], np.int32)
     return ids, np.cumsum([0, *map(len, rows)])
@@ -102,7 +102,7 @@ def test_what_is_kept_fits_and_what_is_not_is_accounted(
     def lacking(row: list[int]) -> int:
         if not rendered:
             return 2
-        return (not row or row[0] & ~LEARNED != BOS) + (not row or row[-1] & ~LEARNED != EOS)
+        return (not row or row[0] & ~LOSS != BOS) + (not row or row[-1] & ~LOSS != EOS)
 
     long = {index for index, row in enumerate(whole) if len(row) and len(row) + lacking(row) > max_length}
     for index, row in enumerate(whole):

@@ -378,7 +378,7 @@ def test_peek_shows_prompt_and_answers(store: Path, capsys: pytest.CaptureFixtur
         "rejected": f"{row['rejected'].strip()}</s>",
     }
     text = said(capsys, "peek", "kto", "-n", "2", "--store", str(store))
-    assert "judged good" in text and "judged bad" in text
+    assert "labelled good" in text and "labelled bad" in text
     assert "prompt" in text and "completion" in text
 
 

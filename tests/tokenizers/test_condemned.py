@@ -37,16 +37,17 @@ WRONG = {
     """,
     "places": """
         import tokenlake.tokenizers.offsets as sizes
-        right = sizes.TokenSizes.edges
+        right = sizes.TokenSizes.places
 
         def wrong(self, text, offsets, ids):
-            edges, odd = right(self, text, offsets, ids)
+            start, stop, odd = (part.copy() for part in right(self, text, offsets, ids))
             for row, value in enumerate(text.to_pylist()):
                 if "zzqx" in value:
-                    edges[offsets[row] + 1] += 1
-            return edges, odd
+                    start[offsets[row] + 1] += 1
+                    stop[offsets[row]] += 1
+            return start, stop, odd
 
-        sizes.TokenSizes.edges = wrong
+        sizes.TokenSizes.places = wrong
     """,
 }
 

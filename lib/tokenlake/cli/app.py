@@ -1,23 +1,25 @@
-"""The ``tokenlake`` command: its commands, and what becomes of their errors."""
+"""The ``tokenlake`` command: its commands, how errors are printed, and the standard streams of the process."""
 
 from __future__ import annotations
 
 import difflib
+import errno
 import gc
 import inspect
+import io
 import os
 import shutil
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TextIO, final
 
 from tokenlake._version import __version__
-from tokenlake.cli import standard
 from tokenlake.errors import MissingExtraError, TokenlakeError
 
 try:
-    from cyclopts import App, CycloptsError, Group
+    from cyclopts import App, CycloptsError, Group, Parameter
 
     from tokenlake.cli.output import PlainColumns, printable
 except ModuleNotFoundError as missing:
@@ -25,6 +27,9 @@ except ModuleNotFoundError as missing:
         f"error: the command line needs {missing.name}, which is not installed\n\n"
         "  pip install 'tokenlake[etl]'"
     ) from None
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _BUILD = Group("Build", sort_key=1)
 _STORE = Group("Store", sort_key=2)
@@ -35,20 +40,20 @@ _OPTIONS = Group("Options", sort_key=4)
 _COMMANDS = {
     "inspect": ("inspect:inspect", _BUILD, "Look into raw data, and propose a configuration for it."),
     "plan": ("plan:plan", _BUILD, "Show what a run would do: inputs, units, tokens, output files."),
-    "run": ("run:run", _BUILD, "Build a dataset version; an interrupted run resumes."),
-    "schema": ("schema:schema", _BUILD, "Print the JSON Schema of a configuration, for editors."),
+    "run": ("run:run", _BUILD, "Build a dataset version, or resume an interrupted build."),
+    "schema": ("inspect:schema", _BUILD, "Print the JSON Schema of a configuration, for editors."),
     "ls": ("catalog:ls", _STORE, "List the datasets of a store and their versions."),
     "show": ("catalog:show", _STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
-    "tag": ("tag:tag", _STORE, "Give a version a name that can move, such as prod."),
+    "tag": ("catalog:tag", _STORE, "Give a version a name that can move, such as prod."),
     "diff": ("diff:diff", _STORE, "Show what differs between two versions."),
     "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
-    "repair": ("repair:repair", _STORE, "Repair what is damaged in a version, byte for byte."),
-    "gc": ("gc:gc", _STORE, "Remove what no version and no build needs: temporary files, abandoned builds."),
-    "rm": ("rm:rm", _STORE, "Remove a version that no tag and no other version needs."),
+    "repair": ("repair:repair", _STORE, "Repair the damaged files of a version, byte for byte."),
+    "gc": ("gc:gc", _STORE, "Remove temporary files and abandoned builds that nothing needs."),
+    "rm": ("gc:rm", _STORE, "Remove a version that no tag and no other version needs."),
     "push": ("push:push", _STORE, "Upload a version to the Hugging Face Hub, private by default."),
-    "peek": ("peek:peek", _LOOK, "Decode a few sequences, with segment boundaries and provenance."),
+    "peek": ("peek:peek", _LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", _LOOK, "List the documents of a batch, or the batches of a document."),
-    "sql": ("sql:sql", _LOOK, "Ask DuckDB about datasets, on verified bytes."),
+    "sql": ("sql:sql", _LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
 }
 
 app = App(
@@ -57,6 +62,7 @@ app = App(
     help_epilogue="Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled.",
     help_format="plaintext",
     help_formatter=PlainColumns(),
+    default_parameter=Parameter(negative=(), show_default=False),
     group_parameters=_OPTIONS,
     version=f"tokenlake {__version__}",
     version_flags=["--version", "-V"],
@@ -75,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(arguments)
     # Plans and manifests are a million objects and no garbage; looking for it takes a sixth of the time.
     gc.set_threshold(100_000, 50, 50)
-    output = standard.take_over()
-    code, problem = _run(sys.argv[1:]), standard.problem(output)
+    output = take_over()
+    code, problem = _run(sys.argv[1:]), output_problem(output)
     return _fail(problem, code or 1) if problem else code
 
 
@@ -97,7 +103,7 @@ def _run(tokens: Sequence[str]) -> int:
         return _fail("interrupted", 130)
     except MemoryError as error:  # Arrow's is one, too
         why = f" ({error})" if str(error) else ""
-        return _fail(f"there is not enough memory for this{why}; a build's state is kept", 1)
+        return _fail(f"there is not enough memory{why}; finished units are kept", 1)
     except Exception:
         return _bug()
     return result if isinstance(result, int) else 0
@@ -105,7 +111,8 @@ def _run(tokens: Sequence[str]) -> int:
 
 def _explain(command: App) -> None:
     """In a command's own help, the list's one line gives way to the function's docstring, a paragraph a line."""
-    paragraphs = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "").split("\n\n")
+    text = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "")
+    paragraphs = text.partition("\n\nArgs:")[0].split("\n\n")
     command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
@@ -142,7 +149,7 @@ def _coloured() -> bool:
 def _usage_error(error: CycloptsError) -> int:
     chain = getattr(error, "command_chain", None) or ()
     command = " ".join(("tokenlake", *chain))
-    return _fail(str(error).strip(), 2, f"{command} --help  lists what there is")
+    return _fail(str(error).strip(), 2, f"{command} --help  lists arguments and options")
 
 
 def _unknown_command(name: str) -> int:
@@ -172,6 +179,68 @@ def _bug() -> int:
     return _fail(
         f"this is a bug in tokenlake {__version__}, not something you did",
         1,
-        "please report it with the traceback above and the command you ran; a build's state is kept,\n"
+        "please report it with the traceback above and the command you ran; finished units are kept,\n"
         "and running the same command again resumes it",
     )
+
+
+# The standard streams: closed, full, or left by their reader, they stop no command half-way. What a command returns
+# does not depend on who reads its output: a build goes on, and `verify ... | head` still ends with 3 where something is
+# damaged. A reader that left, or an output that was closed from the beginning, is no error; a full disk is reported at
+# the end.
+
+_NOBODY: Final = frozenset({errno.EPIPE, errno.ECONNRESET})
+
+
+@final
+class Outlet(io.RawIOBase):
+    """A descriptor that takes everything; after an error it keeps the error and drops the rest."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if self.error is None:
+            try:
+                return os.write(self._descriptor, data)
+            except OSError as error:
+                self.error = error
+        return memoryview(data).nbytes
+
+
+def take_over() -> Outlet:
+    """Put outlets in the place of standard output and error; return that of the output.
+
+    Closed descriptors are opened on the null device: the next file to be opened would get their number, and with it
+    what a library prints.
+    """
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is where descriptor 0 is closed
+        os.open(os.devnull, os.O_RDONLY)
+    outlet, sys.stdout = _opened(sys.stdout)
+    _, sys.stderr = _opened(sys.stderr)
+    return outlet
+
+
+def output_problem(outlet: Outlet) -> str | None:
+    """Return what kept the output from being written, once it is flushed; None where that is no mistake."""
+    sys.stdout.flush()
+    if outlet.error is None or outlet.error.errno in _NOBODY:
+        return None
+    return f"cannot write to standard output: {outlet.error.strerror}"
+
+
+def _opened(old: TextIO | None) -> tuple[Outlet, io.TextIOWrapper]:
+    outlet = Outlet(os.open(os.devnull, os.O_WRONLY) if old is None else old.fileno())
+    encoding, errors = (old.encoding, old.errors) if old is not None else ("utf-8", "replace")
+    lines = outlet.isatty() or old is sys.stderr
+    return outlet, io.TextIOWrapper(io.BufferedWriter(outlet), encoding, errors, line_buffering=lines)

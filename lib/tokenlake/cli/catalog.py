@@ -1,17 +1,17 @@
-"""``tokenlake ls`` and ``tokenlake show``: what a store holds."""
+"""``tokenlake ls``, ``tokenlake show`` and ``tokenlake tag``: what a store holds."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.errors import ConfigError
 from tokenlake.report import dataset, numbers
 from tokenlake.report.dataset import about_sources, account_table, remarks
 from tokenlake.report.table import Table, label, number
@@ -20,6 +20,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import unfinished
 from tokenlake.store.layout import Layout
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.tags import TagChange
 
 _LISTED = (
     label("dataset"),
@@ -36,20 +37,22 @@ _SHOWN_ERROR = 160
 
 
 def ls(
-    name: Annotated[str | None, Parameter(help="Only this dataset.")] = None,
+    name: str | None = None,
     /,
     *,
-    swept: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Also numbers that gc or rm removed.")
-    ] = False,
+    swept: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """List the datasets of a store and their versions.
 
-    A version that is being built has no figures yet: it exists for readers when it is committed. It is running where
-    something changed in the last ten minutes, failed where its last run left word why, else idle; run its build again
-    to resume it. The number of what gc or rm removed stays taken.
+    A version that is still being built has no figures: readers see it once it is committed. Its state is `running` if
+    something changed in the last ten minutes, `failed` if its last run recorded an error, otherwise `idle`. To resume
+    it, run its build again. The version numbers that gc or rm removed are not used again.
+
+    Args:
+        name: Only this dataset.
+        swept: List the version numbers that gc or rm removed, too.
     """
     catalog = Catalog(open_store(store_url(store)))
     names = catalog.datasets(swept=swept) if name is None else [name]
@@ -64,7 +67,7 @@ def ls(
         tagged = any(line["tags"] for line in lines)
         print_tables([Table.of((*_LISTED, _TAGS) if tagged else _LISTED, shown)])
     else:
-        note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` makes one")
+        note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` builds one")
     return 0
 
 
@@ -111,13 +114,16 @@ def show(
     name: Name,
     /,
     *,
-    files: Annotated[bool, Parameter(negative="", show_default=False, help="List every shard.")] = False,
+    files: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """Show a version: totals, splits, account, tokenizer, inputs and lineage.
 
     `--json` prints the manifest as it is stored.
+
+    Args:
+        files: List every shard.
     """
     catalog = Catalog(open_store(store_url(store)))
     manifest = catalog.manifest_of(name)
@@ -148,3 +154,80 @@ def _sections(manifest: Manifest, files: bool) -> list[Table]:
         after = 1 + next(index for index, table in enumerate(found) if table.title == "Account")
         found.insert(after, Table((label("note", ""),), tuple((line,) for line in notes), "Notes"))
     return [*found, dataset.files_table(manifest)] if files else found
+
+
+_TAG_COLUMNS = (label("tag"), label("version"), label("manifest_sha256", "manifest"))
+
+
+def tag(
+    name: Name,
+    tag: str | None = None,
+    /,
+    *,
+    remove: bool = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Give a version a name that can move, such as prod: from then on NAME@prod means that version.
+
+    `tokenlake tag NAME@v3 prod` sets or moves the tag, `tokenlake tag NAME` lists the tags of a dataset, and `tokenlake
+    tag NAME prod --remove` removes one. NAME alone means the newest committed version, NAME@TAG the version of a tag.
+
+    A tag records the hash of its version's manifest. If the manifest is a different one later, reading the tag fails.
+
+    Args:
+        tag: The tag to set. Default: list the tags.
+        remove: Remove the tag.
+    """
+    catalog = Catalog(open_store(store_url(store)))
+    if remove:
+        _remove_tag(catalog, name, tag, json)
+    elif tag is None:
+        _list_tags(catalog, name, json)
+    else:
+        dataset, version = catalog.resolve(name)
+        change = catalog.set_tag(dataset, tag, version)
+        print_json(_change_as_json(change)) if json else stdout().print(_told(change))
+    return 0
+
+
+def _list_tags(catalog: Catalog, name: str, json: bool) -> None:
+    if "@" in name:
+        raise ConfigError(
+            f"{name!r} names a version, but tags are listed for a dataset: `tokenlake tag {name.partition('@')[0]}`; "
+            f"or name the tag to set: `tokenlake tag {name} TAG`"
+        )
+    found = [asdict(each) for each in catalog.tags(name)]
+    if json:
+        print_json(found)
+    elif found:
+        print_tables([Table.of(_TAG_COLUMNS, [each | {"version": f"v{each['version']}"} for each in found])])
+    else:
+        note(f"{name} has no tags yet: `tokenlake tag {name}@v1 prod` sets one")
+
+
+def _remove_tag(catalog: Catalog, name: str, tag: str | None, json: bool) -> None:
+    if tag is None or "@" in name:
+        raise ConfigError("--remove takes a dataset and one of its tags: `tokenlake tag NAME TAG --remove`")
+    version = catalog.remove_tag(name, tag)
+    if json:
+        print_json({"dataset": name, "tag": tag, "removed_from": version})
+    else:
+        was = "its file was damaged" if version is None else f"was v{version}"
+        stdout().print(f"{name}@{tag} is removed ({was})")
+
+
+def _change_as_json(change: TagChange) -> dict[str, Any]:
+    was = None if change.was is None else change.was.version
+    return asdict(change.tag) | {"moved_from": was, "changed": change.changed}
+
+
+def _told(change: TagChange) -> str:
+    what = f"{change.tag.reference} is v{change.tag.version}"
+    if not change.changed:
+        return f"{what} already"
+    if change.was is None:
+        return what
+    if change.was.version == change.tag.version:
+        return f"{what}, as before, but with a different manifest"
+    return f"{what}; it was v{change.was.version}"

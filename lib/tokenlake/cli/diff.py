@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json as _json
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from tokenlake.cli.options import AsJson, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
+from tokenlake.cli.output import emit, note, print_tables, stdout
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
 from tokenlake.store.diff import Change, Count, Difference, FilePair
@@ -29,31 +27,29 @@ _PARTS = {"produced_by": "releases", "others": "other files", "config": "configu
 
 
 def diff(
-    a: Annotated[str, Parameter(help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.")],
-    b: Annotated[str, Parameter(help="The other one.")],
+    a: Name,
+    b: str,
     /,
     *,
-    files: Annotated[
-        bool, Parameter(negative="", show_default=False, help="List every shard that is not the same.")
-    ] = False,
-    exit_code: Annotated[
-        bool, Parameter(negative="", show_default=False, help="End with 1 if they differ.")
-    ] = False,
+    files: bool = False,
+    exit_code: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """Show what differs between two versions: configuration, tokenizer, inputs, shards, figures, weights.
 
-    Only manifests are read. Shards are compared by their hashes: same bytes, or the same tokens written in another
-    way. The card, the configuration's file and the ledger, which hold names and releases, are not compared.
+    Only manifests are read. Shards are compared by their hashes: they have the same bytes, or the same tokens in other
+    bytes. The card, the configuration file and the ledger hold names and release numbers and are not compared.
 
-    Ends with 0 whether they differ or not; with --exit-code, as git has it, with 1 if they do.
+    The exit code is 0 whether the versions differ or not; with --exit-code, as in git, it is 1 if they differ.
+
+    Args:
+        b: The other version.
+        files: List every shard that differs.
+        exit_code: Exit with 1 if the versions differ.
     """
     found = compare(a, b, store=store_url(store))
-    if json:
-        print_json(found.to_json())
-    else:
-        _print(found, files)
+    emit(found.to_json(), json, lambda: _print(found, files))
     return 1 if exit_code and not found.equal else 0
 
 

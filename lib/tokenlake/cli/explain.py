@@ -35,71 +35,47 @@ _Epochs = int | Literal["none"]
 
 
 def explain(
-    name: Annotated[str | None, Parameter(help="A dataset, or one version of it: NAME or NAME@v3.")] = None,
+    name: str | None = None,
     /,
     *,
-    state: Annotated[
-        Path | None,
-        Parameter(
-            metavar="FILE", show_default=False, help="JSON of a loader's get_state(): says all of the order."
-        ),
-    ] = None,
-    seed: Annotated[int | None, Parameter(show_default=False, help="Of the order. Default: 0.")] = None,
-    batch_size: Annotated[
-        str | None,
-        Parameter(
-            metavar="B",
-            show_default=False,
-            help="Rows of a batch, or of those from a step on: 0:128,1000:256.",
-        ),
-    ] = None,
-    epochs: Annotated[
-        _Epochs | None, Parameter(show_default=False, help="Of a pass; none: without end. Default: 1.")
-    ] = None,
-    passes: Annotated[
-        int | None, Parameter(show_default=False, help="How often the loader is gone through. Default: 1.")
-    ] = None,
-    lanes: Annotated[int | None, Parameter(show_default=False, help="As the loader's.")] = None,
-    window: Annotated[int | None, Parameter(show_default=False, help="As the loader's.")] = None,
-    shuffle: Annotated[bool, Parameter(show_default=False, help="Off: rows as they are stored.")] = True,
-    drop_last: Annotated[bool, Parameter(negative="", show_default=False, help="As the loader's.")] = False,
-    step: Annotated[
-        int | None,
-        Parameter(
-            metavar="S",
-            show_default=False,
-            help="Which batch, from 0. Default: the state's next one. With --document: look before it only.",
-        ),
-    ] = None,
-    row: Annotated[
-        int | None, Parameter(metavar="R", show_default=False, help="Only this row of it.")
-    ] = None,
-    document: Annotated[
-        tuple[str, ...],
-        Parameter(
-            metavar="PATH:POSITION",
-            negative="",
-            show_default=False,
-            help="When is this document seen? A file, and a row number (in files of lines a byte offset). Repeatable.",
-        ),
-    ] = (),
-    file_id: Annotated[
-        tuple[str, ...],
-        Parameter(
-            metavar="ID:POSITION",
-            negative="",
-            show_default=False,
-            help="The same, by the file's id in the column `documents`. Repeatable.",
-        ),
-    ] = (),
-    split: Annotated[str | None, Parameter(help="Which split. Default: train.", show_default=False)] = None,
+    state: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    seed: int | None = None,
+    batch_size: Annotated[str | None, Parameter(metavar="B")] = None,
+    epochs: _Epochs | None = None,
+    passes: int | None = None,
+    lanes: int | None = None,
+    window: int | None = None,
+    shuffle: Annotated[bool, Parameter(negative="--no-shuffle")] = True,
+    drop_last: bool = False,
+    step: Annotated[int | None, Parameter(metavar="S")] = None,
+    row: Annotated[int | None, Parameter(metavar="R")] = None,
+    document: Annotated[tuple[str, ...], Parameter(metavar="PATH:POSITION")] = (),
+    file_id: Annotated[tuple[str, ...], Parameter(metavar="ID:POSITION")] = (),
+    split: str | None = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """List the documents in a batch of a loader, or the batches in which a document is seen.
+    """List the documents in a batch of a loader, or the batches that contain a document.
 
-    The order is a function: of a state (--state), or of the options that the loader had (--batch-size and so on).
-    Of the rows that are asked about, only where they come from is read.
+    The order of a loader is a function of its options. Give either a saved state (--state), or the options that the
+    loader had (--batch-size and so on). Of the rows in question, only their provenance is read.
+
+    Args:
+        name: A dataset, or one version of it: NAME or NAME@v3.
+        state: JSON file of a loader's get_state(), which defines the whole order.
+        seed: Seed of the order. Default: 0.
+        batch_size: Rows of a batch; with a schedule, STEP:ROWS,...: 0:128,1000:256.
+        epochs: Epochs of one pass, or `none` for a loader without an end. Default: 1.
+        passes: How often the program iterates over the loader. Default: 1.
+        lanes: Lanes of the loader.
+        window: Shuffle window of the loader.
+        shuffle: Whether the loader shuffles; --no-shuffle reads rows as they are stored.
+        drop_last: The loader drops the last incomplete batch.
+        step: Which batch, counted from 0. Default: the one after the state. With --document: look only before it.
+        row: Show only this row of the batch.
+        document: Find this document: a file and its row number, or its byte offset in a file of lines. Repeatable.
+        file_id: Find this document by the id of its file in the column `documents`. Repeatable.
+        split: Which split. Default: train.
     """
     order = _Order(seed, batch_size, epochs, lanes, window, shuffle, drop_last)
     where = store_url(store)
@@ -112,16 +88,16 @@ def explain(
         end = plan.steps.begin(passes or 1) if plan.steps.rows is not None else None
     if document or file_id:
         if row is not None:
-            raise ConfigError("--row is of a batch; leave it out with --document and --file-id")
+            raise ConfigError("--row selects a row of a batch; leave it out with --document and --file-id")
         asked = [*_by_path(plan, document), *_by_id(file_id)]
         return _documents(plan, asked, step, passes or _passes(plan, next_step), json)
     wanted = next_step if step is None else step
     if wanted is None:
-        raise ConfigError("say which batch (--step), or which document (--document)")
+        raise ConfigError("name a batch (--step) or a document (--document)")
     if end is not None and wanted >= end:
         raise ConfigError(
             f"step {wanted} is past the end: there are {plural(end, 'step')} (0 to {end - 1}); "
-            "--epochs says how many epochs a pass has, --passes how often the loader is gone through"
+            "--epochs sets how many epochs a pass has, --passes how many passes there are"
         )
     return _batch(plan, wanted, row, json)
 
@@ -145,11 +121,11 @@ class _Order:
         given = [f"--{key.replace('_', '-')}" for key, value in flags.items() if value is not None]
         given += ["--no-shuffle"] * (not self.shuffle) + ["--drop-last"] * self.drop_last
         if given:
-            raise ConfigError(f"{', '.join(given)}: the state says it; leave it out with --state")
+            raise ConfigError(f"{', '.join(given)}: the state defines this; leave it out with --state")
 
     def plan(self, name: str | None, where: str, split: str | None) -> BatchPlan:
         if name is None or self.batch_size is None:
-            raise ConfigError("say what is read, and how: NAME and --batch-size, or --state FILE")
+            raise ConfigError("name the dataset and the order: NAME and --batch-size, or --state FILE")
         asked = LoaderOptions(
             batch_size=_sizes(self.batch_size),
             seed=self.seed or 0,
@@ -191,7 +167,7 @@ def _of_state(path: Path, where: str, name: str | None) -> tuple[BatchPlan, int]
     names = {each for dataset in plan.datasets.values() for each in _names(dataset)} | set(plan.datasets)
     if name is not None and name not in names:
         raise ConfigError(
-            f"the state is of a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
+            f"the state belongs to a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
         )
     return plan, place.step
 

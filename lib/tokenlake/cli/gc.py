@@ -1,4 +1,4 @@
-"""``tokenlake gc``: what builds left behind."""
+"""``tokenlake gc`` and ``tokenlake rm``: the commands that remove files of a store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.output import emit, note, print_json, print_tables, stdout
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
 from tokenlake.store.gc import GcReport, Kept
 from tokenlake.store.gc import gc as collect
+from tokenlake.store.remove import remove_version
 
 _COLUMNS = (
     label("what"),
@@ -25,29 +26,27 @@ _WHAT = {"temporary": "never published", "abandoned": "abandoned build", "stray"
 
 
 def gc(
-    *names: Annotated[str, Parameter(help="Only these datasets. Default: all.")],
-    grace: Annotated[
-        str, Parameter(metavar="SPAN", help="How long it must have lain untouched: 7d, 12h, 30m, 0.")
-    ] = "7d",
-    dry_run: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Remove nothing; say what would be removed.")
-    ] = False,
+    *names: str,
+    grace: Annotated[str, Parameter(metavar="SPAN")] = "7d",
+    dry_run: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Remove what no version, no tag and no build that goes on needs.
+    """Remove files that no version, no tag and no running build needs.
 
-    That is: temporary files and uploads that were never published, unfinished builds on which nobody worked for the
-    grace period, and files below a version that its manifest does not name. The number of an abandoned build stays
-    taken. Temporary files of dead processes of this machine go at once.
+    These are temporary files and uploads that were never published, unfinished builds that nobody continued during the
+    grace period, and files below a version that its manifest does not list. The version number of an abandoned build is
+    not used again. Temporary files of processes of this machine that have ended are removed at once.
 
-    Ages are by the storage's clock against this machine's. Committed versions are never removed.
+    Ages compare the storage's clock with this machine's. Committed versions are never removed.
+
+    Args:
+        names: Only these datasets. Default: all.
+        grace: How long files must have been untouched: 7d, 12h, 30m, 0. Default: 7d.
+        dry_run: Remove nothing; print what would be removed.
     """
     report = collect(store_url(store), names, grace=grace, dry_run=dry_run)
-    if json:
-        print_json(report.to_json())
-    else:
-        _print(report)
+    emit(report.to_json(), json, lambda: _print(report))
     return 1 if any(each.failed for each in report.kept) else 0
 
 
@@ -78,3 +77,35 @@ def _rows(report: GcReport) -> Iterable[dict[str, Any]]:
 def _notes(kept: Iterable[Kept]) -> None:
     for each in kept:
         note(f"kept {each.name}: {each.reason}")
+
+
+def rm(
+    name: str,
+    /,
+    *,
+    dry_run: bool = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Remove a committed version; its number is never used again.
+
+    A version is not removed while a tag names it or another version is made from it (a mixture, or rows packed again).
+    Versions that only reuse its units keep their files. Do not remove a version that a running build mixes: the build
+    would fail.
+
+    Args:
+        name: A version by its number: NAME@v3.
+        dry_run: Remove nothing; list what would be removed.
+    """
+    found = remove_version(name, store=store_url(store), dry_run=dry_run)
+    if json:
+        print_json(found.to_json())
+    else:
+        if dry_run:
+            stdout().print("\n".join(each.name for each in found.removed), markup=False, highlight=False)
+        what = f"{numbers.plural(len(found.removed), 'file')}, {numbers.size(found.bytes)}"
+        verb = "would be removed" if dry_run else "removed"
+        stdout().print(f"{found.dataset}@v{found.version}: {what} {verb}", markup=False)
+    for each in found.kept:
+        note(f"kept {each.name}: {each.reason}")
+    return 1 if found.kept else 0

@@ -1,4 +1,4 @@
-"""``tokenlake inspect``."""
+"""``tokenlake inspect`` and ``tokenlake schema``: what helps to write a configuration."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tokenlake.cli.options import AsJson
 from tokenlake.cli.output import Data, note, print_json, print_table, printable, stdout
+from tokenlake.config.pipeline import json_schema
 from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatistics
 from tokenlake.inspect.introspector import DatasetIntrospector
 from tokenlake.inspect.kind import NAMES
@@ -27,52 +28,34 @@ _FINDINGS = 20
 
 
 def inspect(
-    source: Annotated[
-        tuple[str, ...],
-        Parameter(
-            metavar="SOURCE", negative="", help="File, directory, glob or URL, or a Hub id with --type hf."
-        ),
-    ],
+    source: Annotated[tuple[str, ...], Parameter(metavar="SOURCE")],
     /,
     *,
-    type: Annotated[
-        str | None,
-        Parameter(help="What the files hold, where their names do not say.", show_default=False),
-    ] = None,
-    subset: Annotated[
-        str | None, Parameter(help="Subset of a dataset on the Hub.", show_default=False)
-    ] = None,
-    split: Annotated[
-        str | None,
-        Parameter(help="Split on the Hub; of files, those named after that split.", show_default=False),
-    ] = None,
-    rows: Annotated[int, Parameter(metavar="N", help="Sample records to show.")] = 3,
-    tokenizer: Annotated[
-        str | None, Parameter(metavar="NAME", help="Tokenizer for the proposal.", show_default=False)
-    ] = None,
-    storage_options: Annotated[
-        str | None,
-        Parameter(
-            metavar="JSON",
-            help='Options of the file system, credentials by reference: {"key": {"env": "NAME"}}.',
-            show_default=False,
-        ),
-    ] = None,
-    yaml: Annotated[
-        bool | None,
-        Parameter(
-            help="Print the proposed configuration alone. Default: unless stdout is a terminal.",
-            show_default=False,
-        ),
-    ] = None,
+    type: str | None = None,
+    subset: str | None = None,
+    split: str | None = None,
+    rows: Annotated[int, Parameter(metavar="N")] = 3,
+    tokenizer: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    storage_options: Annotated[str | None, Parameter(metavar="JSON")] = None,
+    yaml: Annotated[bool | None, Parameter(negative="--no-yaml")] = None,
     json: AsJson = False,
 ) -> int:
-    """Look into raw data without reading it through, and propose a configuration for it.
+    """Look into raw data without reading all of it, and propose a configuration for it.
 
-    On a terminal, print what was found; into a file or pipe, the proposal alone, so that
-    `tokenlake inspect data/ --tokenizer NAME > books.yaml` and then `tokenlake run books.yaml` build it.
+    On a terminal this prints what was found; into a file or a pipe, only the proposal. So
+    `tokenlake inspect data/ --tokenizer NAME > books.yaml` and then `tokenlake run books.yaml` build a dataset.
 
-    At most 8 files are opened and at most 4 MiB of each is read. Ends with 1 if nothing can be proposed.
+    At most 8 files are opened, and at most 4 MiB of each is read. The exit code is 1 if nothing can be proposed.
+
+    Args:
+        source: A file, directory, glob or URL, or the id of a dataset on the Hub with --type hf.
+        type: The format of the files, if their names do not say it.
+        subset: Subset of a dataset on the Hub.
+        split: Split of a dataset on the Hub, or of files the ones named after that split.
+        rows: How many sample records to show. Default: 3.
+        tokenizer: Tokenizer for the proposal.
+        storage_options: Options of the file system, with credentials by reference: {"key": {"env": "NAME"}}.
+        yaml: Print only the proposed configuration. Default: yes, unless stdout is a terminal.
     """
     overrides = () if storage_options is None else (f"storage_options={storage_options}",)
     found = DatasetIntrospector(
@@ -89,15 +72,25 @@ def inspect(
     return 0 if found.runnable or json else 1
 
 
+def schema() -> int:
+    """Print the JSON Schema of a pipeline configuration.
+
+    An editor that knows the schema completes and checks a configuration while you type. Save the schema as
+    tokenlake.schema.json and begin the YAML file with `# yaml-language-server: $schema=tokenlake.schema.json`.
+    """
+    print_json(json_schema())
+    return 0
+
+
 def _note(found: Inspection, tokenizer: str | None) -> None:
     """What somebody who redirects stdout must know."""
     fatal = sum(finding.fatal for finding in found.findings)
     if fatal:
-        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; see the comments")
+        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments say why")
     if not found.runnable:
-        note("note: nothing here can be built by this release; the comments say why")
+        note("note: this release cannot build a dataset from these files; the comments say why")
     elif tokenizer is None:
-        note("note: the proposal names no tokenizer: add one to it, or use --tokenizer NAME")
+        note("note: the proposal names no tokenizer; add one, or use --tokenizer NAME")
 
 
 def _print_page(found: Inspection, console: Console) -> None:
@@ -117,7 +110,7 @@ def _print_page(found: Inspection, console: Console) -> None:
 
 def _summary(found: Inspection) -> str:
     return (
-        f"{numbers.plural(found.files, 'file')}, {numbers.size(found.bytes)}; looked into "
+        f"{numbers.plural(found.files, 'file')}, {numbers.size(found.bytes)}; sampled "
         f"{numbers.count(found.looked_into)}, read {numbers.size(found.bytes_read)}"
     )
 

@@ -12,36 +12,16 @@ Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration
 Name: TypeAlias = Annotated[
     str, Parameter(help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.")
 ]
-StoreUrl: TypeAlias = Annotated[
-    str | None,
-    Parameter(
-        name="--store",
-        metavar="URL",
-        help="Where datasets live: a path, s3:// or gs://. Default: TOKENLAKE_STORE, else ./artifacts.",
-        show_default=False,
-    ),
-]
-AsJson: TypeAlias = Annotated[
-    bool, Parameter(name="--json", negative="", help="Print JSON with stable keys.", show_default=False)
-]
+_STORE = "The store: a path, s3:// or gs://. Default: TOKENLAKE_STORE, otherwise ./artifacts."
+StoreUrl: TypeAlias = Annotated[str | None, Parameter(name="--store", metavar="URL", help=_STORE)]
+AsJson: TypeAlias = Annotated[bool, Parameter(name="--json", help="Print JSON with stable keys.")]
+_SET = "Change one setting, e.g. pack.seq_length=1024 or datasets.code.num_rows=5. Repeatable."
 Overrides: TypeAlias = Annotated[
-    tuple[str, ...],
-    Parameter(
-        name=["--set", "-s"],
-        metavar="KEY=VALUE",
-        negative="",
-        help="Change one setting, e.g. pack.seq_length=1024 or datasets.code.num_rows=5. Repeatable.",
-        show_default=False,
-    ),
+    tuple[str, ...], Parameter(name=["--set", "-s"], metavar="KEY=VALUE", help=_SET)
 ]
+_WORKERS = "Number of worker processes. Default: the number of processors."
 Workers: TypeAlias = Annotated[
-    int | None,
-    Parameter(
-        metavar="N",
-        help="Worker processes. Default: the processors there are.",
-        show_default=False,
-        validator=validators.Number(gte=1),
-    ),
+    int | None, Parameter(metavar="N", help=_WORKERS, validator=validators.Number(gte=1))
 ]
 
 

@@ -1,13 +1,10 @@
-"""What commands print: results to stdout, either for people or as JSON; asides to stderr.
-
-How ``--help`` looks: a bold heading, then two aligned columns; no boxes.
-"""
+"""What commands print: results to stdout, either as tables or as JSON; notes to stderr; and how ``--help`` looks."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, final
 
@@ -64,6 +61,14 @@ def print_json(value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     # JSON itself escapes only what lies below the space.
     sys.stdout.write(text.translate(_IN_JSON) + "\n")
+
+
+def emit(value: object, json: bool, show: Callable[[], object]) -> None:
+    """Print ``value`` as JSON for programs, or have ``show`` print it for people."""
+    if json:
+        print_json(value)
+    else:
+        show()
 
 
 def print_tables(tables: Iterable[Table_output]) -> None:

@@ -27,18 +27,24 @@ def peek(
     name: Name,
     /,
     *,
-    number: Annotated[int, Parameter(name=["-n", "--number"], help="How many rows.")] = 3,
-    row: Annotated[int, Parameter(help="The first row; negative counts from the end.")] = 0,
-    split: Annotated[str | None, Parameter(help="Which split. Default: train.", show_default=False)] = None,
-    full: Annotated[bool, Parameter(negative="", show_default=False, help="Print texts whole.")] = False,
+    number: Annotated[int, Parameter(name=["-n", "--number"])] = 3,
+    row: int = 0,
+    split: str | None = None,
+    full: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Decode a few rows of a dataset, with the boundaries of their documents and where each came from.
+    """Decode a few rows of a dataset, and show the boundaries of their documents and where each document came from.
 
-    Where only a part is learned, ▸ is before it.
+    Where only some tokens count for the loss, ▸ marks them.
 
-    Uses the version's own copy of its tokenizer; special tokens stay visible.
+    The version's own copy of its tokenizer decodes the rows; special tokens stay visible.
+
+    Args:
+        number: How many rows. Default: 3.
+        row: The first row; negative numbers count from the end. Default: 0.
+        split: Which split. Default: train.
+        full: Print whole texts.
     """
     catalog = Catalog(open_store(store_url(store)))
     manifest = catalog.manifest(*catalog.resolve(name))
@@ -90,7 +96,7 @@ def _print_sequence(
 ) -> None:
     tokens = sum(len(segment.ids) for segment in sequence.segments)
     padding = f", {count(sequence.padding)} padding" if sequence.padding else ""
-    judged = "" if sequence.label is None else f", judged {'good' if sequence.label else 'bad'}"
+    judged = "" if sequence.label is None else f", labelled {'good' if sequence.label else 'bad'}"
     console.print(
         Text(f"{sequence.split} row {count(sequence.row)}", style="bold"),
         Text(
@@ -121,7 +127,7 @@ def _heading(segment: Segment, begin: int, names: dict[Place, str]) -> Text:
     if segment.start:
         place += f", from token {count(segment.start)} of its document"
     if segment.learned is not None:
-        place += f", {count(sum(segment.learned))} learned"
+        place += f", {count(sum(segment.learned))} in the loss"
     return Text.assemble(("── ", "dim"), (where, "cyan"), (f"  {place}", "dim"))
 
 

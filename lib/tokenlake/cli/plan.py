@@ -1,12 +1,8 @@
-"""``tokenlake plan``.
-
-What a run of a configuration that mixes would do: which tokens come first, and the mixture of these.
-
-What a mixture would come to, guessed before its tokens are there: by samples of the texts instead of manifests.
-"""
+"""``tokenlake plan``: what a run would do, for one build of texts and for a mixture."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,23 +13,146 @@ from rich.text import Text
 from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, with_store
 from tokenlake.cli.output import near, note, print_json, print_tables, stdout
 from tokenlake.cli.progress import RunProgress
-from tokenlake.cli.textplan import COLUMNS, about, plan_as_json, plan_tables, source_lines
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
+from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import ConfigError
-from tokenlake.etl.plan.estimate import Estimate, estimate
+from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import MixForecast, rows_of
-from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.planner import plan_build
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler, row_weights
 from tokenlake.report import numbers
 from tokenlake.report.mixture import STOPS, share, weights_in_words
+from tokenlake.report.plan import expected as expected_lengths
+from tokenlake.report.plan import policy as length_policy
 from tokenlake.report.table import Column, Table, facts, label, number
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+
+
+def about(value: float) -> str:
+    """``~1.23 M``: a guess."""
+    return f"~{numbers.short(value)}"
+
+
+COLUMNS: Final = (
+    number("files"),
+    number("units"),
+    number("bytes", "size", numbers.size),
+    number("documents", "documents", about),
+    number("tokens", "tokens", about),
+    label("long", "long documents"),
+    label("tokenizer"),
+)
+"""Of a source, after its name."""
+
+
+def plan_tables(made: Plan, expected: dict[str, Estimate]) -> list[Table]:
+    """What goes in, what becomes of long documents, what comes out."""
+    outcome = facts(_outcome(made, total(expected)), "Expected")
+    return [_source_table(made, expected), _policies(made, expected), outcome]
+
+
+def plan_as_json(made: Plan, expected: dict[str, Estimate]) -> dict[str, Any]:
+    """A plan of texts for programs."""
+    return {
+        "name": made.build.name,
+        "store": made.build.store,
+        "fingerprint": made.fingerprint,
+        "units": len(made.units),
+        "input_bytes": made.input_bytes,
+        "sources": _lines(made, expected),
+        "estimate": total(expected).to_json(),
+        "notes": list(made.notes),
+    }
+
+
+def _lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, Any]]:
+    units = Counter(unit.source for unit in made.units)
+    files = Counter(file.source for file in made.inputs)
+    return [
+        {
+            "source": source.name,
+            "files": files[source.name],
+            "units": units[source.name],
+            "bytes": made.source_bytes[source.name],
+            "documents": expected[source.name].documents,
+            "tokens": expected[source.name].tokens,
+            "long_documents": _long_documents(source, expected[source.name]),
+            "tokenizer": source.tokenizer.name_or_path,
+        }
+        for source in made.build.sources
+    ]
+
+
+def _long_documents(source: ResolvedSource, expected: Estimate) -> dict[str, Any]:
+    settings = source.tokenizer
+    truncates = settings.long_documents == "truncate"
+    return {
+        "policy": settings.long_documents,
+        "max_length": None if settings.long_documents == "keep" else settings.max_length,
+        "strategy": settings.truncation_strategy if truncates else None,
+        "side": settings.truncation_side if truncates else None,
+        "documents": expected.long_documents,
+        "dropped_tokens": expected.dropped_tokens,
+    }
+
+
+def _policies(made: Plan, expected: dict[str, Estimate]) -> Table:
+    pairs = [(source.name, _policy(source, expected[source.name])) for source in made.build.sources]
+    return facts(pairs, "Long documents")
+
+
+def _policy(source: ResolvedSource, about: Estimate) -> str:
+    drawn = about.tokens + about.dropped_tokens
+    return expected_lengths(
+        source.tokenizer,
+        about.documents,
+        about.long_documents,
+        drawn,
+        about.dropped_tokens,
+        masked=source.texts.masked,
+    )
+
+
+def source_lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, Any]]:
+    """Return a record for each source, with the keys of :data:`COLUMNS` and more."""
+    return [
+        line
+        | {
+            "long": length_policy(made.source(line["source"]).tokenizer),
+            "tokenizer": near(line["tokenizer"]),
+        }
+        for line in _lines(made, expected)
+    ]
+
+
+def _source_table(made: Plan, expected: dict[str, Estimate]) -> Table:
+    return Table.of([label("source"), *COLUMNS], source_lines(made, expected), "Inputs")
+
+
+def _outcome(made: Plan, whole: Estimate) -> list[tuple[str, str]]:
+    pack = made.build.pack
+    splits = {name: part for source in made.build.sources for name, part in source.splits}
+    exact = all(not isinstance(unit, TextUnit) or unit.files is not None for unit in made.units)
+    files = numbers.plural(whole.files, "file")
+    rows = f"{about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
+    if (preference := made.build.preference) is not None:
+        rows = f"{about(whole.documents)} for {preference.method}, in the columns of {preference.trainer}"
+    return [
+        ("tokens", about(whole.tokens)),
+        ("sequences" if pack else "rows", rows),
+        ("splits", ", ".join(f"{name} {numbers.percent(part, 1)}" for name, part in splits.items())),
+        ("output", f"~{numbers.size(whole.output_bytes)} in {'' if exact else 'at most '}{files}"),
+        (
+            "units",
+            f"{numbers.plural(len(made.units), 'unit')} of {numbers.size(made.build.unit_size)} or less",
+        ),
+        ("fingerprint", made.fingerprint),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +279,7 @@ def _notes(tokens: list[_Tokens], mixed: Plan | None) -> list[str]:
     absent = ", ".join(each.source for each in tokens if each.version is None)
     return [
         *notes,
-        f"The mixture is planned row by row once the tokens of {absent} are there; a run makes them.",
+        f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them.",
     ]
 
 
@@ -175,7 +294,7 @@ def _tokens_table(tokens: list[_Tokens]) -> Table:
 
 
 def _state(version: int | None) -> str:
-    return "to be made" if version is None else f"v{version} is there"
+    return "to be built" if version is None else f"v{version} exists"
 
 
 def _waiting(asked: ResolvedBuild, tokens: list[_Tokens]) -> list[Table]:
@@ -225,9 +344,9 @@ def _mixed(asked: ResolvedBuild, mixed: Plan) -> list[Table]:
     about_units = [
         (
             "units",
-            f"{numbers.plural(len(mixed.units), 'unit')}, {numbers.size(mixed.input_bytes)} to be read",
+            f"{numbers.plural(len(mixed.units), 'unit')}, {numbers.size(mixed.input_bytes)} to read",
         ),
-        ("version", "to be made" if version is None else f"v{version} is there, nothing to do"),
+        ("version", "to be built" if version is None else f"v{version} exists, nothing to do"),
         ("fingerprint", mixed.fingerprint),
     ]
     if mixed.forecast is None or asked.mixture is None:
@@ -255,7 +374,7 @@ def _expected(asked: ResolvedBuild, mixture: ResolvedMixture, forecast: MixForec
 
 
 def _forecast_table(forecast: MixForecast, weights_by: str) -> Table:
-    asked = number("asked", f"asked of {weights_by}", share)
+    asked = number("asked", f"weight by {weights_by}", share)
     records: list[Mapping[str, Any]] = [
         {
             **one,
@@ -269,19 +388,19 @@ def _forecast_table(forecast: MixForecast, weights_by: str) -> Table:
 
 _FORECAST: Final[tuple[Column, ...]] = (
     number("epochs", "epochs", lambda value: f"{value:.2f}"),
-    number("rows", "rows there"),
+    number("rows", "rows available"),
     number("drawn_rows", "rows drawn"),
     number("unread_rows", "never drawn"),
-    number("tokens", "tokens there"),
+    number("tokens", "tokens available"),
     number("drawn_tokens", "tokens drawn", about),
 )
 
 
 _GUESSED: Final[tuple[Column, ...]] = (
     number("epochs", "epochs", lambda value: f"~{value:.2f}"),
-    number("rows", "rows there", about),
+    number("rows", "rows available", about),
     number("drawn_rows", "rows drawn", about),
-    number("tokens", "tokens there", about),
+    number("tokens", "tokens available", about),
     number("drawn_tokens", "tokens drawn", about),
 )
 
@@ -296,7 +415,7 @@ def _end(mixture: ResolvedMixture) -> str:
     elif mixture.total_tokens is not None:
         where = f"after about {numbers.short(mixture.total_tokens)} tokens"
     elif mixture.epochs is not None:
-        where = f"after {mixture.epochs:g} times as many rows as there are"
+        where = f"after {mixture.epochs:g} times the available rows"
     else:
         return STOPS[mixture.stop]
     return f"{where}; {STOPS[mixture.stop]}"
@@ -310,11 +429,11 @@ def _packed(asked: ResolvedBuild) -> str:
 def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:
     """Show what a run of this configuration would do, without writing anything.
 
-    Inputs are listed and hashed (hashes are cached) and tokenizers loaded. Tokens and output are estimates
-    from a sample of each source.
+    Inputs are listed and hashed (hashes are cached), and tokenizers are loaded. The numbers of tokens and the size of
+    the output are estimates from a sample of each source.
 
-    Where a configuration mixes, the tokens of sources that are text are planned first. The mixture itself is planned
-    once these are there: how many rows of each source, how often each is seen.
+    If the configuration mixes text, the tokens of each source are planned first. The mixture itself is planned once
+    these tokens exist: how many rows of each source it reads, and how often.
     """
     whole = load_config(config, with_store(set_, store))
     if not whole.is_text_build:

@@ -1,7 +1,4 @@
-"""Progress on stderr: bars on a terminal, a line now and then elsewhere.
-
-What a build's events add up to.
-"""
+"""Progress of a run on stderr: bars on a terminal, a line now and then elsewhere; and the sums it shows."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ class SourceTally:
 
 @final
 @dataclass(slots=True)
-class Tally:
+class RunTally:
     """Running sums. ``built`` counts this run alone, so that a resumed run shows its true speed.
 
     Attributes:
@@ -166,7 +163,7 @@ class RunProgress:
         self._first = first
         self._engines: set[tuple[str, str]] = set()
         self._spinner = Spinner("line", Text(first))
-        self.tallies = [Tally()]
+        self.tallies = [RunTally()]
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, get_renderable=self._render, transient=True)
@@ -185,7 +182,7 @@ class RunProgress:
             self._live.stop()
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> RunTally:
         """Of the build that goes on, or was the last."""
         return self.tallies[-1]
 
@@ -194,7 +191,7 @@ class RunProgress:
         with self._lock:
             if isinstance(event, BuildStep):
                 begun = [tally for tally in self.tallies if tally.dataset]
-                self.tallies = [*begun, Tally(event.what, event.number, event.of)]
+                self.tallies = [*begun, RunTally(event.what, event.number, event.of)]
             self.tally.add(event)
         self._tell(event)
 
@@ -218,9 +215,9 @@ class RunProgress:
             case EngineChosen():
                 self._tell_engine(event)
             case UnitRetried():
-                self._say(f"unit {event.unit} ({_shown(event.source)}) again, after: {event.error}")
+                self._say(f"unit {event.unit} ({_shown(event.source)}) is retried after: {event.error}")
             case EngineCondemned():
-                self._say(f"engine {event.engine} is not exact; its units are built again: {event.reason}")
+                self._say(f"engine {event.engine} is not exact; its units are rebuilt: {event.reason}")
             case UnitFinished() | UnitProgress() if self._live is None:
                 self._now_and_then()
             case _:
@@ -270,7 +267,7 @@ class RunProgress:
         return Group(*heading, grid, status)
 
 
-def _step(tally: Tally) -> str:
+def _step(tally: RunTally) -> str:
     """``step 2 of 4: tokens of code``."""
     return f"step {tally.number} of {tally.of}: {tally.what}"
 
@@ -280,10 +277,10 @@ def _shown(source: str) -> str:
 
 
 def _planned(event: BuildPlanned) -> str:
-    """``demo v1: 9 units, 22.1 MB; 7 to build, 2 already there``."""
+    """``demo v1: 9 units, 22.1 MB; 7 to build, 2 already built``."""
     there = event.units - event.pending
     what = f"{event.dataset} v{event.version}: {numbers.plural(event.units, 'unit')}, {numbers.size(event.input_bytes)}"
-    return f"{what}; {event.pending} to build, {there} already there" if there else what
+    return f"{what}; {event.pending} to build, {there} already built" if there else what
 
 
 def _bar(name: str, source: SourceTally, seconds: float, width: int) -> list[RenderableType]:
@@ -296,7 +293,7 @@ def _bar(name: str, source: SourceTally, seconds: float, width: int) -> list[Ren
     ]
 
 
-def _status(tally: Tally) -> str:
+def _status(tally: RunTally) -> str:
     """``7 of 9 units  3.12 M tokens  21.4 MB/s  12 s left``."""
     parts = [
         f"{tally.finished} of {numbers.plural(tally.units, 'unit')}",

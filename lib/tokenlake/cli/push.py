@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, stdout
+from tokenlake.cli.output import emit, note, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import ConfigError
 from tokenlake.publish.push import SCANNED_ROWS, PushReport
@@ -26,54 +26,40 @@ def push(
     name: Name,
     /,
     *,
-    repo: Annotated[str, Parameter(help="The dataset's repository, org/name; made where there is none.")],
-    public: Annotated[
-        bool,
-        Parameter(negative="", show_default=False, help="Make it public, or push to one that is public."),
-    ] = False,
-    revision: Annotated[str, Parameter(metavar="BRANCH", help="The branch to push to.")] = "main",
-    message: Annotated[
-        str | None,
-        Parameter(help="Of the commit. Default: the name and number of the version.", show_default=False),
-    ] = None,
-    token_env: Annotated[
-        str | None,
-        Parameter(
-            metavar="NAME",
-            help="The variable that holds the token. Default: HF_TOKEN, then the saved login.",
-            show_default=False,
-        ),
-    ] = None,
-    scan_data: Annotated[
-        int, Parameter(metavar="N", help="Rows of each shard to decode and search for secrets; 0 for none.")
-    ] = SCANNED_ROWS,
-    strict: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Refuse for what is found in rows, too.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Look, search, and say what a push would do; needs no token.",
-        ),
-    ] = False,
+    repo: str,
+    public: bool = False,
+    revision: Annotated[str, Parameter(metavar="BRANCH")] = "main",
+    message: str | None = None,
+    token_env: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    scan_data: Annotated[int, Parameter(metavar="N")] = SCANNED_ROWS,
+    strict: bool = False,
+    dry_run: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """Upload a version to a dataset repository of the Hugging Face Hub, private unless --public is given.
 
-    What goes up is what the manifest lists, each file compared with its hash first, in one commit with the tag v3:
-    the shards, tokenizer, configuration, card, ledger and the manifest itself. Never: the quarantine, runs and files
-    that are not listed. A version that is there already is not sent again; an interrupted push shows nothing, and the
-    same command goes on where it ended.
+    This uploads the files that the manifest lists: shards, tokenizer, configuration, card, ledger and the manifest.
+    Each file is compared with its hash first; all of them go up in one commit with a tag such as v3. The quarantine,
+    the runs and files that the manifest does not list are never uploaded. A version that is there already is not sent
+    again. An interrupted push leaves nothing visible, and the same command continues it.
 
-    Texts and Parquet metadata are searched for secrets (known shapes of credentials, random values behind telling
-    names, and the secrets of this process and its environment); one of them refuses the push. Of each shard a few rows
-    are decoded and searched; what is found there is told, or refuses the push with --strict.
+    Texts and Parquet metadata are searched for secrets: known forms of credentials, random values under names such as
+    `password`, and the secrets of this process and its environment. Any of them stops the push. A few rows of each
+    shard are decoded and searched, too; a finding there is reported, or stops the push with --strict.
 
-    `load_dataset("org/name", revision="v3")` reads it. `hf download org/name --repo-type dataset --revision v3
+    `load_dataset("org/name", revision="v3")` reads the version. `hf download org/name --repo-type dataset --revision v3
     --local-dir STORE/NAME/v3` makes it a version of a store again, without its quarantine.
+
+    Args:
+        repo: The dataset repository, org/name; it is created if it does not exist.
+        public: Make the repository public, or push to a public one.
+        revision: The branch to push to. Default: main.
+        message: Message of the commit. Default: the name and number of the version.
+        token_env: The environment variable that holds the token. Default: HF_TOKEN, then the saved login.
+        scan_data: Rows of each shard to decode and search for secrets; 0 for none. Default: 8.
+        strict: Let secrets in rows stop the push, too.
+        dry_run: Check and search, and print what a push would do; needs no token.
     """
     if scan_data < 0:
         raise ConfigError(f"--scan-data is a number of rows, 0 or more; got {scan_data}")
@@ -94,10 +80,7 @@ def push(
             on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
         )
     _warn(report)
-    if json:
-        print_json(report.to_json())
-    else:
-        stdout().print(_told(report))
+    emit(report.to_json(), json, lambda: stdout().print(_told(report)))
     return 0
 
 
@@ -121,9 +104,11 @@ def _told(report: PushReport) -> str:
         case "unchanged":
             return f"{what} is at {report.url} already, as {report.tag}; nothing was sent"
         case "tagged":
-            return f"{what} was at {there} already, and has its tag {report.tag} now; nothing else was sent"
+            return (
+                f"{what} was already at {there}; it now has the tag {report.tag}, and nothing else was sent"
+            )
         case "would tag":
-            return f"{what} is at {there} already; a push would only set the tag {report.tag}"
+            return f"{what} is already at {there}; a push would only set the tag {report.tag}"
         case "would push":
             unseen = ", which nobody without a token can see"
             new = unseen if report.created is None else ", which it would create" if report.created else ""

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, Name, Overrides, StoreUrl, Workers, store_url
-from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.output import emit, note, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import IntegrityError, TokenlakeError
 from tokenlake.integrity.findings import RepairProgress, RepairReport
@@ -23,31 +23,25 @@ def repair(
     name: Name,
     /,
     *,
-    config: Annotated[
-        str | None,
-        Parameter(
-            metavar="FILE",
-            show_default=False,
-            help="The configuration it was built with. Default: that of its newest run.",
-        ),
-    ] = None,
+    config: Annotated[str | None, Parameter(metavar="FILE")] = None,
     set_: Overrides = (),
-    dry_run: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Say what would be done, and write nothing.")
-    ] = False,
+    dry_run: bool = False,
     workers: Workers = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Repair what is damaged in a version, byte for byte.
+    """Repair the damaged files of a version, byte for byte.
 
-    Damaged files are copied from another version that holds them, or built again from the recorded inputs, compared
-    with the manifest and swapped in whole; other versions that share them are repaired, too. Where an input has changed
-    the file stays as it is, and the input is named. Where a unit comes out with the same rows in other bytes, as with
-    another release of pyarrow, a new version is committed beside the damaged one.
+    A damaged file is copied from another version that holds it, or built again from the recorded inputs; it is compared
+    with the manifest and then replaced as a whole. Other versions that share the file are repaired, too. If an input
+    has changed, the file stays as it is and the input is named. If a unit comes out with the same rows in other bytes,
+    as with another release of pyarrow, a new version is committed beside the damaged one.
 
-    Ends with 0 when nothing is damaged any more, with 1 when nothing could be repaired, and with 3 when some damage
-    remains.
+    The exit code is 0 if no damage is left, 1 if nothing could be repaired, and 3 if some damage remains.
+
+    Args:
+        config: The configuration that built the version. Default: the one recorded by its newest run.
+        dry_run: Print what would be repaired, and write nothing.
     """
     with counting("repairing") as counter:
 
@@ -63,10 +57,7 @@ def repair(
             workers=workers,
             on_progress=told,
         )
-    if json:
-        print_json(report.to_json())
-    else:
-        _print(report)
+    emit(report.to_json(), json, lambda: _print(report))
     return exit_code(report)
 
 

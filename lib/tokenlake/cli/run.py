@@ -30,18 +30,19 @@ def run(
     workers: Workers = None,
     set_: Overrides = (),
     store: StoreUrl = None,
-    engine: Annotated[Engine, Parameter(help="Where units run.")] = "local",
-    prefect: Annotated[
-        bool,
-        Parameter(help="Run as a Prefect flow (default), or with the library alone.", show_default=False),
-    ] = True,
+    engine: Engine = "local",
+    prefect: Annotated[bool, Parameter(negative="--no-prefect")] = True,
     json: AsJson = False,
 ) -> int:
     """Build a dataset version.
 
-    A finished version of the same inputs and settings is found and nothing is done; an interrupted one is
-    resumed. Where a configuration mixes text, the tokens of each source are built first, as datasets of the store.
-    The flow, `tokenize` or `mix`, starts a Prefect server of its own unless PREFECT_API_URL names one.
+    If a finished version of the same inputs and settings exists, nothing is built; an interrupted build is resumed. If
+    the configuration mixes text, the tokens of each source are built first, as datasets of the store. The build runs
+    as a Prefect flow, `tokenize` or `mix`, with a server of its own unless PREFECT_API_URL names one.
+
+    Args:
+        engine: Where units run. Default: local.
+        prefect: Run as a Prefect flow (default); --no-prefect runs the library alone.
     """
     if engine != "local":
         raise NotAvailableError(
@@ -89,5 +90,5 @@ running as a Prefect flow needs {package}, which is not installed
 
 def _cancelled() -> int:
     command = shlex.join(["tokenlake", *sys.argv[1:]])
-    sys.stderr.write(printable(f"cancelled: what is finished is kept. To resume:  {command}\n"))
+    sys.stderr.write(printable(f"cancelled: finished units are kept. To resume:  {command}\n"))
     return CancelledError.exit_code

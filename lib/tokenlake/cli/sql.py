@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import json as jsonlib
-from typing import Annotated, Any
+from typing import Any
 
 import pyarrow as pa
-from cyclopts import Parameter
 
 from tokenlake.cli.options import AsJson, StoreUrl, store_url
 from tokenlake.cli.output import Data, note, print_json, print_tables
@@ -25,20 +24,22 @@ _SHOWN_CELL = 400
 
 
 def sql(
-    statement: Annotated[
-        str | None, Parameter(help="One statement that reads; without it, what there is to ask.")
-    ] = None,
+    statement: str | None = None,
     /,
     *,
     store: StoreUrl = None,
     json: AsJson = False,
-    csv: Annotated[bool, Parameter(negative="", show_default=False, help="Print CSV.")] = False,
+    csv: bool = False,
 ) -> int:
-    """Ask DuckDB about the datasets of a store.
+    """Query the datasets of a store with DuckDB.
 
-    A dataset is a view of its newest version, "name@v1" is one version and "name/documents" its provenance;
-    the tables datasets, splits, shards, inputs, accounts and mixture are about the whole store, and
-    decode(input_ids, 'name') gives text. Files are hashed before they are read, and nothing can be written.
+    A dataset is a view of its newest version, "name@v1" is one version, and "name/documents" holds its provenance. The
+    tables datasets, splits, shards, inputs, accounts and mixture describe the whole store, and decode(input_ids,
+    'name') returns text. Files are hashed before they are read, and nothing can be written.
+
+    Args:
+        statement: One statement that reads. Default: list the tables and views.
+        csv: Print CSV.
     """
     opened = open_store(store_url(store))
     if statement is None:

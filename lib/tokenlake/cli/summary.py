@@ -11,8 +11,8 @@ from typing import Any
 from rich.text import Text
 
 from tokenlake.cli.options import store_url
-from tokenlake.cli.output import near, print_json, print_tables, stdout
-from tokenlake.cli.progress import Tally
+from tokenlake.cli.output import emit, near, print_tables, stdout
+from tokenlake.cli.progress import RunTally
 from tokenlake.etl.runner import BuildResult
 from tokenlake.report import dataset, numbers
 from tokenlake.report.dataset import account_table, remarks
@@ -20,19 +20,16 @@ from tokenlake.report.mixture import mixture_table
 from tokenlake.report.table import Table, facts, label, number
 
 
-def print_summary(result: BuildResult, tallies: Sequence[Tally], json: bool) -> None:
+def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) -> None:
     """Print a finished run on stdout, for people or as JSON.
 
     Args:
         tallies: of each build that it was, the result's own last.
     """
-    if json:
-        print_json(_as_json(result, tallies[-1]) | _steps_json(tallies))
-    else:
-        _print(result, tallies)
+    emit(_as_json(result, tallies[-1]) | _steps_json(tallies), json, lambda: _print(result, tallies))
 
 
-def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
+def _as_json(result: BuildResult, tally: RunTally) -> dict[str, Any]:
     manifest = result.manifest
     return {
         "dataset": result.dataset,
@@ -54,14 +51,14 @@ def _as_json(result: BuildResult, tally: Tally) -> dict[str, Any]:
     }
 
 
-def _steps_json(tallies: Sequence[Tally]) -> dict[str, Any]:
+def _steps_json(tallies: Sequence[RunTally]) -> dict[str, Any]:
     """The builds that a mixture is made of; nothing where a run is one build."""
     if len(tallies) < 2:
         return {}
     return {"steps": _steps(tallies).records()}
 
 
-def _steps(tallies: Sequence[Tally]) -> Table:
+def _steps(tallies: Sequence[RunTally]) -> Table:
     columns = [
         label("what", "step"),
         label("dataset"),
@@ -84,7 +81,7 @@ def _steps(tallies: Sequence[Tally]) -> Table:
     return Table.of(columns, records, "Steps")
 
 
-def _print(result: BuildResult, tallies: Sequence[Tally]) -> None:
+def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     manifest, tally = result.manifest, tallies[-1]
     console = stdout()
     name = (f"{result.dataset} v{result.version}", "bold")
@@ -110,11 +107,11 @@ def _print(result: BuildResult, tallies: Sequence[Tally]) -> None:
 
 def _outcome(result: BuildResult) -> str:
     if result.status == "exists":
-        return "was already there: same inputs, same settings, nothing to do"
+        return "exists already with the same inputs and settings: nothing to do"
     return "committed, after resuming an earlier run" if result.status == "resumed" else "committed"
 
 
-def _work(result: BuildResult, tally: Tally) -> str:
+def _work(result: BuildResult, tally: RunTally) -> str:
     if not result.units_built:
         return f"none, {numbers.duration(result.seconds)}"
     others = [

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tokenlake.cli.options import AsJson, StoreUrl, store_url
+from tokenlake.cli.options import AsJson, StoreUrl, Workers, store_url
 from tokenlake.cli.output import note, print_json, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.errors import ConfigError, IntegrityError
@@ -24,35 +24,28 @@ _COLUMNS = (label("path"), label("problem"), label("expected"), label("got"))
 
 
 def verify(
-    *names: Annotated[
-        str,
-        Parameter(name="NAME", help="Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG."),
-    ],
-    all: Annotated[
-        bool,
-        Parameter(negative="", show_default=False, help="Every committed version of the store."),
-    ] = False,
-    deep: Annotated[
-        bool,
-        Parameter(negative="", show_default=False, help="Also decode every row and compare logical hashes."),
-    ] = False,
-    workers: Annotated[
-        int | None,
-        Parameter(metavar="N", help="Threads. Default: the processors there are.", show_default=False),
-    ] = None,
+    *names: Annotated[str, Parameter(name="NAME")],
+    all: bool = False,
+    deep: bool = False,
+    workers: Workers = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """Check every byte of versions against their manifests.
 
-    Checks sizes and hashes of all files, Parquet footers, the account, the ledger, the claim, tags, and files that no
-    manifest lists; with --deep also page checksums, every count and every segment. Ends with 3 when anything is not
-    as it was committed. --json gives one report for one NAME, else {"ok": ..., "reports": [...]}.
+    This checks the sizes and hashes of all files, Parquet footers, the account, the ledger, the claim and tags, and
+    finds files that no manifest lists. --deep also checks page checksums, every count and every segment. The exit code
+    is 3 if anything differs from what was committed. --json prints one report for one NAME, otherwise {"ok": ...,
+    "reports": [...]}.
+
+    Args:
+        names: Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG.
+        all: Check every committed version of the store.
+        deep: Decode every row and compare logical hashes, too.
+        workers: Number of threads. Default: the number of processors.
     """
     if all == bool(names):
-        raise ConfigError("verify takes names of datasets, or --all; expected one of the two")
-    if workers is not None and workers < 1:
-        raise ConfigError(f"--workers {workers}: expected 1 or more")
+        raise ConfigError("verify needs the names of datasets or --all, and not both")
     catalog = Catalog(open_read_store(store_url(store)))
     versions = list(_committed(catalog)) if all else [_version(catalog, name) for name in names]
     reports: list[VerifyReport] = []

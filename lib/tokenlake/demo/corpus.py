@@ -1,8 +1,8 @@
 """A small real corpus that every machine with Python has.
 
 ``code`` is the standard library's own modules, copied as they are: text files, each one document.
-``prose`` is documentation: the reference manual behind ``help()``, the descriptions and licences of the
-installed distributions (``manuals.jsonl.zst``) and the docstrings of the standard library and of installed
+``prose`` is documentation: the reference manual behind ``help()``, the descriptions of the installed
+distributions (``manuals.jsonl.zst``) and the docstrings of the standard library and of installed
 packages (``docstrings.parquet``, a row per module), gathered until there are :data:`PROSE_BYTES` of it.
 
 For one Python and one set of installed packages the corpus is the same byte for byte.
@@ -25,21 +25,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 PROSE_BYTES: Final = 10_000_000
-"""Where gathering docstrings stops; manuals and licences come first and are taken whole."""
+"""Where gathering docstrings stops; manuals come first and are taken whole."""
 
-_FORMAT = 1
+_FORMAT = 2
 _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-_LICENCES = (
-    "license",
-    "licence",
-    "copying",
-    "notice",
-    "authors",
-    "readme",
-    "changes",
-    "changelog",
-    "history",
-)
 # Rich in docstrings and installed wherever Tokenlake's etl extra is; the others follow by name.
 _FIRST_PACKAGES = ("polars", "numpy", "huggingface_hub", "prefect", "pyarrow", "sqlalchemy", "fsspec", "rich")
 _SMALLEST_TEXT = 200
@@ -64,7 +53,7 @@ def write_corpus(directory: Path, report: Report) -> dict[str, Path]:
         folder.mkdir(parents=True)
     report("copying the standard library's modules")
     code = _write_code(folders["code"])
-    report("reading manuals, licences and docstrings")
+    report("reading manuals and docstrings")
     prose = _write_prose(folders["prose"])
     stamp.write_text(json.dumps({"format": _FORMAT, "bytes": {"code": code, "prose": prose}}) + "\n")
     return folders
@@ -92,7 +81,7 @@ def _write_code(folder: Path) -> int:
 
 
 def _write_prose(folder: Path) -> int:
-    manuals = list(_unique([*_manual_topics(), *_distribution_texts()]))
+    manuals = list(_unique([*_manual_topics(), *_descriptions()]))
     docstrings: list[Document] = []
     total = sum(len(text) for _, text in manuals)
     for document in _unique(_docstring_pages()):
@@ -113,7 +102,7 @@ def _write_jsonl(path: Path, documents: Iterable[Document]) -> None:
 
 
 def _unique(documents: Iterable[Document]) -> Iterator[Document]:
-    """Drop what is short or was seen before: most distributions carry the same few licences."""
+    """Drop what is short or was seen before."""
     seen: set[int] = set()
     for origin, text in documents:
         text = text.strip()
@@ -132,14 +121,10 @@ def _manual_topics() -> list[Document]:
     return [(f"help/{name}", text) for name, text in sorted(topics.topics.items())]
 
 
-def _distribution_texts() -> Iterator[Document]:
+def _descriptions() -> Iterator[Document]:
     found = {dist.name.lower(): dist for dist in importlib.metadata.distributions() if dist.name}
     for name, dist in sorted(found.items()):
         yield f"{name}/description", _description(dist)
-        for file in sorted(dist.files or [], key=str):
-            if file.name.lower().startswith(_LICENCES) and file.suffix.lower() in {"", ".txt", ".md", ".rst"}:
-                source = _utf8(Path(str(file.locate())))
-                yield f"{name}/{file}", source.decode() if source else ""
 
 
 def _description(dist: importlib.metadata.Distribution) -> str:

@@ -1,10 +1,7 @@
 """A first dataset without downloading anything: corpus, tokenizer and configuration of the demo.
 
-::
-
-    python -m tokenlake.demo            what `make demo` runs: everything below `.demo/`
-
-The functions are what the flows use when they are given no data of their own.
+``python -m tokenlake.demo`` is what `make demo` runs, everything below `.demo/`; the flows use these functions when
+they are given no data.
 """
 
 from __future__ import annotations

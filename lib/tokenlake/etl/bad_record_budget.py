@@ -84,7 +84,7 @@ class BadRecordBudget:
         if bad > allowed * rows:
             raise TooManyBadRecordsError(
                 f"source {source!r}: {bad} bad records of {rows} are {bad / rows:.3%}, more than max_bad_fraction="
-                f"{allowed:g} allows, {when}. See the quarantine/ files for each record and its reason; repair the "
+                f"{allowed:g} allows, {when}. See the quarantine/ files for each record and its reason; fix the "
                 "input, or raise max_bad_fraction if the loss is acceptable",
                 source=source,
                 bad=bad,

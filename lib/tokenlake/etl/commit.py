@@ -251,7 +251,7 @@ def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
         was = "missing" if size is None else f"{size} bytes long, expected {wanted[wrong[0]]}"
         raise IntegrityError(
             f"{name} is committed, but {len(wrong)} of its {len(wanted)} files are missing or have another size; the "
-            f"first: {wrong[0]} is {was}. Run `tokenlake repair {name}`",
+            f"first: {wrong[0]} is {was}. `tokenlake repair {name}` repairs it",
             file=layout.key(wrong[0]),
         )
     return manifest

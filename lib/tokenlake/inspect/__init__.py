@@ -1,5 +1,5 @@
-"""Finding out what a source holds, and how to build from it, without reading it through.
+"""What a source holds, and a configuration that builds from it, without reading all of the source.
 
-Like a customs officer: :class:`DatasetIntrospector` opens a few of the parcels and lifts a corner, writes
-down what is in them, and fills in the form. :class:`ColumnMapper` knows what things are called elsewhere.
+:class:`~tokenlake.inspect.introspector.DatasetIntrospector` opens a few of the files and reads their first records;
+:class:`~tokenlake.inspect.mapping.ColumnMapper` knows what columns are usually called.
 """

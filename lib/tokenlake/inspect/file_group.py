@@ -1,26 +1,25 @@
-"""Files that turned out to hold the same kind of records.
-
-Many files, few of them looked into: files of one make share a name but for its numbers.
-"""
+"""Groups of files that hold the same kind of records: which are looked into, and what that says of all of them."""
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, final
 
-from tokenlake.inspect.entries import common_prefix
-from tokenlake.inspect.inspection import Feature, Finding, TextStatistics
+from tokenlake.inspect.inspection import Feature, Remark, TextStatistics
 from tokenlake.inspect.kind import Kind, kind_of, mapped, value_at
 from tokenlake.inspect.mapping import ColumnMapper, ColumnMapping
-from tokenlake.inspect.sample import Looked
+from tokenlake.inspect.sample import FileSample
 from tokenlake.inspect.schema import Shape, merged_columns
 from tokenlake.sources.formats import Format
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.local.patterns import expand
 
 _NAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LARGE_TEXT: Final = 1 << 20  # bytes of a text file on average, above which lines may be documents
@@ -30,8 +29,8 @@ _HUGE_TEXT: Final = 256 << 20  # default of max_record_bytes: no document
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
-    """Files of one make.
+class FileGroup:
+    """Files that hold the same kind of records.
 
     Attributes:
         files: all of them.
@@ -41,7 +40,7 @@ class Alike:
     """
 
     files: tuple[InputFile, ...]
-    looks: tuple[Looked, ...]
+    looks: tuple[FileSample, ...]
     columns: Mapping[str, Shape]
     mapping: ColumnMapping
     kind: Kind
@@ -54,7 +53,7 @@ class Alike:
         return self.kind, self.mapping.columns.get("text"), retyped, self.delimiter, self.text_mode
 
     @property
-    def good(self) -> tuple[Looked, ...]:
+    def good(self) -> tuple[FileSample, ...]:
         """The looks that found the file readable."""
         return tuple(look for look in self.looks if look.damage is None)
 
@@ -96,14 +95,14 @@ class Alike:
         return "lines" if listed or max(file.size for file in self.files) > _HUGE_TEXT else None
 
 
-def alike(
-    files: Iterable[InputFile], looks: Iterable[Looked], mapper: ColumnMapper, explicit: Mapping[str, str]
-) -> Alike:
+def group_of(
+    files: Iterable[InputFile], looks: Iterable[FileSample], mapper: ColumnMapper, explicit: Mapping[str, str]
+) -> FileGroup:
     """Judge files by the looks into some of them."""
     looks = tuple(looks)
     columns = merged_columns(look.columns for look in looks if look.columns)
     mapping = mapped(mapper, columns, [row for look in looks for row in look.rows], explicit)
-    return Alike(
+    return FileGroup(
         files=tuple(files),
         looks=looks,
         columns=columns,
@@ -112,15 +111,17 @@ def alike(
     )
 
 
-def _without_columns(looks: tuple[Looked, ...]) -> Kind:
+def _without_columns(looks: tuple[FileSample, ...]) -> Kind:
     if any(look.damage is None and look.remark is not None for look in looks):
         return "unknown"
     return "damaged" if any(look.damage is not None and look.file.size for look in looks) else "empty"
 
 
-def joined(parts: Iterable[Alike], mapper: ColumnMapper, explicit: Mapping[str, str]) -> list[Alike]:
+def merged_groups(
+    parts: Iterable[FileGroup], mapper: ColumnMapper, explicit: Mapping[str, str]
+) -> list[FileGroup]:
     """Join files that can be one entry of a configuration; the most bytes first."""
-    found: dict[tuple[object, ...], list[Alike]] = {}
+    found: dict[tuple[object, ...], list[FileGroup]] = {}
     parts = list(parts)
     for part in parts:
         if part.kind != "empty":
@@ -131,14 +132,14 @@ def joined(parts: Iterable[Alike], mapper: ColumnMapper, explicit: Mapping[str, 
     return sorted(whole, key=lambda part: (-sum(file.size for file in part.files), part.files[0].path))
 
 
-def _join(parts: list[Alike], mapper: ColumnMapper, explicit: Mapping[str, str]) -> Alike:
+def _join(parts: list[FileGroup], mapper: ColumnMapper, explicit: Mapping[str, str]) -> FileGroup:
     if len(parts) == 1:
         return parts[0]
     files = sorted((file for part in parts for file in part.files), key=lambda file: file.path)
-    return alike(files, (look for part in parts for look in part.looks), mapper, explicit)
+    return group_of(files, (look for part in parts for look in part.looks), mapper, explicit)
 
 
-def features(part: Alike) -> tuple[Feature, ...]:
+def features(part: FileGroup) -> tuple[Feature, ...]:
     """The columns and what they are taken for."""
     roles = {column: role for role, column in part.mapping.columns.items()}
     return tuple(
@@ -147,17 +148,13 @@ def features(part: Alike) -> tuple[Feature, ...]:
     )
 
 
-def row_count(part: Alike, counted: Mapping[str, int]) -> tuple[int | None, bool]:
-    """Return how many records there are, and whether that is counted or estimated.
-
-    Args:
-        counted: path to records of files whose footers were read.
-    """
+def row_count(part: FileGroup) -> tuple[int | None, bool]:
+    """Return how many records there are, and whether that is counted or estimated."""
     if not part.good:
         return None, False
     if part.format == "text" and part.text_mode is None:
         return len(part.files), True
-    known = {**counted, **{look.file.path: look.total for look in part.good if look.total is not None}}
+    known = {look.file.path: look.total for look in part.good if look.total is not None}
     bad = {look.file.path for look in part.looks if look.damage is not None}
     if all(file.path in known or file.path in bad for file in part.files):
         return sum(known[file.path] for file in part.files if file.path in known), True
@@ -168,7 +165,7 @@ def row_count(part: Alike, counted: Mapping[str, int]) -> tuple[int | None, bool
     return round(seen / stored * sum(file.size for file in part.files)), False
 
 
-def statistics(part: Alike) -> TextStatistics | None:
+def statistics(part: FileGroup) -> TextStatistics | None:
     """Measure the texts of the sample."""
     column = part.content_field
     if column is None:
@@ -211,38 +208,38 @@ def _stem(path: str) -> str:
     return name.partition(".")[0]
 
 
-def findings(part: Alike) -> list[Finding]:
+def findings(part: FileGroup) -> list[Remark]:
     """What is wrong with the files that were looked into, and with their texts; empty ones left out."""
-    found: list[Finding] = []
+    found: list[Remark] = []
     for look in part.looks:
         path = look.file.path
         if not look.file.size:
             continue
         if look.damage is not None:
-            found.append(Finding(file=path, what=look.damage, fatal=True))
+            found.append(Remark(file=path, what=look.damage, fatal=True))
         elif look.remark is not None:
-            found.append(Finding(file=path, what=look.remark))
+            found.append(Remark(file=path, what=look.remark))
         else:
             found += _in_records(part, look)
     return found
 
 
-def _in_records(part: Alike, look: Looked) -> Iterable[Finding]:
+def _in_records(part: FileGroup, look: FileSample) -> Iterable[Remark]:
     reasons = Counter(look.bad) + Counter(_without_text(part, look))
     if reasons:
         told = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items()))
         seen = max(look.seen, 1)
-        yield Finding(
+        yield Remark(
             file=look.file.path,
             what=f"{sum(reasons.values()):,} of {seen:,} records looked at are bad: {told}",
         )
     if part.content_field is not None and look.columns and part.format in {"parquet", "arrow", "csv", "tsv"}:
         top = part.content_field if part.content_field in part.columns else part.content_field.split(".")[0]
         if top not in look.columns:
-            yield Finding(file=look.file.path, what=f"it has no column {top!r}", fatal=True)
+            yield Remark(file=look.file.path, what=f"it has no column {top!r}", fatal=True)
 
 
-def _without_text(part: Alike, look: Looked) -> dict[str, int]:
+def _without_text(part: FileGroup, look: FileSample) -> dict[str, int]:
     """Count records of the sample that have no text where the others have one."""
     if part.content_field is None:
         return {}
@@ -260,59 +257,91 @@ LOOKED_INTO: Final = 8
 """Files that are looked into, of however many."""
 
 _NUMBERS: Final = re.compile(r"\d+")
-
-_Key = Callable[[InputFile], Hashable]
+_MANY: Final = 1000  # more files are never named one by one
 
 
 def families(files: list[InputFile]) -> list[list[InputFile]]:
-    """Group files that are probably alike, at most eight groups, in the order of the listing.
+    """Group files that probably hold the same, at most eight groups, in the order of the listing.
 
-    Alike are files of one format, compression and folder whose names differ in digits alone; where that gives
+    Those are files of one format, compression and folder whose names differ in digits alone; where that gives
     more groups than can be looked into, files of one folder at the top, and at last of one format.
     """
-    for key in (_by_name, _by_folder, _by_top_folder):
-        found = _grouped(files, key)
+    found: list[list[InputFile]] = []
+    for key in (_by_name, _by_top_folder, lambda file: file.format):
+        groups: dict[Hashable, list[InputFile]] = {}
+        for file in files:
+            groups.setdefault(key(file), []).append(file)
+        found = list(groups.values())
         if len(found) <= LOOKED_INTO:
-            return found
-    return _grouped(files, lambda file: file.format)
+            break
+    return found
 
 
 def chosen(groups: list[list[InputFile]]) -> list[list[InputFile]]:
-    """Return which files of every group to look into: eight in all, each group's evenly over it.
+    """Return which files of every group to look into: about eight in all, spread evenly over each group.
 
     A file with bytes in it is preferred to an empty one.
     """
-    shares = [1] * len(groups)
-    while sum(shares) < LOOKED_INTO and any(share < len(g) for share, g in zip(shares, groups, strict=True)):
-        # the group that has the most files for each one looked into gets the next
-        worst = max(range(len(groups)), key=lambda i: ((len(groups[i]) - shares[i]) / shares[i], -i))
-        shares[worst] += 1
-    return [_spread(group, share) for group, share in zip(groups, shares, strict=True)]
+    share, more = divmod(LOOKED_INTO, len(groups)) if groups else (0, 0)
+    return [_spread(group, share + (index < more)) for index, group in enumerate(groups)]
 
 
 def _spread(group: list[InputFile], count: int) -> list[InputFile]:
     some = [file for file in group if file.size] or group
     if count >= len(some):
         return some
-    if count == 1:
-        return some[:1]
-    return [some[index * (len(some) - 1) // (count - 1)] for index in range(count)]
-
-
-def _grouped(files: list[InputFile], key: _Key) -> list[list[InputFile]]:
-    found: dict[Hashable, list[InputFile]] = {}
-    for file in files:
-        found.setdefault(key(file), []).append(file)
-    return list(found.values())
+    return [some[index * (len(some) - 1) // max(count - 1, 1)] for index in range(max(count, 1))]
 
 
 def _by_name(file: InputFile) -> Hashable:
     return file.format, file.compression, _NUMBERS.sub("#", file.path)
 
 
-def _by_folder(file: InputFile) -> Hashable:
-    return file.format, file.compression, str(PurePosixPath(file.path).parent)
-
-
 def _by_top_folder(file: InputFile) -> Hashable:
     return file.format, file.compression, PurePosixPath(file.path).parts[0] if "/" in file.path else ""
+
+
+def common_prefix(texts: Sequence[str]) -> str:
+    """Return the longest text that all of them begin with, character by character; "" for none."""
+    return os.path.commonprefix(list(texts))  # noqa: RUF071 - characters are meant
+
+
+def data_files(
+    wanted: Sequence[InputFile], listing: Sequence[InputFile], given: tuple[str, ...]
+) -> str | list[str] | None:
+    """Return entries of a configuration that list exactly `wanted`, None if they would be too many.
+
+    Args:
+        wanted: some files of the listing, or all.
+        listing: what the entries in `given` list.
+    """
+    if len(wanted) == len(listing):
+        return given[0] if len(given) == 1 else list(given)
+    names = _shown(wanted, given)
+    if len(names) == 1:
+        return names[0]
+    if wanted[0].is_local:
+        pattern = _pattern(names)
+        if set(expand(pattern, None)[1]) == {file.url for file in wanted}:
+            return pattern
+    return names if len(names) <= _MANY else None
+
+
+def _shown(files: Sequence[InputFile], given: Iterable[str]) -> list[str]:
+    """Paths as they were given: relative ones stay relative."""
+    relative = not any(
+        Path(entry).is_absolute() or "://" in entry or entry.startswith("~") for entry in given
+    )
+    return [os.path.relpath(file.url) if relative and file.is_local else file.url for file in files]
+
+
+def _pattern(names: Sequence[str]) -> str:
+    """A glob that may stand for the names: they differ in digits alone, or have one extension."""
+    paths = [Path(name) for name in names]
+    folder = glob.escape(os.path.commonpath([path.parent for path in paths]))
+    open_numbers = {_NUMBERS.sub("*", path.name) for path in paths}
+    if len({path.parent for path in paths}) == 1:
+        end = open_numbers.pop() if len(open_numbers) == 1 else f"*.{paths[0].name.partition('.')[2]}"
+    else:
+        end = f"**/*.{paths[0].name.partition('.')[2]}"
+    return f"{folder}/{end}" if folder else end

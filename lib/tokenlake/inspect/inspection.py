@@ -39,7 +39,7 @@ class Split:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Remark:
     """Something to know before a build.
 
     Attributes:
@@ -138,7 +138,7 @@ class Inspection:
     looked_into: int
     bytes_read: int
     groups: tuple[Group, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Remark, ...]
     proposal: str
 
     @property

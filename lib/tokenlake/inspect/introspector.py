@@ -1,10 +1,7 @@
 """A look at a source before anybody reads it: what is there, what it is good for, how to build from it.
 
-Bounded however large the source is: the listing, at most eight files of which at most 4 MiB are read each,
-and the footers of at most 64 Parquet files where that counts the rows exactly. An Arrow file of this
-machine is mapped, and only what its first records touch is read. Local files are not hashed.
-
-Sample records made short enough to show.
+Bounded however large the source is: the listing, and about eight files of which at most 4 MiB are read each. An Arrow
+file of this machine is mapped, and only what its first records touch is read. Local files are not hashed.
 """
 
 from __future__ import annotations
@@ -18,26 +15,26 @@ from pathlib import PurePosixPath
 from typing import Any, Final, cast, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.inspect.entries import data_files
 from tokenlake.inspect.file_group import (
-    Alike,
-    alike,
+    FileGroup,
     chosen,
+    data_files,
     families,
     features,
     findings,
     formats,
-    joined,
+    group_of,
+    merged_groups,
     name_of,
     row_count,
     source_name,
     statistics,
 )
-from tokenlake.inspect.inspection import Feature, Finding, Group, Inspection, Split
+from tokenlake.inspect.inspection import Feature, Group, Inspection, Remark, Split
 from tokenlake.inspect.kind import text_options
 from tokenlake.inspect.mapping import ColumnMapper
 from tokenlake.inspect.proposal import entry_of, proposal
-from tokenlake.inspect.sample import Looked, footer_rows, look
+from tokenlake.inspect.sample import FileSample, look
 from tokenlake.inspect.source import Request, SourceLike, passed_over, split_of
 from tokenlake.report import numbers
 from tokenlake.sources.inputs import InputFile
@@ -70,7 +67,6 @@ def shortened(value: object, limit: int = STRING_CHARACTERS, depth: int = _DEPTH
 
 
 _THREADS: Final = 8
-_FOOTERS: Final = 64
 _NAMED: Final = 10  # empty files that are named one by one
 _SURE: Final = 0.8  # a wrong column costs more than none
 
@@ -158,12 +154,11 @@ class DatasetIntrospector:
     @cached_property
     def _inspection(self) -> Inspection:
         looks = self._look()
-        parts = joined(
-            (alike(files, seen, self._mapper, self._columns) for files, seen in looks),
+        parts = merged_groups(
+            (group_of(files, seen, self._mapper, self._columns) for files, seen in looks),
             self._mapper,
             self._columns,
         )
-        counted, in_footers, footer_bytes = self._count(parts)
         remarks = () if self._request.hub is None else self._request.hub.remarks
         local = () if self._request.is_hub else passed_over(self._request.given, self._request.source.type)
         found = [
@@ -171,12 +166,11 @@ class DatasetIntrospector:
             *local,
             *_empty(self._files),
             *(each for part in parts for each in findings(part)),
-            *in_footers,
         ]
         damaged = {finding.file for finding in found if finding.fatal}
-        groups = self._groups(parts, counted, damaged)
+        groups = self._groups(parts, damaged)
         seen = [look for part in parts for look in part.looks]
-        read = sum(look.bytes_read for look in seen) + footer_bytes
+        read = sum(look.bytes_read for look in seen)
         return Inspection(
             source=self._request.given,
             configs=self.configs(),
@@ -192,12 +186,12 @@ class DatasetIntrospector:
                 groups,
                 found,
                 tokenizer=self._tokenizer,
-                looked=f"Looked into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
+                looked=f"FileSample into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
                 f"{numbers.size(read)} read.",
             ),
         )
 
-    def _look(self) -> list[tuple[list[InputFile], list[Looked]]]:
+    def _look(self) -> list[tuple[list[InputFile], list[FileSample]]]:
         """Look into a few files of every family."""
         grouped = families(self._files)
         picked = chosen(grouped)
@@ -213,24 +207,11 @@ class DatasetIntrospector:
             )
         return [(files, [next(looks) for _ in few]) for files, few in zip(grouped, picked, strict=True)]
 
-    def _count(self, parts: Iterable[Alike]) -> tuple[dict[str, int], list[Finding], int]:
-        """Read the footers of a few Parquet files: path to records, what is damaged, and bytes read."""
-        known = {look.file.path for part in parts for look in part.looks}
-        files = [file for file in self._files if file.format == "parquet" and file.path not in known]
-        if len(files) > _FOOTERS:
-            return {}, [], 0
-        options = self._request.source.storage_options
-        with ThreadPoolExecutor(_THREADS) as pool:
-            looks = list(pool.map(lambda file: footer_rows(file, options), files))
-        damage = [Finding(file=x.file.path, what=x.damage, fatal=True) for x in looks if x.damage is not None]
-        counted = {look.file.path: look.total for look in looks if look.total is not None}
-        return counted, damage, sum(look.bytes_read for look in looks)
-
-    def _groups(self, parts: list[Alike], counted: Mapping[str, int], damaged: set[str]) -> list[Group]:
+    def _groups(self, parts: list[FileGroup], damaged: set[str]) -> list[Group]:
         names = self._names(parts)
-        return [self._group(part, name, counted, damaged) for part, name in zip(parts, names, strict=True)]
+        return [self._group(part, name, damaged) for part, name in zip(parts, names, strict=True)]
 
-    def _names(self, parts: list[Alike]) -> list[str]:
+    def _names(self, parts: list[FileGroup]) -> list[str]:
         """Names of sources, each once."""
         if len(parts) == 1:
             return [self._name() or name_of(parts[0].files)]
@@ -249,8 +230,8 @@ class DatasetIntrospector:
         parts = [part for part in PurePosixPath(entry).parts if not set("*?[") & set(part)]
         return source_name(parts[-1].partition(".")[0] if parts else "")
 
-    def _group(self, part: Alike, name: str, counted: Mapping[str, int], damaged: set[str]) -> Group:
-        rows, exact = row_count(part, counted)
+    def _group(self, part: FileGroup, name: str, damaged: set[str]) -> Group:
+        rows, exact = row_count(part)
         bad: Counter[str] = Counter()
         for finding_look in part.good:
             bad.update(finding_look.bad)
@@ -271,7 +252,7 @@ class DatasetIntrospector:
             entry=self._entry(part, name, damaged),
         )
 
-    def _entry(self, part: Alike, name: str, damaged: set[str]) -> dict[str, Any] | None:
+    def _entry(self, part: FileGroup, name: str, damaged: set[str]) -> dict[str, Any] | None:
         """Options of a configuration's dataset for these files; damaged ones are left out."""
         made = None if part.content_field is not None else text_options(part.kind, part.mapping)
         if part.content_field is None and made is None:
@@ -284,7 +265,7 @@ class DatasetIntrospector:
         files = data_files(good, self._request.listing, given)
         return entry_of(name, whole if files is None else files, self._options(part) | (made or {}))
 
-    def _options(self, part: Alike) -> dict[str, Any]:
+    def _options(self, part: FileGroup) -> dict[str, Any]:
         retyped = part.format if part.format != part.files[0].format else None
         options: dict[str, Any] = dict(self._request.options)
         if not self._request.is_hub:
@@ -297,15 +278,15 @@ class DatasetIntrospector:
         }
 
 
-def _empty(files: Iterable[InputFile]) -> list[Finding]:
+def _empty(files: Iterable[InputFile]) -> list[Remark]:
     """Files without a byte: fine where a format needs none."""
     empty = [file for file in files if not file.size]
     found = [_about_empty(file) for file in empty[:_NAMED]]
     if len(empty) > _NAMED:
-        found.append(Finding(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
+        found.append(Remark(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
     return found
 
 
-def _about_empty(file: InputFile) -> Finding:
+def _about_empty(file: InputFile) -> Remark:
     fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
-    return Finding(file=file.path, what="it is empty", fatal=fatal)
+    return Remark(file=file.path, what="it is empty", fatal=fatal)

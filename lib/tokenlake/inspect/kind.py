@@ -1,7 +1,4 @@
-"""What a dataset is for, judged by its columns, and which of them holds the text.
-
-What a configuration says of rows that are no plain text: how a text is made of them.
-"""
+"""What a dataset is for, by its columns: text, chats, instructions or preferences; and the options that this needs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""From the columns a pipeline wants to the columns a dataset has.
-
-Names of columns, compared as people mean them: `rawContents`, `raw-content` and `RAW_CONTENT` are one name.
-
-What the field calls the same thing: a role, and the names its column usually has, the likeliest first.
-"""
+"""From the roles a pipeline wants, such as `text`, to the columns of a dataset: by name, synonym, likeness and type."""
 
 from __future__ import annotations
 
@@ -75,79 +70,27 @@ def _singular(word: str) -> str:
     return word
 
 
+_SYNONYMS: Final = {
+    "text": (
+        "content document raw_content raw_text body page_content full_text plain_text doc article passage "
+        "story paragraph markdown code source_code sentence"
+    ),
+    "messages": "conversations chat dialog dialogue turns chat_history thread",
+    "instruction": "prompt question query problem task user_prompt human",
+    "input": "context background premise",
+    "output": "response answer completion target solution reply generation assistant",
+    "system": "system_prompt system_message",
+    "chosen": "chosen_response preferred accepted winner better",
+    "rejected": "rejected_response dispreferred loser worse",
+    "label": "class category target_label",
+    "id": "uid uuid guid doc_id document_id record_id example_id idx index key",
+    "url": "uri link source_url href web_url",
+    "lang": "language lang_code language_code locale",
+    "source": "origin corpus dataset data_source domain provenance",
+    "timestamp": "date time datetime created created_at published published_at crawl_date crawl_timestamp",
+}
 SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "text": (
-            "content",
-            "document",
-            "raw_content",
-            "raw_text",
-            "body",
-            "page_content",
-            "full_text",
-            "plain_text",
-            "doc",
-            "article",
-            "passage",
-            "story",
-            "paragraph",
-            "markdown",
-            "code",
-            "source_code",
-            "sentence",
-        ),
-        "messages": (
-            "conversations",
-            "chat",
-            "dialog",
-            "dialogue",
-            "turns",
-            "chat_history",
-            "thread",
-        ),
-        "instruction": ("prompt", "question", "query", "problem", "task", "user_prompt", "human"),
-        "input": ("context", "background", "premise"),
-        "output": (
-            "response",
-            "answer",
-            "completion",
-            "target",
-            "solution",
-            "reply",
-            "generation",
-            "assistant",
-        ),
-        "system": ("system_prompt", "system_message"),
-        "chosen": ("chosen_response", "preferred", "accepted", "winner", "better"),
-        "rejected": ("rejected_response", "dispreferred", "loser", "worse"),
-        "label": ("class", "category", "target_label"),
-        "id": (
-            "uid",
-            "uuid",
-            "guid",
-            "doc_id",
-            "document_id",
-            "record_id",
-            "example_id",
-            "idx",
-            "index",
-            "key",
-        ),
-        "url": ("uri", "link", "source_url", "href", "web_url"),
-        "lang": ("language", "lang_code", "language_code", "locale"),
-        "source": ("origin", "corpus", "dataset", "data_source", "domain", "provenance"),
-        "timestamp": (
-            "date",
-            "time",
-            "datetime",
-            "created",
-            "created_at",
-            "published",
-            "published_at",
-            "crawl_date",
-            "crawl_timestamp",
-        ),
-    }
+    {role: tuple(names.split()) for role, names in _SYNONYMS.items()}
 )
 """Role to other names, in the order of preference. A name belongs to one role."""
 
@@ -317,13 +260,13 @@ class _Search:
         for role, column in explicit.items():
             if role not in self._wanted:
                 raise ConfigError(
-                    f"column mapping: {role!r} -> {column!r}, but {role!r} is not wanted; expected one of "
-                    f"{', '.join(map(repr, self._wanted)) or 'nothing'}"
+                    f"column mapping: {role!r} -> {column!r}, but {role!r} is none of the names to map; "
+                    f"expected one of {', '.join(map(repr, self._wanted)) or 'nothing'}"
                 )
             if column not in self._all:
                 raise ConfigError(_no_column(role, column, self._all), got=column)
             if column not in self._free:
-                raise ConfigError(f"column mapping: column {column!r} is given to two names, expected to one")
+                raise ConfigError(f"column mapping: column {column!r} is mapped to two names; map it to one")
             self._put(role, column, "explicit", 1.0)
 
     def take(self, how: How, score: Any) -> None:

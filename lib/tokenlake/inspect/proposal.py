@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, final
 
 import yaml
 
-from tokenlake.inspect.inspection import Finding, Group
+from tokenlake.inspect.inspection import Group, Remark
 from tokenlake.inspect.kind import NAMES
 from tokenlake.report import numbers
 
@@ -20,14 +20,18 @@ _SEQ_LENGTH: Final = 2048
 _NOT_YET: Final = {
     **dict.fromkeys(
         ("text", "chat", "instruction", "preference"),
-        "They belong into a dataset of their own: inspect these files alone.",
+        "They belong in a dataset of their own: inspect these files alone.",
     ),
     "unknown": "No column is plainly the text.",
 }
 _MADE: Final = {
-    "chat": "Conversations, rendered by the tokenizer's chat template; what the assistant says is learned.",
-    "prompt": "A template makes one text of the columns; the label is what is learned. Adapt it to your model.",
-    "preference": "For the method: dpo, orpo, cpo, reward, kto, bco or grpo.",
+    "chat": "Conversations, rendered by the tokenizer's chat template; the loss covers what the assistant says.",
+    "prompt": "A template makes one text of the columns; the loss covers the label. Adapt the template to your model.",
+    "preference": "Set the method to one of dpo, orpo, cpo, reward, kto, bco and grpo.",
+}
+_TEXT_MODES: Final = {
+    "document": "A file is one document; with `text_mode: lines` every line is one.",
+    "lines": "Every line is a document; with `text_mode: document` a whole file is one.",
 }
 _HOW: Final = {
     "explicit": "as you said",
@@ -41,7 +45,7 @@ _HOW: Final = {
 def proposal(
     source: Iterable[str],
     groups: Iterable[Group],
-    findings: Iterable[Finding],
+    findings: Iterable[Remark],
     *,
     tokenizer: str | None,
     looked: str,
@@ -64,7 +68,7 @@ def proposal(
         if group.entry is None:
             lines += [*_comment(f"Left out: {_what(group)}. {_why(group)}"), *_candidates(group), ""]
     if not runnable:
-        return _text([*lines, "# Nothing is proposed: a build could not run."])
+        return _text([*lines, "# No configuration is proposed: a build could not run."])
     lines += ["datasets:", *(line for group in runnable for line in _dataset(group)), ""]
     paired = any(group.kind == "preference" for group in runnable)
     spoken = any(group.kind == "chat" for group in runnable)
@@ -88,54 +92,40 @@ def _text(lines: Iterable[str]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+@final
+class _Dumper(yaml.SafeDumper):
+    """YAML with texts of several lines as blocks."""
+
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        """Represent a text, as a block where it reads well as one."""
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _yaml(value: object) -> list[str]:
+    """Return a value as lines of YAML."""
+    options: Any = {"sort_keys": False, "allow_unicode": True, "width": 1 << 30}
+    return yaml.dump(value, Dumper=_Dumper, **options).splitlines()
+
+
 def _dataset(group: Group) -> list[str]:
+    """A group of files as an entry of `datasets`, with the reasons before it."""
     entry = dict(group.entry or {})
-    lines = _comment(_what(group) + ".", "  ")
+    told = [_what(group) + "."]
     if group.has_columns:
-        lines += _comment(f"Columns: {_columns(group)}.", "  ")
-    body: list[str] = []
-    for name, value in entry.items():
-        if name == "content_field":
-            body += _comment(f"{value}: {_reason(group)}.", "    ")
-        if name in _MADE:
-            body += _comment(_MADE[name], "    ")
-        body += _option(name, value)
-    if group.bad:
-        body += [*_comment(_bad(group), "    "), "    # on_bad_record: quarantine"]
+        told.append(f"Columns: {_columns(group)}.")
+    if (column := entry.get("content_field")) is not None:
+        told.append(f"{column}: {_reason(group)}.")
+    told += [_MADE[name] for name in entry if name in _MADE]
     if group.formats.keys() & {"text", "text.gz", "text.zst"}:
-        body += _text_mode(entry.get("text_mode"))
-    body[0] = "  - " + body[0].lstrip()
-    return [*lines, *body]
-
-
-def _text_mode(mode: object) -> list[str]:
-    if mode == "lines":
-        return _comment("Every line is a document; `text_mode: document` makes one of a whole file.", "    ")
-    return _comment("A file is one document; `text_mode: lines` makes one of every line.", "    ")
-
-
-def _option(name: str, value: object) -> list[str]:
-    if isinstance(value, dict):
-        inner = (line for key, item in value.items() for line in _option(key, item))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        return [f"    {name}:", *(f"  {line}" for line in inner)]
-    if isinstance(value, list):
-        return [f"    {name}:", *(f"      - {_scalar(item)}" for item in value)]
-    if isinstance(value, str) and _is_block(value):
-        return [f"    {name}: |-", *(f"      {line}".rstrip() for line in value.split("\n"))]
-    return [f"    {name}: {_scalar(value)}"]
-
-
-def _is_block(text: str) -> bool:
-    """Whether a text of several lines reads well as a block: nothing in it that YAML would have to escape."""
-    lines = text.split("\n")
-    plain = all(line.isprintable() and line == line.strip() for line in lines)
-    return len(lines) > 1 and plain and bool(lines[0]) and bool(lines[-1])
-
-
-def _scalar(value: object) -> str:
-    """Return a value as YAML on one line."""
-    written = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1 << 30)
-    return written.removesuffix("\n").removesuffix("\n...")
+        told.append(_TEXT_MODES[str(entry.get("text_mode") or "document")])
+    last = ["# on_bad_record: quarantine"] if group.bad else []
+    if group.bad:
+        told.append(_bad(group))
+    body = [*_yaml([entry]), *(f"  {line}" for line in last)]
+    return [*(line for each in told for line in _comment(each, "  ")), *(f"  {line}" for line in body)]
 
 
 def _what(group: Group) -> str:
@@ -158,7 +148,7 @@ def _columns(group: Group) -> str:
 
 def _reason(group: Group) -> str:
     if group.kind == "chat" and group.mapping.get("text") is None:
-        return "conversations, rendered by the tokenizer's chat template; what the assistant says is learned"
+        return "conversations, rendered by the tokenizer's chat template; the loss covers what the assistant says"
     found = group.mapping.get("text")
     told = "" if found is None else _HOW[found.how].format(score=found.score)
     if group.kind != "text":
@@ -168,9 +158,9 @@ def _reason(group: Group) -> str:
 
 def _why(group: Group) -> str:
     if group.kind == "damaged":
-        return "None of the files that were looked into can be read."
+        return "None of the sampled files can be read."
     if not group.features:
-        return "No record was found in the files that were looked into."
+        return "The sampled files hold no record."
     return _NOT_YET.get(group.kind, "")
 
 
@@ -188,12 +178,12 @@ def _candidates(group: Group) -> list[str]:
 def _bad(group: Group) -> str:
     told = ", ".join(f"{reason} {count:,}" for reason, count in sorted(group.bad.items()))
     return (
-        f"{sum(group.bad.values()):,} of {group.sampled:,} records looked at are bad ({told}); a build fails at "
-        "the first unless told to set them aside:"
+        f"{sum(group.bad.values()):,} of {group.sampled:,} sampled records are bad ({told}); a build fails at the "
+        "first one, unless on_bad_record is quarantine."
     )
 
 
-def _findings(findings: Iterable[Finding]) -> list[str]:
+def _findings(findings: Iterable[Remark]) -> list[str]:
     found = [f"{finding.file}: {finding.what}" if finding.file else finding.what for finding in findings]
     lines = [line for each in found[: 2 * _SHOWN] for line in _comment(f"- {each}", hanging="  ")]
     more = len(found) - 2 * _SHOWN
@@ -202,7 +192,7 @@ def _findings(findings: Iterable[Finding]) -> list[str]:
 
 def _tokenizer(name: str | None, spoken: bool) -> list[str]:
     if name is not None:
-        return [f"default_tokenizer: {_scalar(name)}"]
+        return _yaml({"default_tokenizer": name})
     if spoken:
         told, example = (
             "Missing: the tokenizer of a chat model, which has a chat template:",

@@ -1,11 +1,4 @@
-"""A look into one file: its columns, its first records, and what is wrong with it; a few MB at most.
-
-Reading a little of an input, and never more than that.
-
-The beginning of a file, cut where a record ends, so that a reader takes it for a whole file.
-
-What a look into one file found.
-"""
+"""A look into one file: its columns, its first records, and what is wrong with it; a few MB at most."""
 
 from __future__ import annotations
 
@@ -26,7 +19,6 @@ from tokenlake.sources.columnar import reading
 from tokenlake.sources.formats import Format
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, InputReader, damaged
 from tokenlake.sources.opening import opened
-from tokenlake.sources.parquet import footer
 from tokenlake.sources.records import reader_of
 from tokenlake.sources.stream import ByteStream, has_lines
 
@@ -197,7 +189,7 @@ def _no_reasons() -> dict[str, int]:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class FileSample:
     """What a look into a file found.
 
     Attributes:
@@ -240,31 +232,29 @@ _BUFFER_BYTES: Final = 64 << 10
 _DELIMITERS: Final = (",", ";", "\t", "|")
 
 
-def look(file: InputFile, delimiter: str | None, storage_options: Mapping[str, Any] | None = None) -> Looked:
+def look(
+    file: InputFile, delimiter: str | None, storage_options: Mapping[str, Any] | None = None
+) -> FileSample:
     """Look into a file; what is wrong with it is in the answer, never raised, unless it cannot be reached.
 
     Raises:
         SourceError: the storage cannot be reached.
     """
     read = _LOOKS.get(file.format, _look_into_records)
-    return _looked(file, storage_options, lambda data: read(file, data, delimiter))
-
-
-def _looked(
-    file: InputFile, storage_options: Mapping[str, Any] | None, read: Callable[[BoundedBytes], Looked]
-) -> Looked:
     try:
         with opened(file, storage_options) as data:
             bounded = BoundedBytes(data)
             try:
-                found = read(bounded)
+                found = read(file, bounded, delimiter)
             except DamagedFileError as error:
-                found = Looked(file=file, columns={}, damage=_what(file, error))
+                found = FileSample(file=file, columns={}, damage=_what(file, error))
             except BoundReached:
-                found = Looked(file=file, columns={}, remark=f"not looked into: that takes over {_MIB} MiB")
+                found = FileSample(
+                    file=file, columns={}, remark=f"not looked into: that takes over {_MIB} MiB"
+                )
             return replace(found, bytes_read=bounded.bytes_read)
     except OSError as error:  # such as a file that may not be read
-        return Looked(file=file, columns={}, damage=f"it cannot be read ({error.strerror or error})")
+        return FileSample(file=file, columns={}, damage=f"it cannot be read ({error.strerror or error})")
 
 
 _MIB: Final = FILE_BYTES >> 20
@@ -276,7 +266,7 @@ def _what(file: InputFile, error: TokenlakeError) -> str:
     return message.partition(". Damaged files are never")[0]
 
 
-def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> Looked:
+def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> FileSample:
     if not file.size:
         raise damaged(file, "it is empty; not even a footer is there")
     with reading(file, "its footer"):
@@ -285,7 +275,7 @@ def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | No
         )
     with parquet:
         columns = _columns(parquet.schema_arrow)
-        found = Looked(file=file, columns=columns, stored=file.size, total=parquet.metadata.num_rows)
+        found = FileSample(file=file, columns=columns, stored=file.size, total=parquet.metadata.num_rows)
         group = _first_group(parquet.metadata)
         if group is None:
             return found
@@ -297,13 +287,6 @@ def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | No
     left_out = [name for name in columns if name not in chosen]
     remark = f"columns not sampled, too large: {', '.join(left_out)}" if left_out else None
     return replace(found, rows=rows, seen=len(rows), remark=remark)
-
-
-def footer_rows(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> Looked:
-    """Count the records of a Parquet file by its footer; otherwise like :func:`look`."""
-    return _looked(
-        file, storage_options, lambda data: Looked(file=file, columns={}, total=footer(data).num_rows)
-    )
 
 
 def _first_group(meta: pq.FileMetaData) -> int | None:
@@ -336,13 +319,13 @@ def _parquet_rows(
         return _records(file, next(batches, None))
 
 
-def _look_into_arrow(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> Looked:
+def _look_into_arrow(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> FileSample:
     stream = data.pread(6, 0) != b"ARROW1"
     with reading(file, "its schema"):
         # Mapped where it can be: only the pages that the first records lie in are read.
         opened_file = pa.memory_map(file.url) if file.is_local and not file.compression else data.for_arrow()
         reader = ipc.open_stream(opened_file) if stream else ipc.open_file(opened_file)
-    found = Looked(file=file, columns=_columns(reader.schema), stored=file.size)
+    found = FileSample(file=file, columns=_columns(reader.schema), stored=file.size)
     try:
         with reading(file, "its first record batch"):
             batch = _first_batch(reader)
@@ -385,13 +368,13 @@ def _records(file: InputFile, batch: pa.RecordBatch | None) -> tuple[dict[str, A
         return ()
 
 
-def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | None) -> Looked:
+def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | None) -> FileSample:
     """Look into a format that is read from its beginning on."""
     document = file.format == "text" and file.text_mode == "document"
     file = _by_its_bytes(file, data)
     begun = read_beginning(data, file.format, document=document)
     if begun is None:
-        return Looked(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
+        return FileSample(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
     if delimiter is None and file.format in {"csv", "tsv"}:
         delimiter = _delimiter(file, begun.data)
     memory = MemoryBytes(file, begun.data)
@@ -400,7 +383,7 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
     blocks = list(reader_of(file.format)(part, memory, want, None))
     rows = tuple(row for block in blocks for row in _objects(block))
     seen = sum(len(block) + len(block.bad) for block in blocks)
-    return Looked(
+    return FileSample(
         file=file,
         columns=_seen_columns(file, rows, blocks),
         rows=rows[:SAMPLE_ROWS],
@@ -468,7 +451,7 @@ def _by_its_bytes(file: InputFile, data: BoundedBytes) -> InputFile:
     return replace(file, format="jsonl") if has_lines(head) else file
 
 
-_LOOKS: Final[dict[str, Callable[[InputFile, BoundedBytes, str | None], Looked]]] = {
+_LOOKS: Final[dict[str, Callable[[InputFile, BoundedBytes, str | None], FileSample]]] = {
     "parquet": _look_into_parquet,
     "arrow": _look_into_arrow,
 }

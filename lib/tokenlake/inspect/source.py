@@ -1,11 +1,4 @@
-"""What is to be inspected, as the source that a configuration would make of it.
-
-What a dataset's repository on the Hub says of its subsets and splits; no data is read.
-
-What the names of files suggest about splits: `train-00000-of-00042.parquet`, `data/test/x.jsonl`.
-
-Files of a directory that its listing passes over, so that nobody misses them unawares.
-"""
+"""The source that is inspected: its files, the subsets and splits of a dataset on the Hub, and splits told by names."""
 
 from __future__ import annotations
 
@@ -21,11 +14,11 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.inspect.inspection import Finding, Split
+from tokenlake.inspect.inspection import Remark, Split
 from tokenlake.inspect.mapping import words_of
 from tokenlake.sources.formats import belongs, compression_of, format_of
+from tokenlake.sources.hub.listing import HubListing, list_repo, listed
 from tokenlake.sources.hub.repo import HubClient, parse_id
-from tokenlake.sources.hub.selection import HubListing, list_repo, listed
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.local.patterns import expand, is_url
@@ -49,7 +42,7 @@ class HubFacts:
     splits: tuple[Split, ...]
     subset: str | None
     split: str
-    remarks: tuple[Finding, ...]
+    remarks: tuple[Remark, ...]
 
 
 def hub_facts(source: ResolvedSource, split: str | None) -> HubFacts:
@@ -66,7 +59,7 @@ def hub_facts(source: ResolvedSource, split: str | None) -> HubFacts:
     """
     listing = list_repo(HubClient(source.storage_options), parse_id(source.data_files[0]))
     subsets = listing.layout.subsets
-    subset, remarks = source.subset or listing.layout.default, list[Finding]()
+    subset, remarks = source.subset or listing.layout.default, list[Remark]()
     if subset is None and subsets:
         subset = next(iter(subsets))
         remarks.append(_first_of("subset", subset, tuple(subsets)))
@@ -90,9 +83,9 @@ def _splits(listing: HubListing, subset: str | None) -> tuple[Split, ...]:
     )
 
 
-def _first_of(what: str, name: str, names: tuple[str, ...]) -> Finding:
+def _first_of(what: str, name: str, names: tuple[str, ...]) -> Remark:
     told = f"this is {what} {name!r}, the first of {listed(names)}: none of them is the default one"
-    return Finding(file="", what=told)
+    return Remark(file="", what=told)
 
 
 _WORDS: Final = {
@@ -246,7 +239,7 @@ def _of_split(files: list[InputFile], wanted: str, given: tuple[str, ...]) -> li
 _SHOWN = 6
 
 
-def passed_over(given: tuple[str, ...], wanted: str | None) -> tuple[Finding, ...]:
+def passed_over(given: tuple[str, ...], wanted: str | None) -> tuple[Remark, ...]:
     """Count the files with other extensions in the directories among `given`; hidden ones mean nothing."""
     found: Counter[str] = Counter()
     for entry in given:
@@ -262,4 +255,4 @@ def passed_over(given: tuple[str, ...], wanted: str | None) -> tuple[Finding, ..
     most = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     told = ", ".join(f"{name} {count:,}" for name, count in most[:_SHOWN])
     more = f" and {len(most) - _SHOWN} more endings" if len(most) > _SHOWN else ""
-    return (Finding(file="", what=f"files that are not read, because of their names: {told}{more}"),)
+    return (Remark(file="", what=f"files that are not read, because of their names: {told}{more}"),)

@@ -4,6 +4,7 @@
 
     step -> (start row, batch size) -> (source, epoch, row group, row) -> decoded row groups -> a batch
 
-``steps``, ``stream`` and ``batchplan`` are functions and open no file; ``groups`` decodes ahead of need; ``assemble``
-copies rows to their places; ``loader`` hands batches out and keeps the state, a few integers.
+``steps`` and ``plan`` are functions and open no file; ``read_ahead`` decodes ahead of need; ``batch`` copies rows to
+their places; ``loader`` hands batches out and keeps the state, a few integers. ``options`` says what all of them are
+asked for, here and by ``jax``, ``torch``, ``grain``, ``hf`` and ``orbax``.
 """

@@ -1,7 +1,4 @@
-"""A stored version, opened: its rows by number, its manifest, its tokenizer.
-
-From a path or URL to a dataset.
-"""
+"""A stored version, opened by its path or URL: its rows by number, its manifest, its tokenizer."""
 
 from __future__ import annotations
 

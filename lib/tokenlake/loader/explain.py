@@ -8,11 +8,8 @@
     (file,) = files_of(loader.plan, "code/a.jsonl")
     steps_of_document(loader.plan, Document(file.file_id, 0))   # when its first document is seen
 
-Of the row groups that are asked about, only the columns that say where ids come from are read.
-
-Where the rows of a packed dataset come from: the columns that say it, read without the ids.
-
-They are less than a hundredth of a file. Every page is read against its checksum, as everywhere.
+Of the row groups that are asked about, only the columns that say where ids come from are read, less than a hundredth
+of a file; every page against its checksum, as everywhere.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 
 _COLUMNS: Final = ["segment_lengths", "documents"]
-_MEND: Final = "Run `tokenlake verify` to see all that is damaged"
+_HINT: Final = "Run `tokenlake verify` to see all that is damaged"
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
@@ -93,14 +90,14 @@ def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, 
                     file = file or _open(opened, dataset, shard)
                     found = Provenance.of(file.read_row_group(index, columns=_COLUMNS, use_threads=False))
                 except NotFoundError as error:
-                    raise IntegrityError(f"{where} is missing. {_MEND}.", file=path) from error
+                    raise IntegrityError(f"{where} is missing. {_HINT}.", file=path) from error
                 except (KeyError, *_DAMAGE) as error:
                     raise IntegrityError(
-                        f"{where}: row group {index} cannot be read: {error}. {_MEND}.", file=path
+                        f"{where}: row group {index} cannot be read: {error}. {_HINT}.", file=path
                     ) from error
                 if len(found.offsets) != dataset.rows.group_rows[group] + 1:
                     raise IntegrityError(
-                        f"{where}: row group {index} has other rows than were committed. {_MEND}.", file=path
+                        f"{where}: row group {index} has other rows than were committed. {_HINT}.", file=path
                     )
                 yield group, found
 

@@ -1,4 +1,4 @@
-"""The batches of one host: planned, read ahead, assembled; in this process or in others that get a copy."""
+"""The batches of one host: planned, read ahead and assembled, in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan, RowsOfBatch, rows_of_host
 from tokenlake.loader.prefetch import Prefetched
-from tokenlake.loader.read_ahead import ReadAhead
+from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.loader.steps import BatchStep, Position
 from tokenlake.ragged import Int64
 from tokenlake.store.local import LocalStore
@@ -108,10 +108,10 @@ class HostReader:
         share = len(self.wanted(steps.sizes.common))
         return before // steps.sizes.common * share + int(np.searchsorted(self.wanted(size), last))
 
-    def read_ahead(self) -> ReadAhead:
+    def read_ahead(self) -> DecodedAhead:
         """Return where row groups of the plan are decoded, so far ahead that decoding runs evenly."""
         workers = self.options.workers
-        return ReadAhead(
+        return DecodedAhead(
             self.plan.sources,
             loss_mask=self.assembler.loss_mask,
             max_bytes=self.options.cache_bytes,
@@ -171,7 +171,7 @@ class _Work:
     """Planning and making batches."""
 
     reader: HostReader
-    groups: ReadAhead
+    groups: DecodedAhead
     turn: Turn
 
     def planned(self, position: Position) -> Iterator[_Planned]:

@@ -13,7 +13,7 @@ from tokenlake.loader.host_batches import HostBatch, HostBatches, HostReader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.read_ahead import ReadAhead
+from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import Position, check_counts
 from tokenlake.reading.cache import Decoded
@@ -89,7 +89,7 @@ class DataLoader:
         self._position = Position(0, 0, 0)
         self._ended = False
         self._delivery: weakref.ref[_Delivery] | None = None
-        self._groups: ReadAhead | None = None
+        self._groups: DecodedAhead | None = None
 
     @property
     def plan(self) -> BatchPlan:

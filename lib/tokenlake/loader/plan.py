@@ -225,11 +225,6 @@ class BatchPlan:
         return [dataset.rows for dataset in self.datasets.values()]
 
     @property
-    def names(self) -> list[str]:
-        """The sources by name: of a mixture its own names, of a dataset that of its split."""
-        return list(self.datasets)
-
-    @property
     def window_rows(self) -> int:
         """Rows that are permuted together, in the mean, of the source where they are most; 1 where none are."""
         if not self.options.shuffle:

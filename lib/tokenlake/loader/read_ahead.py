@@ -33,7 +33,7 @@ class _Need(NamedTuple):
 
 
 @final
-class ReadAhead:
+class DecodedAhead:
     """The row groups of some sources, numbered over all of them in their order.
 
     Args:

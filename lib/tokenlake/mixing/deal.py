@@ -9,7 +9,7 @@ lane gets one row for each of its places::
 
 At the end of a group the n-th row of a source has gone to lane ``order[n mod L]``, which makes a lane's count a
 quotient; the heaviest source alone, the *absorber*, takes what is left of each lane's slots. It always can: its slots
-in a group are more than the other sources are (:meth:`Deal.check`). Inside a group the cells are dealt one after the
+in a group are more than the other sources are (:meth:`Deal._check`). Inside a group the cells are dealt one after the
 other, each lane's share spread evenly over them. Between two *eras*, where another source is the heaviest, some groups
 are dealt row by row, and the count goes on from there.
 """

@@ -6,13 +6,11 @@ own stretch of every source, and the weights hold for all lanes together; their 
 
 ::
 
-    position          where a row is in the stream                     order.LaneLayout
-    (lane, place)     where it is in one lane                          stopping.Lane: without skipped slots
+    position          where a row is in the stream                     lanes.LaneLayout
+    (lane, place)     where it is in one lane                          slots.Lane: without skipped slots
     (lane, slot)      where it would be if no source ever ended        slots.Slots: shuffled blocks
-    (source, number)  the how manieth row of a source in this lane     deal.Deal: the closed form
+    (source, number)  the n-th row of a source in this lane            deal.Deal: the closed form
     (source, epoch, index)   the same, when the source's rows in this lane begin anew each time they end
-
-What a mixture can be asked for: which names, sizes and ends fit each other.
 """
 
 from __future__ import annotations

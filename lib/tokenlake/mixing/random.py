@@ -1,16 +1,16 @@
-"""The one source of chance: SplitMix64, written here, so that no release of another library changes an order.
+"""Chance: SplitMix64, written here, so that no release of another library changes an order, and permutations made of
+it.
 
 A stream of random numbers is named by a key. Keys are made of a seed and of words (which epoch, which lane, which
 block), one word after the other, so that the keys of neighbours have nothing in common.
 
-Permutations that are computed, not stored: where index i goes is found without looking at any other index.
-
-A number below ``size`` is written as two digits, ``left * base + right``, each below about the root of `size`. A round
-adds to one digit, modulo its base, a number drawn for the other digit; the next round swaps their parts (a Feistel
-network, in the form for any base: Black and Rogaway 2002, *Ciphers with arbitrary finite domains*). What is drawn comes
-from SplitMix64. A round is undone by subtracting, so that all of them are a bijection. The two bases multiply to a
-little more than `size`; the few indices that land past it go round again until they do not (cycle walking), which keeps
-a bijection and takes 1 + 1/sqrt(size) passes at most in the mean.
+Permutations are computed, not stored: where index i goes is found without looking at any other index. A number below
+``size`` is written as two digits, ``left * base + right``, each below about the root of `size`. A round adds to one
+digit, modulo its base, a number drawn for the other digit; the next round swaps their parts (a Feistel network, in the
+form for any base: Black and Rogaway 2002, *Ciphers with arbitrary finite domains*). What is drawn comes from
+SplitMix64. A round is undone by subtracting, so that all of them are a bijection. The two bases multiply to a little
+more than `size`; the few indices that land past it go round again until they do not (cycle walking), which keeps a
+bijection and takes 1 + 1/sqrt(size) passes at most in the mean.
 
 What is added is a function of the *other* digit without any structure: affine rounds (``a * i + b``) would leave
 neighbours at one distance. Six rounds already pass every test of pairs and of single bits for 32 numbers and more, and

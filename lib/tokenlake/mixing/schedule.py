@@ -7,24 +7,20 @@ Before the first point its weights hold, after the last one its own. Between two
 A schedule only ever grows at its end: :meth:`WeightScheduler.extend` makes another one that remembers the first, and
 what comes before is still taken from that one.
 
-Weights as numbers that add up: checked, made to sum to exactly 1, and counted in units.
+**Exact weights.** A float is a fraction with a power of two below the line. Weights are taken as exactly these
+fractions and divided by their sum, so that they sum to 1 and not to 0.9999999999999999. For counting they become whole
+numbers of units of 2^-96: a float says 53 bits, so that after 10^12 rows no share is off by more than 10^-16 rows.
 
-A float is a fraction with a power of two below the line. Weights are taken as exactly these fractions and divided by
-their sum, so that they sum to 1 and not to 0.9999999999999999. For counting they become whole numbers of units of
-2^-96: a float says 53 bits, so that after 10^12 rows no share is off by more than 10^-16 rows.
+**The cosine** and its integral are computed in whole numbers, the same on every machine. The C library's sine differs
+between machines in its last bits, and one bit can move a row. Here pi and the sine are computed with integers to as
+many bits as a question needs: twice, if need be, until both ends of what the error leaves open give the same answer
+(Ziv 1991, *Fast evaluation of elementary mathematical functions with correctly rounded last bit*). That ends: the sine
+of a rational part of a turn is algebraic, so that divided by pi it is no fraction, unless it is 0, and that case is
+answered first.
 
-The cosine and its integral in whole numbers, the same on every machine.
-
-The C library's sine differs between machines in its last bits, and one bit can move a row. Here pi and the sine are
-computed with integers to as many bits as a question needs: twice, if need be, until both ends of what the error leaves
-open give the same answer (Ziv 1991, *Fast evaluation of elementary mathematical functions with correctly rounded last
-bit*). That ends: the sine of a rational part of a turn is algebraic, so that divided by pi it is no fraction, unless it
-is 0, and that case is answered first.
-
-Pieces: the stretches of a schedule in which every weight follows one curve.
-
-A piece ends where the next one starts. It knows where its curve leads to, also where the next piece comes before that:
-what is left of a line that was cut is the same line.
+**Pieces** are the stretches of a schedule in which every weight follows one curve. A piece ends where the next one
+starts. It knows where its curve leads to, also where the next piece comes before that: what is left of a line that was
+cut is the same line.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""The slots of an endless lane: which source each one takes a row from, and the how manieth row of that source.
+"""The slots of an endless lane: which source each one takes a row from, and which of its rows.
 
 Slots come in blocks, the cells of the deal. How many slots of a block are of which source is the difference of what the
 lane has taken at its ends; which slots these are is a shuffle of the block's own. In the shuffle's order of a block's
 slots, the first are the first source's, the next ones the second's and so on; each source then gives its rows in the
 order of its slots.
 
-Lanes that end: places and slots where the slots of exhausted sources are skipped.
-
-A place is an index in what a lane delivers, a slot one in the endless lane behind it. A source that has given all its
-rows is exhausted; what it still gets of the endless lane's slots is skipped ("all_exhausted"), or ends the lane before
-the first of them ("first_exhausted"). How many places lie before a block is known from the counts at the block's
-beginning, ``sum of min(count_j, rows_j)``, so that the block of any place is found by bisection.
+**Lanes that end.** A place is an index in what a lane delivers, a slot one in the endless lane behind it. A source that
+has given all its rows is exhausted; what it still gets of the endless lane's slots is skipped ("all_exhausted"), or
+ends the lane before the first of them ("first_exhausted"). How many places lie before a block is known from the counts
+at the block's beginning, ``sum of min(count_j, rows_j)``, so that the block of any place is found by bisection.
 """
 
 from __future__ import annotations

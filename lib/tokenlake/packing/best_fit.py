@@ -4,28 +4,23 @@ A document longer than a row is whole rows and a rest. The rests are placed by b
 mostly as good as it gets. Where its rows are not full enough, the rests of documents that are cut anyway fill gaps,
 and where that is not enough either, rows are made anew by exact fit, which comes first where all documents are short.
 
-Best-fit decreasing: the largest item first, each into the bin that it fills best.
+**Best-fit decreasing.** Items, largest first, go each to the bin with the least room that is enough, or to a new one.
+Items of one size are alike, and so are bins with the same room: it is enough to count, in the order of falling sizes,
+how many bins of a room take how many items each (:data:`Move`). There are few such moves, and which item and which bin
+each is about follows for all at once: bins with one room are a queue, so the k-th bin that leaves it is the k-th that
+came.
 
-Items, largest first, go each to the bin with the least room that is enough, or to a new one. Items of one size are
-alike, and so are bins with the same room: it is enough to count, in the order of falling sizes, how many bins of a
-room take how many items each (:data:`Move`). There are few such moves, and which item and which bin each is about
-follows for all at once: bins with one room are a queue, so the k-th bin that leaves it is the k-th that came.
-
-Exact fit: bins that are filled to the last place, made of the commonest sizes first.
-
-A bin takes the commonest size until two items more will do, and then two that fill it exactly. To take the commonest
-first keeps all sizes in stock until the end, so that such a pair is nearly always there. This fills bins better than
-best-fit decreasing does where all items are of middling sizes and nothing small is left for the gaps; where many are
-larger than half a bin it is the worse one.
+**Exact fit.** A bin takes the commonest size until two items more will do, and then two that fill it exactly. To take
+the commonest first keeps all sizes in stock until the end, so that such a pair is nearly always there. This fills bins
+better than best-fit decreasing does where all items are of middling sizes and nothing small is left for the gaps; where
+many are larger than half a bin it is the worse one.
 
 Items of one size are alike: a bin is a list of sizes, and as many bins are made alike as the stock allows. Which sizes
 are in stock is a number with a bit for each, and so is the same in a mirror; shifted against each other, the two have
 a bit in common for each pair with a given sum.
 
-Rows that can be done without: rests of documents that are cut anyway go into the room that other rows have left.
-
-A rest may be cut once more, for its document has several pieces already. So the emptiest rows that hold nothing but
-such rests are emptied into the largest gaps of the others.
+**Spilling.** A rest may be cut once more, for its document has several pieces already. So the emptiest rows that hold
+nothing but such rests are emptied into the largest gaps of the others.
 """
 
 from __future__ import annotations

@@ -4,15 +4,13 @@ Picture a roll of tape. Each document is glued on with its BOS in front and its 
 roll is cut into strips of equal length. A document that crosses a cut continues on the next strip, so
 nothing is lost and only the last strip of a stream needs padding. Where the pieces lie is a function
 of the documents' lengths alone (:func:`segments_of`); tokens are copied once.
-
-Documents laid end to end, with BOS and EOS around each.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, final
 
@@ -20,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.packing.segments import Packed, Segments
+from tokenlake.packing.segments import Packed, Segments, Stretch
 from tokenlake.ragged import Bools, Int32, Int64
 
 
@@ -120,22 +118,12 @@ class GreedyPacker:
         self._prefix = np.asarray(prefix, np.int32)
         self._suffix = np.asarray(suffix, np.int32)
         self._pad_id = pad_id
-        self._ids: Int32 = np.empty(0, np.int32)
-        self._pieces = _Pieces.none()
+        self._held = Stretch.nothing()
 
     def add(
         self, ids: Int32, offsets: Int64, file: Int64, position: Int64, again: Bools | None = None
     ) -> Iterator[Packed]:
-        """Append documents and yield the row groups that are full.
-
-        Args:
-            ids: int32[total], the documents' tokens, contiguous, without prefix and suffix.
-            offsets: int64[n + 1] into ``ids``.
-            file: int64[n], id of the file that each document comes from.
-            position: int64[n], each document's position in its file.
-            again: bool[n], True for a further piece of the document before it; it gets a prefix and a suffix of its
-                own, and its `start` counts on where the piece before it ends. None: all are whole.
-        """
+        """Append documents and yield the row groups that are full; see :class:`tokenlake.packing.packer.Packer`."""
         whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(whole)
         starts = starts_of(ends - whole, again)
@@ -149,19 +137,17 @@ class GreedyPacker:
                 yield from self.add_long(windows, int(file[first]), int(position[first]), int(starts[first]))
             else:
                 stream = join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix)
-                part = slice(first, last)
-                pieces = _Pieces(whole[part], starts[part], file[part], position[part])
-                yield from self._extend(stream, pieces)
+                part, ends_here = slice(first, last), np.ones(last - first, np.bool_)
+                yield from self._extend(
+                    Stretch(stream, whole[part], starts[part], file[part], position[part], ends_here)
+                )
             first = last
 
     def finish(self) -> Iterator[Packed]:
         """Yield what is left, the last row padded; the packer is empty afterwards."""
-        filled = len(self._ids)
-        if filled:
-            pad = -filled % self._seq_length
-            padded = np.concatenate([self._ids, np.full(pad, self._pad_id, np.int32)])
-            self._ids = padded[:0]
-            yield self._emit(padded, filled)
+        held, self._held = self._held, Stretch.nothing()
+        if len(held.ids):
+            yield self._emit(held, pad=-len(held.ids) % self._seq_length)
 
     def add_long(
         self, windows: Iterable[Int32], file: int, position: int, start: int = 0
@@ -174,28 +160,30 @@ class GreedyPacker:
         fed = start
         for tokens in chain([self._prefix], windows, [self._suffix]):
             if len(tokens):
-                piece = _Pieces.one(len(tokens), fed, file, position)
-                yield from self._extend(tokens, piece, continues=fed > start)
+                # A part that ends would be joined with no other: which is the last is not known yet.
+                yield from self._extend(Stretch.one(tokens, fed, file, position, ends=False))
                 fed += len(tokens)
+        self._held.ends[-1:] = True
 
-    def _extend(self, stream: Int32, pieces: _Pieces, *, continues: bool = False) -> Iterator[Packed]:
-        self._pieces = self._pieces.append(pieces, continues=continues)
-        if len(self._ids):
+    def _extend(self, new: Stretch) -> Iterator[Packed]:
+        if len(self._held.ids):
             # Only the row group that holds both old and new tokens is copied together.
-            missing = self._group - len(self._ids)
-            self._ids, stream = np.concatenate([self._ids, stream[:missing]]), stream[missing:]
-            if len(self._ids) < self._group:
+            head, new = new.cut(min(self._group - len(self._held.ids), len(new.ids)))
+            self._held = Stretch.joined([self._held, head])
+            if len(self._held.ids) < self._group:
                 return
-            yield self._emit(self._ids, self._group)
-        full = len(stream) - len(stream) % self._group
-        if full:
-            yield self._emit(stream[:full], full)
-        self._ids = stream[full:].copy()
+            yield self._emit(self._held)
+        full, new = new.cut(len(new.ids) - len(new.ids) % self._group)
+        if len(full.ids):
+            yield self._emit(full)
+        self._held = replace(new, ids=new.ids.copy())
 
-    def _emit(self, ids: Int32, filled: int) -> Packed:
-        """Whole rows of ``ids``, of which the first ``filled`` are the next tokens of the stream."""
-        taken, self._pieces = self._pieces.split(filled)
+    def _emit(self, taken: Stretch, pad: int = 0) -> Packed:
+        """Whole rows of the next tokens of the stream, the last one padded."""
         cut = segments_of(taken.length, self._seq_length)
+        ids = np.concatenate([taken.ids, np.full(pad, self._pad_id, np.int32)]) if pad else taken.ids
+        ends = taken.ends[cut.document] & (cut.start + cut.length == taken.length[cut.document])
+        ends[-1:] = False  # of the last of all it is not always known
         return Packed(
             input_ids=ids,
             segment_lengths=cut.length.astype(np.int32),
@@ -203,66 +191,9 @@ class GreedyPacker:
             file=taken.file[cut.document],
             position=taken.position[cut.document],
             start=(cut.start + taken.start[cut.document]).astype(np.int32),
-            ends=_ends(cut, taken),
-            pad=len(ids) - filled,
+            ends=ends,
+            pad=pad,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """The documents, or parts of them, whose tokens lie in the buffer; all int64[n]."""
-
-    length: Int64
-    start: Int64
-    file: Int64
-    position: Int64
-
-    @classmethod
-    def none(cls) -> _Pieces:
-        empty = np.empty(0, np.int64)
-        return cls(empty, empty, empty, empty)
-
-    @classmethod
-    def one(cls, length: int, start: int, file: int, position: int) -> _Pieces:
-        return cls(*(np.array([value], np.int64) for value in (length, start, file, position)))
-
-    def append(self, other: _Pieces, *, continues: bool) -> _Pieces:
-        """Both, joining the two in the middle where the second `continues` the first and that is still here."""
-        if continues and len(self.length):
-            length = np.concatenate([self.length, other.length[1:]])
-            length[len(self.length) - 1] += other.length[0]
-            other = _Pieces(other.length[1:], other.start[1:], other.file[1:], other.position[1:])
-        else:
-            length = np.concatenate([self.length, other.length])
-        return _Pieces(
-            length,
-            np.concatenate([self.start, other.start]),
-            np.concatenate([self.file, other.file]),
-            np.concatenate([self.position, other.position]),
-        )
-
-    def split(self, tokens: int) -> tuple[_Pieces, _Pieces]:
-        """The pieces of the first ``tokens`` tokens and of the rest; one piece may be in both."""
-        ends = np.cumsum(self.length)
-        whole = int(np.searchsorted(ends, tokens, side="right"))
-        inside = tokens - (int(ends[whole - 1]) if whole else 0)
-        last = whole + (1 if inside else 0)
-        head = _Pieces(self.length[:last].copy(), self.start[:last], self.file[:last], self.position[:last])
-        tail = _Pieces(
-            self.length[whole:].copy(), self.start[whole:].copy(), self.file[whole:], self.position[whole:]
-        )
-        if inside:
-            head.length[-1] = inside
-            tail.length[0] -= inside
-            tail.start[0] += inside
-        return head, tail
-
-
-def _ends(cut: Segments, taken: _Pieces) -> Bools:
-    """bool[S]: which pieces are their documents' last; of the last of all it is not known."""
-    ends = cut.start + cut.length == taken.length[cut.document]
-    ends[-1:] = False
-    return ends
 
 
 def starts_of(places: Int64, again: Bools | None) -> Int64:

@@ -8,10 +8,10 @@ import numpy as np
 
 from tokenlake.ragged import Bools, Int32
 
-LEARNED: Final = 1 << 30
+LOSS: Final = 1 << 30
 """Set in an id that bears loss, in a build with a loss mask."""
 
-_ID: Final = np.int32(LEARNED - 1)
+_ID: Final = np.int32(LOSS - 1)
 
 
 def marked(ids: Int32, learned: Bools | bool = True) -> Int32:

@@ -1,10 +1,7 @@
 """Packing rows as Python objects: dicts of one document each go in, dicts of one full row each come out.
 
-The same plans and packers as in a build; only the ends of the pipe are objects.
-
-The packing functions of older callers, with their arguments: greedy packing of a stream.
-
-New code uses :class:`PackedRows`, which has all strategies.
+The same plans and packers as in a build; only the ends of the pipe are objects. :class:`PackedRows` has all strategies;
+``pack_pre_tokenized`` and ``pack_constant_length`` are greedy packing with the arguments of older callers.
 """
 
 from __future__ import annotations
@@ -17,10 +14,9 @@ import numpy as np
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.packing.loss_mask import LEARNED, learned, marked, plain
-from tokenlake.packing.packer import WINDOW_TOKENS, open_packer
+from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
+from tokenlake.packing.packer import STRATEGIES, WINDOW_TOKENS, Strategy, open_packer
 from tokenlake.packing.segments import Packed
-from tokenlake.packing.strategy import STRATEGIES, Strategy
 from tokenlake.ragged import Int32, Int64, offsets_of
 
 Row = dict[str, Any]
@@ -117,7 +113,7 @@ class PackedRows:
         for packed in packer.finish():
             yield from self._objects(packed, columns)
 
-    def _documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_Document]:
+    def _documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_GivenDocument]:
         expected: frozenset[str] | None = None
         for number, row in enumerate(rows):
             columns = _columns(row)
@@ -134,7 +130,7 @@ class PackedRows:
 
     def _finished(
         self, row: Mapping[str, Any], ids: Int32, columns: frozenset[str], number: int
-    ) -> _Document:
+    ) -> _GivenDocument:
         """Put EOS after a document that lacks it, and the mask into its ids."""
         lacks = int(ids[-1]) != self.eos_token_id
         if "loss_mask" in columns:
@@ -147,10 +143,10 @@ class PackedRows:
                 )
             ids = marked(ids, mask)
         if lacks:
-            end = self.eos_token_id | LEARNED if "loss_mask" in columns else self.eos_token_id
+            end = self.eos_token_id | LOSS if "loss_mask" in columns else self.eos_token_id
             ids = np.append(ids, np.int32(end))
         where = (int(row["file"]), int(row["position"])) if "file" in columns else (0, number)
-        return _Document(ids, *where, columns)
+        return _GivenDocument(ids, *where, columns)
 
     def _objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
         length = self.seq_length
@@ -173,7 +169,7 @@ class PackedRows:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Document:
+class _GivenDocument:
     ids: Int32
     file: int
     position: int
@@ -201,18 +197,18 @@ def _ids(row: Mapping[str, Any], field: str, number: int) -> Int32:
         ) from None
     if not given.size:
         return np.empty(0, np.int32)
-    if given.ndim != 1 or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= LEARNED:
+    if given.ndim != 1 or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= LOSS:
         raise BadRecordError(
             f"document {number}: {field!r} has the shape {given.shape} and type {given.dtype}, expected one "
-            f"dimension of integers from 0 to {LEARNED - 1}",
+            f"dimension of integers from 0 to {LOSS - 1}",
             row=number,
         )
     return given.astype(np.int32)
 
 
-def _blocks(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
+def _blocks(documents: Iterable[_GivenDocument]) -> Iterator[list[_GivenDocument]]:
     """Yield documents a few at a time; never none."""
-    block: list[_Document] = []
+    block: list[_GivenDocument] = []
     tokens = 0
     for document in documents:
         block.append(document)
@@ -224,7 +220,7 @@ def _blocks(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
         yield block
 
 
-def _laid(block: Sequence[_Document]) -> tuple[Int32, Int64, Int64, Int64]:
+def _laid(block: Sequence[_GivenDocument]) -> tuple[Int32, Int64, Int64, Int64]:
     """ids, offsets, file, position, as a packer takes them."""
     return (
         np.concatenate([document.ids for document in block]),

@@ -1,7 +1,4 @@
-"""Where the pieces of documents lie in rows: what every strategy answers, from lengths alone.
-
-Rows of one length, with the places that their tokens come from.
-"""
+"""Pieces of documents in rows: what every strategy answers from lengths alone, tokens on their way, finished rows."""
 
 from __future__ import annotations
 
@@ -103,6 +100,92 @@ def from_rests(lengths: Int64, seq_length: int, rests: Rests) -> Segments:
 def small(values: Int64) -> npt.NDArray[Any]:
     """Return values >= 0 as uint16 where all of them fit: numpy sorts those by counting, ten times as fast."""
     return values.astype(np.uint16) if not len(values) or int(values.max()) < 1 << 16 else values
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Documents laid end to end; the first may have begun before, and the last may go on.
+
+    Attributes:
+        ids: int32[total].
+        length, start, file, position: int64[n]: tokens of each here, index of the first of them within the document,
+            where it comes from.
+        ends: bool[n], whether the document ends here.
+    """
+
+    ids: Int32
+    length: Int64
+    start: Int64
+    file: Int64
+    position: Int64
+    ends: Bools
+
+    @classmethod
+    def nothing(cls) -> Stretch:
+        none = np.empty(0, np.int64)
+        return cls(np.empty(0, np.int32), none, none, none, none, np.empty(0, np.bool_))
+
+    @classmethod
+    def one(cls, ids: Int32, start: int, file: int, position: int, *, ends: bool) -> Stretch:
+        """A single document, or a part of one."""
+        length, begin, where, at = (
+            np.array([value], np.int64) for value in (len(ids), start, file, position)
+        )
+        return cls(ids, length, begin, where, at, np.array([ends]))
+
+    def split(self, tokens: int, step: int) -> tuple[Stretch, Stretch]:
+        """Cut after at least `tokens` tokens, at a document's end or a multiple of `step` from its beginning here."""
+        ends = np.cumsum(self.length)
+        at = int(np.searchsorted(ends, tokens))
+        if at == len(ends):
+            return self, Stretch.nothing()
+        begin = int(ends[at] - self.length[at])
+        return self.cut(min(begin + -(-(tokens - begin) // step) * step, int(ends[at])))
+
+    def cut(self, tokens: int) -> tuple[Stretch, Stretch]:
+        """Return the first `tokens` tokens and the rest, both as views of the ids."""
+        ends = np.cumsum(self.length)
+        whole = int(np.searchsorted(ends, tokens, side="right"))
+        inside = tokens - (int(ends[whole - 1]) if whole else 0)
+        count = whole + (inside > 0)
+        head, tail = (
+            self._documents(0, count, self.ids[:tokens]),
+            self._documents(whole, None, self.ids[tokens:]),
+        )
+        if inside:
+            head.length[-1], head.ends[-1] = inside, False
+            tail.length[0] -= inside
+            tail.start[0] += inside
+        return head, tail
+
+    def _documents(self, first: int, last: int | None, ids: Int32) -> Stretch:
+        own = slice(first, last)
+        return Stretch(
+            ids,
+            self.length[own].copy(),
+            self.start[own].copy(),
+            self.file[own].copy(),
+            self.position[own].copy(),
+            self.ends[own].copy(),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self], ids: Int32 | None = None) -> Self:
+        """Return all parts as one; what follows a document that does not end is the rest of it.
+
+        Args:
+            ids: of all parts, where they lie together already.
+        """
+        length, start, file, position, ends = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("length", "start", "file", "position", "ends")
+        )
+        first = np.flatnonzero(np.append(True, ends[:-1]))
+        last = np.append(first[1:], len(ends)) - 1
+        tokens = np.add.reduceat(length, first)
+        together = np.concatenate([part.ids for part in parts]) if ids is None else ids
+        return cls(together, tokens, start[first], file[first], position[first], ends[last])
 
 
 @final

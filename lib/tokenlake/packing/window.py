@@ -3,16 +3,12 @@
 A window ends with the document that fills it up. A document longer than a row may go on in the next window, but only
 at a whole number of rows from its beginning, so that where windows end depends on the documents alone and not on how
 they came.
-
-From a plan to rows: each piece is copied once to its place.
-
-A stretch of a stream: the tokens of some documents laid end to end, and where they come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, final
 
@@ -21,79 +17,10 @@ import pyarrow as pa
 
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.greedy import join_documents, starts_of
-from tokenlake.packing.segments import Packed, Segments
+from tokenlake.packing.segments import Packed, Segments, Stretch
 from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 
 _NO_IDS: Final = np.empty(0, np.int32)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Documents laid end to end; the first may have begun before, and the last may go on.
-
-    Attributes:
-        ids: int32[total].
-        length, start, file, position: int64[n]: tokens of each here, index of the first of them within the document,
-            where it comes from.
-        ends: bool[n], whether the document ends here.
-    """
-
-    ids: Int32
-    length: Int64
-    start: Int64
-    file: Int64
-    position: Int64
-    ends: Bools
-
-    @classmethod
-    def nothing(cls) -> Stretch:
-        none = np.empty(0, np.int64)
-        return cls(np.empty(0, np.int32), none, none, none, none, np.empty(0, np.bool_))
-
-    @classmethod
-    def one(cls, ids: Int32, start: int, file: int, position: int, *, ends: bool) -> Stretch:
-        """A single document, or a part of one."""
-        length, begin, where, at = (
-            np.array([value], np.int64) for value in (len(ids), start, file, position)
-        )
-        return cls(ids, length, begin, where, at, np.array([ends]))
-
-    def split(self, tokens: int, step: int) -> tuple[Stretch, Stretch]:
-        """Cut after at least `tokens` tokens, at a document's end or a multiple of `step` from its beginning here."""
-        ends = np.cumsum(self.length)
-        at = int(np.searchsorted(ends, tokens))
-        if at == len(ends):
-            return self, Stretch.nothing()
-        begin = int(ends[at] - self.length[at])
-        return self.cut(min(begin + -(-(tokens - begin) // step) * step, int(ends[at])))
-
-    def cut(self, tokens: int) -> tuple[Stretch, Stretch]:
-        """Return the first `tokens` tokens, and the rest in memory of its own."""
-        ends = np.cumsum(self.length)
-        whole = int(np.searchsorted(ends, tokens, side="right"))
-        inside = tokens - (int(ends[whole - 1]) if whole else 0)
-        count = whole + (inside > 0)
-        head, tail = (
-            self._documents(0, count, self.ids[:tokens]),
-            self._documents(whole, None, self.ids[tokens:].copy()),
-        )
-        if inside:
-            head.length[-1], head.ends[-1] = inside, False
-            tail.length[0] -= inside
-            tail.start[0] += inside
-        return head, tail
-
-    def _documents(self, first: int, last: int | None, ids: Int32) -> Stretch:
-        own = slice(first, last)
-        return Stretch(
-            ids,
-            self.length[own].copy(),
-            self.start[own].copy(),
-            self.file[own].copy(),
-            self.position[own].copy(),
-            self.ends[own].copy(),
-        )
 
 
 @final
@@ -128,17 +55,7 @@ class Growing:
 
     def joined(self) -> Stretch:
         """Return all of it, good until the next change; a document that goes on in the next part is one document."""
-        length, start, file, position, ends = (
-            np.concatenate([getattr(part, name) for part in self._parts])
-            for name in ("length", "start", "file", "position", "ends")
-        )
-        # What follows a document that does not end is the rest of it.
-        first = np.flatnonzero(np.append(True, ends[:-1]))
-        last = np.append(first[1:], len(ends)) - 1
-        tokens = np.add.reduceat(length, first)
-        return Stretch(
-            self._ids[: self.tokens], tokens, start[first], file[first], position[first], ends[last]
-        )
+        return Stretch.joined(self._parts, self._ids[: self.tokens])
 
 
 @final

@@ -1,11 +1,7 @@
-"""The local engine: one build, and the worker processes that do it.
+"""The local engine: the builds of one configuration, and the worker processes that do them.
 
 Prefect brings threads, retries and records; each thread borrows a worker process from our own pool,
 which survives the death of its workers. This module knows nothing of Prefect.
-
-Units to task runs, and task runs to threads.
-
-What a task run's log says while its units are being built.
 """
 
 from __future__ import annotations
@@ -14,18 +10,20 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import astuple
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import astuple, replace
 from types import TracebackType
 from typing import Final, Self, final
 
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
+from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import CancelledError, TokenlakeError
-from tokenlake.etl.events import Event, Planning, UnitProgress, UnitRetried, Watcher, ignore
+from tokenlake.etl.events import BuildStep, Event, Planning, UnitProgress, UnitRetried, Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
@@ -106,12 +104,15 @@ MAX_GROUPS: Final = 256
 
 _PLAN_LINE_EVERY: Final = 5.0  # seconds between two lines about the plan, after the first
 
-_CANCELLED: Final = "the run was cancelled; what is finished stays, and the same command resumes it"
+_CANCELLED: Final = "the run was cancelled; finished units are kept, and the same command resumes the run"
 
 
 @final
 class LocalEngine:
-    """One build on this machine. Planning and the workers start with the object, in the background.
+    """The builds of one configuration on this machine; the first one starts with the object, in the background.
+
+    Where text is mixed, the tokens of each source are built first, each by an engine of its own on the same
+    workers (:meth:`parts`). Everything else is about the last build: the mixture, or the only one.
 
     Args:
         config: what to build.
@@ -120,7 +121,10 @@ class LocalEngine:
         pool: workers that others use too, and that outlive the engine; None: its own.
 
     Attributes:
-        blocks: names of the secret blocks that the configuration refers to; :meth:`provide` takes their values.
+        blocks: names of the secret blocks that the last build refers to; :meth:`provide` takes their values.
+
+    Raises:
+        ConfigError: a build is wrong, the last one too: hours of tokens must not come before that is known.
     """
 
     def __init__(
@@ -132,6 +136,10 @@ class LocalEngine:
         pool: WorkerPool | None = None,
     ) -> None:
         self.workers = pool.workers if pool else workers or available_cpus()
+        self.config = config
+        self._sources = first_steps(config)
+        if self._sources:
+            foreseen(config)
         self._began = time.monotonic()
         self._on_event = on_event
         self._cancelled = False
@@ -140,15 +148,42 @@ class LocalEngine:
         self._failed: dict[int, TokenlakeError] = {}
         self._records: dict[int, UnitRecord] = {}
         self._result: BuildResult | None = None
+        self._notes: tuple[str, ...] = ()
+        self._lock = threading.Lock()
         self._pool = pool or WorkerPool(self.workers)
         self._lent = pool is not None
         self._opening: Future[BuildSession] = Future()
-        self.blocks = tuple(referenced_blocks([config.datasets, config.save.storage_options]))
+        self.blocks: tuple[str, ...] = ()
         self._provided = threading.Event()
-        if not self.blocks:
-            self._provided.set()
-        # A daemon: hashing terabytes must not keep a cancelled run alive.
-        threading.Thread(target=self._open, args=(config,), name="plan", daemon=True).start()
+        self._part = self._open_part(0) if self._sources else None
+        if not self._sources:
+            self._open(config)
+
+    def parts(self) -> Iterator[LocalEngine]:
+        """Yield an engine for each source that is text still; each must have committed before the next is asked for.
+
+        Raises:
+            CancelledError: :meth:`cancel` was called.
+        """
+        versions: dict[str, int] = {}
+        for number, source in enumerate(self._sources):
+            part = self._part if number == 0 else self._open_part(number)
+            assert part is not None
+            yield part
+            versions[source], self._notes = part.result().version, self._notes + part.result().notes
+        if self._sources:
+            self._on_event(BuildStep(len(self._sources) + 1, len(self._sources) + 1, "the mixture"))
+            self.raise_if_cancelled()
+            self._open(last_step(self.config, versions))
+
+    def _open_part(self, number: int) -> LocalEngine:
+        """Start the build of one source's tokens."""
+        source, config = list(self._sources.items())[number]
+        self._on_event(BuildStep(number + 1, len(self._sources) + 1, f"tokens of {source}"))
+        with self._lock:
+            self.raise_if_cancelled()
+            self._part = LocalEngine(config, on_event=self._on_event, pool=self._pool)
+            return self._part
 
     def provide(self, blocks: Mapping[str, str]) -> None:
         """Hand over the values of :attr:`blocks`; planning waits for them."""
@@ -213,7 +248,8 @@ class LocalEngine:
     def commit(self) -> BuildResult:
         """Make the version visible, or find that it is."""
         manifest = self.session().commit()
-        self._result = result_of(self.session(), manifest, time.monotonic() - self._began)
+        result = result_of(self.session(), manifest, time.monotonic() - self._began)
+        self._result = replace(result, notes=self._notes + result.notes)
         return self._result
 
     def result(self) -> BuildResult:
@@ -227,7 +263,11 @@ class LocalEngine:
 
     def cancel(self) -> None:
         """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
-        self._cancelled = True
+        with self._lock:
+            self._cancelled = True
+            part = self._part
+        if part is not None:
+            part.cancel()
         self._provided.set()
         with suppress(InvalidStateError):
             self._opening.set_exception(CancelledError(_CANCELLED))
@@ -251,7 +291,19 @@ class LocalEngine:
         if not self._lent:
             self._pool.close()
 
+    def pids(self) -> list[int]:
+        """Process ids of the workers alive now."""
+        return self._pool.pids()
+
     def _open(self, config: PipelineConfig) -> None:
+        """Plan and claim the last build, in the background."""
+        self.blocks = tuple(referenced_blocks([config.datasets, config.save.storage_options]))
+        if not self.blocks:
+            self._provided.set()
+        # A daemon: hashing terabytes must not keep a cancelled run alive.
+        threading.Thread(target=self._plan, args=(config,), name="plan", daemon=True).start()
+
+    def _plan(self, config: PipelineConfig) -> None:
         # The future may have been cancelled meanwhile: then nobody waits any more.
         with suppress(InvalidStateError):
             try:
@@ -282,3 +334,23 @@ class LocalEngine:
         elif isinstance(event, Planning):
             self._planning = event
         self._on_event(event)
+
+
+# Parameters of a flow must be JSON, so an engine cannot be one. A context variable holds it for the one call that is
+# made with it; every other run finds none and starts its own.
+_PREPARED: ContextVar[LocalEngine | None] = ContextVar("tokenlake_engine", default=None)
+
+
+@contextmanager
+def prepared(engine: LocalEngine) -> Generator[None]:
+    """Flows called inside use ``engine``."""
+    token = _PREPARED.set(engine)
+    try:
+        yield
+    finally:
+        _PREPARED.reset(token)
+
+
+def take_engine() -> LocalEngine | None:
+    """Return the engine given by :func:`prepared`, if any."""
+    return _PREPARED.get()

@@ -27,14 +27,14 @@ from prefect.exceptions import ObjectNotFound
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.runner import BuildResult
-from tokenlake.prefect.engine import LocalEngine
+from tokenlake.prefect.engine import LocalEngine, prepared
 from tokenlake.prefect.flows import mix, tokenize
 from tokenlake.prefect.request import resolve_request
+from tokenlake.prefect.run_state import result_of_flow
 from tokenlake.prefect.server import EmbeddedServer
-from tokenlake.prefect.steps import LocalSteps, prepared
 
 #: Seconds that the records of a finished run may take to reach the database.
 _DRAIN_SECONDS: Final = 3.0
@@ -54,9 +54,9 @@ def run_flow(
 ) -> BuildResult:
     """Run the configuration's flow on ``server`` (None: the configured one); see :func:`.launch.launch`."""
     request = resolve_request(config, overrides=overrides)
-    start, run = (LocalEngine, tokenize) if request.is_text_build else (LocalSteps, mix)
+    run = tokenize if request.is_text_build else mix
     with ExitStack() as stack:
-        engine = stack.enter_context(start(request, workers=workers, on_event=on_event or ignore))
+        engine = stack.enter_context(LocalEngine(request, workers=workers, on_event=on_event or ignore))
         if server is not None:
             # For a process that had imported Prefect, and with it the settings, before.
             access: dict[Any, str] = dict(server.access)
@@ -68,22 +68,16 @@ def run_flow(
             state = run(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
         except httpx.TransportError as cause:
             raise TokenlakeError(
-                f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); what is finished stays,"
-                " and the same command resumes it"
+                f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); finished units are kept,"
+                " and the same command resumes the run"
             ) from cause
         if server is not None:
             # What was built is there, whatever becomes of the records.
             with suppress(httpx.HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
                 _drain(state, client)
                 forget_old_runs(client)
-        return _result(engine, state)
-
-
-def _result(engine: LocalEngine | LocalSteps, state: State[Any]) -> BuildResult:
-    if state.is_cancelled():
-        raise CancelledError("cancelled; what is finished stays, and the same command resumes it")
-    state.result()  # raises what the flow ended with
-    return engine.result()
+        result_of_flow(state)
+        return engine.result()
 
 
 def _drain(state: State[Any], client: SyncPrefectClient) -> None:

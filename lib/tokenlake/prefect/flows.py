@@ -1,9 +1,4 @@
-"""Raw text to a committed version of a token dataset.
-
-Types of flow parameters. None works too; the schemas without it give plain fields in the form that starts a run.
-
-Several sources to a committed version of one weighted mixture.
-"""
+"""The flows `tokenize` and `mix`: the graph of a build and nothing else; logic lives in the tasks and the library."""
 
 from __future__ import annotations
 
@@ -16,12 +11,13 @@ from prefect.logging import get_run_logger
 from pydantic import WithJsonSchema
 
 from tokenlake.errors import TokenlakeError
-from tokenlake.prefect.engine import LocalEngine
+from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
 from tokenlake.prefect.policy import require_allowed
-from tokenlake.prefect.request import require_mixture, require_text, resolve_mixture, resolve_request
+from tokenlake.prefect.request import DEFAULT_MIXTURE, require_flow, resolve_request
 from tokenlake.prefect.run_state import cancellable, final_state, flow_run_name, result_of_flow
-from tokenlake.prefect.steps import LocalSteps, prepared, take_engine, take_steps
 from tokenlake.prefect.tasks import Summary, build_all, commit_version, plan_build, publish_table
+
+# None works, too; the schemas without it give plain fields in the form that starts a run.
 
 _FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
@@ -70,15 +66,10 @@ def tokenize(
         if engine is None:
             log = get_run_logger().info
             request = resolve_request(config, data_files, tokenizer, output, name, overrides or (), log)
-            require_text(request)
+            require_flow("tokenize", request)
             require_allowed(request)
             engine = LocalEngine(request, workers=workers)
-        with engine, cancellable(engine):
-            plan_build(engine)
-            build_all(engine)
-            summary = commit_version(engine)
-            publish_table(engine)
-            return summary
+        return _build(engine)
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)
 
@@ -107,24 +98,29 @@ def mix(
         overrides: Single values of the configuration, such as `mix.total_tokens=1000000000`.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
-        steps = take_steps()
-        if steps is None:
+        engine = take_engine()
+        if engine is None:
             log = get_run_logger().info
-            request = resolve_mixture(
-                config, data_files, weights, tokenizer, output, name, overrides or (), log
+            request = resolve_request(
+                config or DEFAULT_MIXTURE, data_files, tokenizer, output, name, overrides or (), log, weights
             )
-            require_mixture(request)
+            require_flow("mix", request)
             require_allowed(request)
-            steps = LocalSteps(request, workers=workers)
-        with steps, cancellable(steps):
-            for step in steps.first():
-                with prepared(step.engine):
-                    result_of_flow(tokenize(config=step.config, workers=steps.workers, return_state=True))
-            engine = steps.last()
-            plan_build(engine)
-            build_all(engine)
-            summary = commit_version(engine)
-            publish_table(engine)
-            return summary
+            engine = LocalEngine(request, workers=workers)
+        return _build(engine)
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)
+
+
+def _build(engine: LocalEngine) -> Summary:
+    """The graph of both flows: the tokens of each source by a flow of its own, then the build itself."""
+    with engine, cancellable(engine):
+        for part in engine.parts():
+            with prepared(part):
+                config = part.config.model_dump(mode="json", exclude_unset=True)
+                result_of_flow(tokenize(config=config, workers=engine.workers, return_state=True))
+        plan_build(engine)
+        build_all(engine)
+        summary = commit_version(engine)
+        publish_table(engine)
+        return summary

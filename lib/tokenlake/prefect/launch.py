@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PROFILES: Final = "PREFECT_PROFILES_PATH"
 
 _CANCELLING: Final = "\ncancelling; Ctrl-C again ends at once\n"
-_ENDED: Final = "\nended; what is finished is kept, and the same command resumes it\n"
+_ENDED: Final = "\nended; finished units are kept, and the same command resumes the run\n"
 _SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
 
 
@@ -64,7 +64,9 @@ def launch(
             with _ended_by_a_second_interrupt(server):
                 return run_flow(server, config, overrides, workers, on_event)
     except KeyboardInterrupt:
-        raise CancelledError("cancelled; what is finished stays, and the same command resumes it") from None
+        raise CancelledError(
+            "cancelled; finished units are kept, and the same command resumes the run"
+        ) from None
 
 
 @contextmanager

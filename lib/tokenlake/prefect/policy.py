@@ -244,7 +244,7 @@ def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> 
         patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
         if not any(fnmatchcase(name.partition("@")[0], pattern) for pattern in patterns):
             raise ConfigError(
-                f"{what}: {name!r} is not one that this worker allows; expected one of"
+                f"{what}: {name!r} is not allowed on this worker; expected one of"
                 f" {', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
             )
 
@@ -299,7 +299,7 @@ def _check_name(name: str, what: str, allowed: str, variable: str) -> None:
     patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
     if not any(fnmatchcase(name, pattern) for pattern in patterns):
         raise ConfigError(
-            f"{what} is not one that this worker allows; expected one of {', '.join(patterns) or 'nothing at all'} "
+            f"{what} is not allowed on this worker; expected one of {', '.join(patterns) or 'nothing'} "
             f"({variable} in the worker's environment)"
         )
 
@@ -375,7 +375,7 @@ def _is_reference(value: object) -> bool:
 def _refused(what: str, path: str, real: str, allowed: list[str], variable: str) -> ConfigError:
     return ConfigError(
         f"{what}: {path!r} is outside what this worker allows; got {real!r}, expected a path in"
-        f" {', '.join(allowed) or 'nothing at all'} ({variable} in the worker's environment)"
+        f" {', '.join(allowed) or 'nothing'} ({variable} in the worker's environment)"
     )
 
 

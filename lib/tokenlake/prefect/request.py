@@ -32,69 +32,55 @@ def _ignore(line: str) -> None:
 
 def resolve_request(
     config: str | Mapping[str, Any] | None,
-    data_files: str | Sequence[str] | None = None,
+    data_files: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     tokenizer: str | None = None,
     output: str | None = None,
     name: str | None = None,
     overrides: Sequence[str] = (),
     report: Callable[[str], None] = _ignore,
+    weights: Mapping[str, float] | None = None,
 ) -> PipelineConfig:
-    """Return the configuration that a run's parameters describe; see :func:`.flows.tokenization.tokenize`.
+    """Return the configuration that the parameters of `tokenize` or `mix` describe; see :mod:`.flows`.
 
     Whatever comes in is stored by the server as it is, so secrets must be references.
 
     Args:
+        data_files: a mapping by source, or the files of the only source.
         report: gets a line when something is made that takes a while.
 
     Raises:
         ConfigError: anything is wrong, or a secret is spelled out.
     """
     source, data = _base(config or DEFAULT)
-    files = _datasets(data, data_files)
-    return _load(source, data, [*_flat(data, tokenizer, output, name), *files, *overrides], report)
+    given = [
+        *_set(_tokenizer_key(data), tokenizer),
+        *(store_overrides(output) if output else ()),
+        *_set("name", name),
+        *_files(data, data_files),
+    ]
+    if weights:
+        # A schedule would go before them.
+        given += ["mix.weight_schedule=null", f"mix.weights={json.dumps(dict(weights))}"]
+    return _load(source, data, [*given, *overrides], report)
 
 
-def resolve_mixture(
-    config: str | Mapping[str, Any] | None,
-    data_files: Mapping[str, str | Sequence[str]] | None = None,
-    weights: Mapping[str, float] | None = None,
-    tokenizer: str | None = None,
-    output: str | None = None,
-    name: str | None = None,
-    overrides: Sequence[str] = (),
-    report: Callable[[str], None] = _ignore,
-) -> PipelineConfig:
-    """The same for the parameters of :func:`tokenlake.prefect.flows.mix`."""
-    source, data = _base(config or DEFAULT_MIXTURE)
-    flat = _flat(data, tokenizer, output, name)
-    sources = [*_sources(data, data_files), *_weights(weights)]
-    return _load(source, data, [*flat, *sources, *overrides], report)
-
-
-def require_text(config: PipelineConfig) -> None:
-    """Refuse what the flow `tokenize` does not build.
+def require_flow(flow: str, config: PipelineConfig) -> None:
+    """Refuse what the flow `tokenize`, or `mix`, does not build.
 
     Raises:
-        ConfigError: the configuration mixes, or is about stored datasets.
+        ConfigError: the configuration is for the other flow.
     """
-    if not config.is_text_build:
+    name = config.name or "the configuration"
+    if flow == "tokenize" and not config.is_text_build:
         what = "mixes its datasets (section mix)" if config.mixes else "packs or mixes stored datasets"
         raise ConfigError(
-            f"{config.name or 'the configuration'} {what}, and the flow `tokenize` builds one dataset from text; "
-            "run the flow `mix` with the same parameters, or `tokenlake run`, which chooses by itself"
+            f"{name} {what}, and the flow `tokenize` builds one dataset from text; run the flow `mix` with the same "
+            "parameters, or `tokenlake run`, which chooses the flow by itself"
         )
-
-
-def require_mixture(config: PipelineConfig) -> None:
-    """Refuse what the flow `mix` does not build.
-
-    Raises:
-        ConfigError: the configuration is of text alone, and mixes nothing.
-    """
-    if config.is_text_build:
+    if flow == "mix" and config.is_text_build:
         raise ConfigError(
-            f"{config.name or 'the configuration'} mixes nothing: it has no section mix and names no stored dataset; "
-            "run the flow `tokenize`, or write mix: {weights: ..., epochs: 1}"
+            f"{name} mixes nothing: it has no section mix and names no stored dataset; run the flow `tokenize`, or "
+            "write mix: {weights: ..., epochs: 1}"
         )
 
 
@@ -105,14 +91,6 @@ def requested_name(config: object, name: str | None, default: str = DEFAULT) -> 
     if isinstance(config, Mapping):
         return str(config.get("name") or ("mix" if default == DEFAULT_MIXTURE else "tokenize"))
     return Path(str(config)).stem if config else default
-
-
-def _flat(data: Mapping[str, Any], tokenizer: str | None, output: str | None, name: str | None) -> list[str]:
-    return [
-        *_set(_tokenizer_key(data), tokenizer),
-        *(store_overrides(output) if output else ()),
-        *_set("name", name),
-    ]
 
 
 def _load(
@@ -137,7 +115,7 @@ def _no_data(name: str, *, mixes: bool) -> ConfigError:
     files = '\'{"NAME": "/data/*.jsonl", ...}\'' if mixes else "'/data/*.jsonl.zst'"
     return ConfigError(
         f"{name} names no data to read; give --param data_files={files} to a deployment's run, or "
-        "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` reads a "
+        "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` has a "
         "corpus of its own",
         expected="data_files",
     )
@@ -165,46 +143,37 @@ def _find(config: str) -> Path:
     known = sorted(file.stem for file in DEPLOYMENTS.glob("*.yaml") if file.stem != "prefect")
     raise ConfigError(
         f"config: no file {config!r} and no configuration of that name{did_you_mean(config, known)};"
-        f" there are {', '.join(known)}, or give the path of a YAML file"
+        f" the names are {', '.join(known)}; or give the path of a YAML file"
     )
 
 
-def _datasets(data: Mapping[str, Any], data_files: str | Sequence[str] | None) -> list[str]:
+def _files(
+    data: Mapping[str, Any], files: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
+) -> list[str]:
+    """The overrides that make `files` those of the sources: of new ones where the configuration has none."""
     datasets = data.get("datasets") or ()
-    if not data_files:
+    if not files:
         return []
+    if isinstance(files, Mapping):
+        by_source = dict(files)
+    elif len(datasets) < 2:
+        by_source = {"0" if datasets else "data": files}
+    else:
+        raise ConfigError(
+            f"data_files: the configuration has {len(datasets)} datasets, and it is not clear which one is meant;"
+            " write overrides such as datasets.0.data_files=..."
+        )
     if not datasets:
-        return [f"datasets={json.dumps([{'name': 'data', 'data_files': data_files}])}"]
-    if len(datasets) == 1:
-        return [f"datasets.0.data_files={json.dumps(data_files)}"]
-    raise ConfigError(
-        f"data_files: the configuration has {len(datasets)} datasets and it is not said which one is meant;"
-        " write overrides such as datasets.0.data_files=..."
-    )
-
-
-def _sources(data: Mapping[str, Any], data_files: Mapping[str, str | Sequence[str]] | None) -> list[str]:
-    """Files by the name of their source: as these where there are some, else as new ones, in the order given."""
-    if not data_files:
-        return []
-    datasets = data.get("datasets") or ()
-    if not datasets:
-        given = [{"name": name, "data_files": files} for name, files in data_files.items()]
+        given = [{"name": name, "data_files": entry} for name, entry in by_source.items()]
         return [f"datasets={json.dumps(given)}"]
     known = [str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)]
-    if unknown := [name for name in data_files if name not in known]:
+    unknown = [name for name in by_source if name not in known] if isinstance(files, Mapping) else []
+    if unknown:
         raise ConfigError(
-            f"data_files: {unknown[0]!r} is no dataset of the configuration{did_you_mean(unknown[0], known)}; "
+            f"data_files: {unknown[0]!r} is not a dataset of the configuration{did_you_mean(unknown[0], known)}; "
             f"it has {', '.join(known)}"
         )
-    return [f"datasets.{name}.data_files={json.dumps(files)}" for name, files in data_files.items()]
-
-
-def _weights(weights: Mapping[str, float] | None) -> list[str]:
-    if not weights:
-        return []
-    # A schedule would go before them.
-    return ["mix.weight_schedule=null", f"mix.weights={json.dumps(dict(weights))}"]
+    return [f"datasets.{name}.data_files={json.dumps(entry)}" for name, entry in by_source.items()]
 
 
 def _demo(report: Callable[[str], None], *, trained: bool) -> list[str]:

@@ -1,7 +1,4 @@
-"""How a run ends when it does not end well: asked to stop, or wrong on purpose.
-
-What runs are called in lists and timelines.
-"""
+"""The name of a flow run in lists and timelines, and the state it ends in if it was cancelled or failed."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def result_of_flow(state: State[Any]) -> Any:
 def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
     """The state of a run that ended with ``error``, which is said in one message and no traceback."""
     if isinstance(error, KeyboardInterrupt | CancelledError):
-        message = "Cancelled. What is finished stays, and the same run resumes it."
+        message = "Cancelled. Finished units are kept, and a run with the same parameters resumes the build."
         get_run_logger().info(message)
         return Cancelled(message=message)
     message = f"{type(error).__name__}: {error}"
@@ -91,16 +88,17 @@ def cancellable(engine: Cancellable) -> Generator[None]:
 
 
 def _watch(engine: Cancellable, flow_run: UUID, done: threading.Event) -> None:
-    with get_client(sync_client=True) as client:
-        while not done.wait(_LOOK_SECONDS):
-            try:
+    # No client before the first look: a run that ends at once takes its server with it.
+    while not done.wait(_LOOK_SECONDS):
+        try:
+            with get_client(sync_client=True) as client:
                 state = client.read_flow_run(flow_run).state
-            except Exception:
-                # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
-                continue
-            if state is not None and (state.is_cancelling() or state.is_cancelled()):
-                engine.cancel()
-                return
+        except Exception:
+            # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
+            continue
+        if state is not None and (state.is_cancelling() or state.is_cancelled()):
+            engine.cancel()
+            return
 
 
 def flow_run_name() -> str:

@@ -1,4 +1,4 @@
-"""The process of an embedded Prefect server; started by :mod:`.embedded`, not by people.
+"""The process of an embedded Prefect server; started by :mod:`.server`, not by people.
 
 It serves on a socket that its parent opened (so no port is ever raced for) and lives exactly as long as
 its standard input: the parent holds the other end, and the kernel closes it however the parent ends.

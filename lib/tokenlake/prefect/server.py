@@ -1,13 +1,12 @@
-"""A Prefect server of a run's own, in a second process.
+"""A Prefect server of a run's own, in a second process, and the user's settings of Prefect.
 
-Prefect is not imported here. Its server takes seconds to start and these seconds are spent on other
-things: importing Prefect, planning, starting workers. Prefect's own temporary server would only start
-when the first flow runs, and would be waited for.
+Prefect is not imported here. Its server takes seconds to start, and these seconds are spent on other things: importing
+Prefect, planning, starting workers. Prefect's own temporary server would start only with the first flow, and would be
+waited for.
 
-The user's settings of Prefect: its environment and its profile, and never the folder that a run starts in.
-
-Prefect itself also reads `.env`, prefect.toml and pyproject.toml of the working directory. There may lie data
-of anybody, and one of the settings names a file that says what code to run.
+Settings come from the environment and the user's profile. Prefect itself also reads `.env`, prefect.toml and
+pyproject.toml of the working directory, which may hold anybody's data, and one of the settings names a file that says
+what code to run: :func:`import_prefect` turns these off.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def configured_api_url() -> str | None:
             return url
         raise ConfigError(
             f"the Prefect server {url} named by {where} does not answer ({why}): start it with"
-            " `prefect server start`, or unset it and the run starts a server of its own"
+            " `prefect server start`, or unset it, and the run starts a server of its own"
         )
     return None
 

@@ -1,21 +1,15 @@
-"""The tasks that do the work: a group of units each, in a worker process of the local engine.
-
-The first task: the plan stands and its version is claimed.
-
-The task that makes a version visible.
-
-What a run came to: as numbers, and as the page shown beside it.
-"""
+"""The tasks of a build: retries, progress and one call of the library each."""
 
 from __future__ import annotations
 
 import queue
 import re
-from collections.abc import Sequence
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
+from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
@@ -23,14 +17,18 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled
 from prefect.tasks import Task
 
-from tokenlake.errors import CancelledError
+from tokenlake.config.references import scrub
+from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.runner import BuildResult, worth_a_retry
-from tokenlake.prefect.blocks import load_blocks
 from tokenlake.prefect.engine import LocalEngine, group_name
+from tokenlake.prefect.policy import require_secret
 from tokenlake.report import numbers
 from tokenlake.report.dataset import about_sources, account_table, fill, headline, remarks, splits_table
 from tokenlake.report.mixture import mixture_table, sentence
 from tokenlake.report.table import facts, to_markdown
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 #: Seconds before a second and a third try; short, because a cancelled run waits for them.
 RETRY_SECONDS: Final = [0.5, 2.0]
@@ -45,20 +43,27 @@ def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> b
     return isinstance(error, BaseException) and worth_a_retry(error)
 
 
+def retried(
+    name: str, run_name: str | Callable[[dict[str, Any]], str], condition: Any = is_worth_a_retry
+) -> Callable[[Callable[_P, _R]], Task[_P, _R]]:
+    """A task that is tried up to three times; of its result nothing is stored, for it may be unpickled later."""
+    return task(
+        name=name,
+        task_run_name=cast("Any", run_name),  # typed by Prefect as if it took nothing
+        retries=len(RETRY_SECONDS),
+        retry_delay_seconds=RETRY_SECONDS,
+        retry_jitter_factor=0.5,
+        retry_condition_fn=condition,
+        persist_result=False,
+        cache_policy=NO_CACHE,
+    )
+
+
 def _name(parameters: dict[str, Any]) -> str:
     return group_name(parameters["units"])
 
 
-@task(
-    name="build-units",
-    task_run_name=cast("Any", _name),  # typed by Prefect as if it took nothing,
-    retries=len(RETRY_SECONDS),
-    retry_delay_seconds=RETRY_SECONDS,
-    retry_jitter_factor=0.5,
-    retry_condition_fn=is_worth_a_retry,
-    persist_result=False,
-    cache_policy=NO_CACHE,
-)
+@retried("build-units", _name)
 def build_units(engine: LocalEngine, units: Sequence[int]) -> dict[str, int | float] | State[Any]:
     """Build a group of units."""
     try:
@@ -207,27 +212,46 @@ def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
         ("reused", result.units_reused),
     ]
     told = ", ".join(f"{numbers.count(many)} {how}" for how, many in units if many)
-    found = [("units", told or "none: an equal version exists")]
+    found = [("units", told or "none: the same version exists already")]
     if result.units_built:
         speed = numbers.rate(text_bytes, result.seconds)
         found.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
     return [*found, ("stored at", f"`{result.path}`"), ("fingerprint", f"`{result.manifest.fingerprint}`")]
 
 
-@task(
-    name="commit",
-    task_run_name="commit",
-    retries=len(RETRY_SECONDS),
-    retry_delay_seconds=RETRY_SECONDS,
-    retry_jitter_factor=0.5,
-    retry_condition_fn=is_worth_a_retry,
-    persist_result=False,
-    cache_policy=NO_CACHE,
-)
+@retried("commit", "commit")
 def commit_version(engine: LocalEngine) -> Summary:
     """Judge and commit the version, and sum it up."""
     summary = summarize(engine.commit())
     get_run_logger().info("%s v%d is committed: %s", summary["dataset"], summary["version"], summary["path"])
     if (mixture := engine.result().manifest.mixture) is not None:
-        get_run_logger().info("mixed of %s", sentence(mixture))
+        get_run_logger().info("mixture: %s", sentence(mixture))
     return summary
+
+
+def load_blocks(names: Iterable[str]) -> dict[str, str]:
+    """Return the values of blocks by name.
+
+    Raises:
+        ConfigError: there is no such block, or it holds no text; for a deployment's run also if that is no secret.
+    """
+    return {name: _load(name) for name in names}
+
+
+def _load(name: str) -> str:
+    try:
+        block: Any = Secret.load(name.removeprefix("secret/"))
+    except ValueError as error:
+        raise ConfigError(
+            f"storage_options: {{block: {name}}}: the Prefect server has no Secret block of this name "
+            f"({scrub(str(error).splitlines()[0])}). Create it on the page Blocks of its interface, or write "
+            "{env: NAME}",
+            block=name,
+        ) from None
+    value: Any = block.get()
+    if not isinstance(value, str) or not value:
+        raise ConfigError(
+            f"storage_options: {{block: {name}}} holds {type(value).__name__}, expected a text", block=name
+        )
+    require_secret(name, value)
+    return value

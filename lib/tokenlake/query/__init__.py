@@ -12,3 +12,5 @@ provenance with a row for each piece of a document; ``"demo/quarantine"``, bad r
 per source of a mixture) and ``documents`` (all datasets).
 ``decode(input_ids, 'demo')`` gives text.
 """
+
+from tokenlake.query.session import query as query

@@ -1,6 +1,4 @@
-"""Runs of ids as Arrow holds them, and how they are moved from one array to another.
-
-Memory that is used again and again.
+"""Arrow's columns as numpy arrays, runs of ids moved between arrays, and memory that is used again and again.
 
 Fresh memory is dear: the system gives it page by page, and each page is a fault at its first touch, which for a row
 group comes to a tenth of decoding it. What a cache lets go of is therefore written again by the next row group.

@@ -2,12 +2,6 @@
 
 Each row group is decoded once for a call, and let go unless the cache keeps it: what is wanted of it is taken to its
 places at once. Only what has many lengths is collected first, since where a run goes depends on those before it.
-
-Which rows of which row groups are wanted, and where each of them goes.
-
-The segments of packed rows, taken out of row groups and put in order.
-
-The ids of documents, on their way from a row group to their places.
 """
 
 from __future__ import annotations

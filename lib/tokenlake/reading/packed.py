@@ -1,9 +1,8 @@
-"""One decoded row group of a packed dataset: what a batch is made of, and nothing else.
+"""Row groups of a packed dataset, decoded to what a batch is made of, and nothing else.
 
 The rows' ids stay where they were decoded, one view per row. The lengths of the segments say everything else that a
-batch needs: which document an id belongs to, its position in it, where padding begins.
-
-Reads row groups of packed shards: their pages directly, or through Arrow what is not laid out as we write it.
+batch needs: which document an id belongs to, its position in it, where padding begins. Pages are read
+directly, or through Arrow where they are not laid out as we write them.
 """
 
 from __future__ import annotations

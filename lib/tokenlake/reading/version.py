@@ -3,13 +3,9 @@
 Row groups are numbered over all shards of the split, in the order of the manifest. Where they begin stands in the
 manifest, so that an order can be computed before any file is opened.
 
-What rows must be besides being readable: of the types that a manifest says, of as many values as a footer says.
-
 Pages have checksums; their headers and the footer have none, and Arrow believes both. A flipped bit there makes other
 types of the same bytes, or leaves the last values of a list out, and everything still looks like rows. So both are
 compared with what is known from elsewhere: types with the manifest, numbers of values with each other.
-
-Small files of a version, that are what the manifest says, or an error.
 """
 
 from __future__ import annotations
@@ -298,8 +294,8 @@ class StoredRows:
 
     def _damaged(self, shard: int, problem: str) -> IntegrityError:
         version, path = f"{self.manifest.dataset}@v{self.manifest.version}", self._shards[shard].path
-        mend = f"Run `tokenlake verify {version}` to see all that is damaged"
-        return IntegrityError(f"{version}: {path}{problem}. {mend}.", file=path)
+        hint = f"Run `tokenlake verify {version}` to see all that is damaged"
+        return IntegrityError(f"{version}: {path}{problem}. {hint}.", file=path)
 
 
 MEND: Final = "Run `tokenlake verify` for the whole picture, restore the file from a copy or build it again."

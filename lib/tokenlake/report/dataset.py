@@ -1,9 +1,4 @@
-"""A manifest as tables.
-
-The account as people check it: every equation with its figures filled in.
-
-What a version was made of, source by source: of text, or of stored versions that were mixed.
-"""
+"""A manifest as tables: totals, tokenizers, inputs, sources, and the account with every equation filled in."""
 
 from __future__ import annotations
 

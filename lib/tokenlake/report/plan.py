@@ -1,7 +1,4 @@
-"""What becomes, or became, of documents that are longer than ``max_length``, in a sentence.
-
-How far a plan is, in one line for people.
-"""
+"""A plan in a few words: how far it is, and what becomes of documents that are longer than ``max_length``."""
 
 from __future__ import annotations
 

@@ -459,6 +459,6 @@ def _resolved(
 
 def _downloaded(files: list[InputFile], cache_dir: str | None = None) -> list[InputFile]:
     """Return files of the Hub as files of this machine."""
-    from tokenlake.sources.hub.download import downloaded  # other sources start without the Hub's parts
+    from tokenlake.sources.hub.reader import downloaded  # other sources start without the Hub's parts
 
     return downloaded(files, None, cache_dir)

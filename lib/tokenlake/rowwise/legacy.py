@@ -12,6 +12,7 @@ from tokenlake.config.resolve import resolve_dataset
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.planner import Configuration
+from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
@@ -215,7 +216,12 @@ def build_dataset(config: DatasetMixture) -> ShardedDataSource: ...
 
 @overload
 def build_dataset(
-    config: Configuration, *, workers: int | None = None, on_event: Watcher = ignore, retries: int = 2
+    config: Configuration,
+    *,
+    workers: int | None = None,
+    on_event: Watcher = ignore,
+    retries: int = 2,
+    pool: WorkerPool | None = None,
 ) -> BuildResult: ...
 
 
@@ -225,6 +231,7 @@ def build_dataset(
     workers: int | None = None,
     on_event: Watcher = ignore,
     retries: int = 2,
+    pool: WorkerPool | None = None,
 ) -> BuildResult | ShardedDataSource:
     """Build a dataset version on this machine; or, of a :class:`DatasetMixture`, return its rows.
 
@@ -234,6 +241,7 @@ def build_dataset(
         workers: worker processes; default: the processors this process may use.
         on_event: told of everything that happens, from several threads.
         retries: how often a unit is tried again after an error worth a retry.
+        pool: running workers to use instead of `workers` new ones; it stays open.
 
     Returns:
         The committed version (when an equal one existed, that one); or the rows of a mixture, as dicts.
@@ -242,11 +250,11 @@ def build_dataset(
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     if not isinstance(config, DatasetMixture):
-        return build_version(config, workers=workers, on_event=on_event, retries=retries)
-    if workers is not None or on_event is not ignore or retries != 2:
+        return build_version(config, workers=workers, on_event=on_event, retries=retries, pool=pool)
+    if workers is not None or on_event is not ignore or retries != 2 or pool is not None:
         raise ConfigError(
-            "build_dataset: workers, on_event and retries are of building a version; the rows of a DatasetMixture "
-            "are read as they are iterated, by this process. Leave them out"
+            "build_dataset: workers, on_event, retries and pool apply to building a version; the rows of a "
+            "DatasetMixture are read by this process as they are iterated. Leave them out"
         )
     return config.build()
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from tokenlake.config.stages import PackStageConfig, TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.runner import build_dataset
 from tokenlake.reading.shard_file import ShardFile
@@ -66,6 +67,7 @@ def tokenize_and_save(
     provenance: bool = False,
     naming: str = DEFAULT_NAMING,
     on_event: Watcher = ignore,
+    pool: WorkerPool | None = None,
     **options: Any,
 ) -> WriteStats:
     """Tokenize files and write a flat directory of data files.
@@ -90,6 +92,7 @@ def tokenize_and_save(
         pack: rows of one length, of several documents: True, or options of `PackStageConfig`.
         provenance: keep the columns that say which input each document comes from.
         on_event: told of everything that happens.
+        pool: running workers to use instead of `workers` new ones; it stays open.
         options: of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``, ``on_bad_record`` ...), of
             `TokenizeStageConfig` (``engine``, ``special_tokens_in_text``, ``long_documents``), of `SourceStageConfig`
             (``unit_size`` ...), and of `TokenizerConfig` (``truncation``, ``add_special_tokens``, ``padding``,
@@ -111,7 +114,7 @@ def tokenize_and_save(
     _require_apart(data_files, target)
     with placed(output_path, overwrite=overwrite) as place:
         config["save"] = {"output_dir": str(place.store)}
-        built = build_dataset(config, workers=workers, on_event=on_event).manifest
+        built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
         store = open_store(str(place.store))
         schema = _exported(_empty_batch(store, built), masks, provenance).schema
         files: list[FlatFile] = []

@@ -21,7 +21,7 @@ from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.bos_eos import Finish
 from tokenlake.etl.unit.long_documents import Lengths
 from tokenlake.loader.prefetch import Prefetched
-from tokenlake.packing.loss_mask import LEARNED, learned, marked, plain
+from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.rowwise.memory import RowStream
 from tokenlake.rowwise.source import (
@@ -455,7 +455,7 @@ def _with_empty(documents: Ragged, origin: _Int64, count: int) -> tuple[Ragged, 
 def _surrounded(documents: Ragged, encoder: Encoder, *, marks: bool) -> Ragged:
     """Put around every document what the post-processor does; its end is learned as the text is."""
     count = len(documents)
-    suffix = [token | LEARNED for token in encoder.suffix] if marks else encoder.suffix
+    suffix = [token | LOSS for token in encoder.suffix] if marks else encoder.suffix
     return Ragged.joined([Ragged.alike(encoder.prefix, count), documents, Ragged.alike(suffix, count)])
 
 

@@ -11,7 +11,6 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final, final
 
 import numpy as np
@@ -40,7 +39,6 @@ from tokenlake.sources.arrow_messages import (
 )
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import (
-    WindowFile,
     Windows,
     as_text,
     check_names,
@@ -63,6 +61,12 @@ _MAX_TEXT: Final = 1 << 30
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _COMPUTE: Final[Any] = pc
 _IPC: Final[Any] = pyarrow.ipc
+MAX_BATCH_BYTES: Final = 1 << 30
+SLICED_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 16 << 20
+_COUNTED_ROWS: Final = 1 << 20
+_DRAIN: Final = 1 << 20
+_GAP: Final = 64 << 10  # not worth a request of its own
 
 
 def sliced_texts(
@@ -116,16 +120,6 @@ def _texts(offsets: Int64s, data: bytes, valid: bytes, skip: int) -> pa.LargeStr
         bits = _ARROW.py_buffer(np.packbits(unpacked, bitorder="little").tobytes())
     buffers = _ARROW.py_buffer(offsets), _ARROW.py_buffer(data), bits
     return _ARROW.LargeStringArray.from_buffers(count, *buffers)
-
-
-def all_numbers(columns: list[list[int]]) -> list[int]:
-    """Return the buffers of all `columns`."""
-    return list(chain.from_iterable(columns))
-
-
-MAX_BATCH_BYTES: Final = 1 << 30
-SLICED_BYTES: Final = 64 << 20
-_PIECE_BYTES: Final = 16 << 20
 
 
 @final
@@ -187,7 +181,7 @@ class BatchDecoder:
         if message.kind != BATCH:
             return list(range(len(message.buffers)))
         columns = column_buffers(self.schema, message)
-        return all_numbers([columns[at] for at in self._included])
+        return [number for at in self._included for number in columns[at]]
 
     def sliceable(self, message: Message) -> bool:
         """Say whether nothing but a large column of plain strings is wanted of a batch that is not compressed."""
@@ -314,9 +308,6 @@ def _field_as_bytes(field: Any) -> Any:
     return field.with_type(_as_bytes(field.type))
 
 
-_COUNTED_ROWS: Final = 1 << 20
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlace:
     """Where a record batch stands.
@@ -380,9 +371,6 @@ def _counted(place: BatchPlace, rows: int) -> Iterator[Parsed]:
             place.first + done, place.first + min(done + _COUNTED_ROWS, rows), dtype=np.int64
         )
         yield Parsed(text=None, positions=positions, bad=(), bytes_read=0 if done else place.bytes_read)
-
-
-_DRAIN: Final = 1 << 20
 
 
 def read_stream(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed]:
@@ -482,9 +470,6 @@ class _Messages:
         return data.ljust(size, b"\0")
 
 
-_GAP: Final = 64 << 10  # not worth a request of its own
-
-
 def read_arrow(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
@@ -500,8 +485,8 @@ def read_arrow(
 def _read_file(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed]:
     blocks = read_footer(data)
     windows = Windows(data)
-    pread = data.pread if data.file.is_local else windows.pread
-    decoder = _decoder(part, data, windows, pread, want)
+    pread = windows.pread
+    decoder = _decoder(part, windows, want)
     for number, block in enumerate(blocks.dictionaries):
         with reading(part.file, f"dictionary {number}"):
             _add_dictionary(decoder, data, pread, block)
@@ -520,17 +505,14 @@ def _read_file(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed
         first += message.rows
 
 
-def _decoder(part: FileRange, data: InputBytes, windows: Windows, pread: Pread, want: Want) -> BatchDecoder:
+def _decoder(part: FileRange, windows: Windows, want: Want) -> BatchDecoder:
     with reading(part.file, "its schema"):
-        source = (
-            _ARROW.OSFile(part.file.url)
-            if data.file.is_local
-            else _ARROW.PythonFile(WindowFile(windows, part.file.size), mode="r")
-        )
+        place = windows.for_arrow()
+        source = _ARROW.OSFile(place) if isinstance(place, str) else _ARROW.PythonFile(place, mode="r")
         with source, _IPC.open_file(source) as whole:
             schema: pa.Schema = whole.schema
-        length, size = metadata_size(pread(8, FILE_START).ljust(8, b"\0"))
-        metadata = pread(length + size, FILE_START)
+        length, size = metadata_size(windows.pread(8, FILE_START).ljust(8, b"\0"))
+        metadata = windows.pread(length + size, FILE_START)
         if not size or len(metadata) < length + size or parse_message(metadata[length:]).kind != SCHEMA:
             raise ValueError("there is none behind the file's first bytes")
         decoder = BatchDecoder(part.file, metadata, want)

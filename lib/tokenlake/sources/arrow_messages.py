@@ -21,6 +21,16 @@ from tokenlake.sources.columnar import (
 from tokenlake.sources.inputs import InputBytes, InputFile, damaged
 from tokenlake.sources.opening import opened
 
+MAGIC: Final = b"ARROW1"
+FEATHER_V1: Final = b"FEA1"
+CONTINUATION: Final = b"\xff\xff\xff\xff"
+FILE_START: Final = 8  # the magic and two bytes of padding
+SCHEMA, DICTIONARY, BATCH = 1, 2, 3
+_MAX_METADATA: Final = 256 << 20
+_TAIL: Final = 10
+_PADDING: Final = 128  # alignment and an end mark may stand between messages; none is as small
+_PREFIX: Final = 8
+
 
 @final
 class FlatTable:
@@ -69,16 +79,6 @@ class FlatTable:
             return struct.unpack_from(layout, self._data, at)[0]
         except struct.error as error:
             raise ValueError(f"an offset of {at} bytes lies outside the metadata") from error
-
-
-MAGIC: Final = b"ARROW1"
-FEATHER_V1: Final = b"FEA1"
-CONTINUATION: Final = b"\xff\xff\xff\xff"
-FILE_START: Final = 8  # the magic and two bytes of padding
-SCHEMA, DICTIONARY, BATCH = 1, 2, 3
-_MAX_METADATA: Final = 256 << 20
-_TAIL: Final = 10
-_PADDING: Final = 128  # alignment and an end mark may stand between messages; none is as small
 
 
 class Block(NamedTuple):
@@ -202,9 +202,6 @@ def read_metadata(pread: Pread, block: Block) -> bytes:
     return data[length : length + size]
 
 
-_PREFIX: Final = 8
-
-
 def column_buffers(schema: pa.Schema, message: Message) -> list[list[int]]:
     """Return for every top-level column the numbers of its buffers; ValueError if there are others."""
     variadic = iter(message.variadic)
@@ -293,7 +290,7 @@ def batch_starts(data: InputBytes) -> list[int]:
     Raises:
         DamagedFileError: the file is cut or corrupt.
     """
-    pread = data.pread if data.file.is_local else Windows(data).pread
+    pread = Windows(data).pread
     blocks = read_footer(data).batches
     rows = [batch_message(data.file, pread, blocks, at).rows for at in range(len(blocks))]
     return list(accumulate(rows, initial=0))

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
 RAW_LIMIT: Final = 64 << 10  # bytes of a bad record that are kept
+PLAIN: Final = "text"
+ALL: Final = None
+"""`Want.columns` for every field there is."""
 
 
 def _none() -> dict[str, int]:
@@ -192,9 +195,6 @@ class Parsed:
         return len(self.positions)
 
 
-PLAIN: Final = "text"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
     """What a reader of a format is asked for.
@@ -221,10 +221,6 @@ class Want:
         if self.columns is None:
             return tuple(there)
         return tuple(name for name in self.columns if name in there) if self.if_there else self.columns
-
-
-ALL: Final = None
-"""`Want.columns` for every field there is."""
 
 
 def text_wanted(source: ResolvedSource, columns: tuple[str, ...] | None = ()) -> Want:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -17,12 +16,18 @@ import pyarrow.compute as pc
 from tokenlake.arrays import Int64s, bytes_of, is_utf8, no_text, select, sizes_of, text_over
 from tokenlake.reading.page_headers import UNFOLDED_BYTES, Bomb
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
-from tokenlake.sources.inputs import InputBytes, InputFile, damaged
+from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, damaged
 from tokenlake.sources.rows import Fault, Rows
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _EXTENSION: Final = b"ARROW:extension:name"
+_STEP_BYTES: Final = 64 << 20
+WINDOW_BYTES: Final = 4 << 20
+_KEPT: Final = 48 << 20  # bytes of windows that are kept
+_AHEAD: Final = 4  # windows of a column between what is looked at and what is decoded
+_SMALL: Final = 256 << 10
+_GAP: Final = 64 << 10  # not worth a request of its own
 
 
 def check_names(file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
@@ -223,9 +228,6 @@ def _invalid(column: Any) -> bool:
     return False
 
 
-_STEP_BYTES: Final = 64 << 20
-
-
 def plain_type(kind: Any) -> Any:
     """Return the type of a column as it is handed over: dictionaries unfolded, extensions as their storage."""
     if isinstance(kind, pa.BaseExtensionType):
@@ -299,19 +301,16 @@ def _is_binary(kind: Any) -> bool:
     )
 
 
-WINDOW_BYTES: Final = 4 << 20
-_KEPT: Final = 48 << 20  # bytes of windows that are kept
-_AHEAD: Final = 4  # windows of a column between what is looked at and what is decoded
-_SMALL: Final = 256 << 10
-_GAP: Final = 64 << 10  # not worth a request of its own
-
-
 @final
-class Windows:
-    """Windows onto an input, the latest ones kept; those of a file's columns take turns."""
+class Windows(InputBytes):
+    """An input as Arrow and our own look-ahead read it: a remote one in a few large reads, each byte about once.
+
+    The latest windows onto it are kept; those of a file's columns take turns. A local file needs none.
+    """
 
     def __init__(self, data: InputBytes, columns: int = 1) -> None:
         """Read `data`, of which so many columns are read side by side."""
+        self.file = data.file
         self._data, self._stretches = data, [(0, 0)]
         self._size = max(_SMALL, min(WINDOW_BYTES, _KEPT // (_AHEAD * max(columns, 1))))
         self._windows: OrderedDict[int, bytes] = OrderedDict()
@@ -327,12 +326,21 @@ class Windows:
         self._stretches = merged
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Return `size` bytes from `offset` on, fewer only at the end."""
+        if self.file.is_local:
+            return self._data.pread(size, offset)
         parts: list[bytes] = []
         while size > 0 and (part := self._held(size, offset) or self._fetched(size, offset)):
             parts.append(part)
             size, offset = size - len(part), offset + len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        data = self.pread(len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
+    def for_arrow(self) -> Any:
+        return self._data.for_arrow() if self.file.is_local else InputReader(self)
 
     def _held(self, size: int, offset: int) -> bytes:
         for start, window in self._windows.items():
@@ -351,36 +359,6 @@ class Windows:
             while len(self._windows) > 1 and sum(map(len, self._windows.values())) > _KEPT:
                 self._windows.popitem(last=False)
         return window[:size]
-
-
-@final
-class WindowFile(io.RawIOBase):
-    """An input as Python's own raw file, over windows that others may look through as well."""
-
-    def __init__(self, windows: Windows, size: int) -> None:
-        super().__init__()
-        self._windows, self._size, self._at = windows, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        with memoryview(buffer) as view, view.cast("B") as target:
-            data = self._windows.pread(len(target), self._at)
-            target[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
 
 
 @contextmanager

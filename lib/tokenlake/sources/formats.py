@@ -32,8 +32,6 @@ _PROSE: Final = frozenset({".text", ".md", ".rst"})
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
 KNOWN_EXTENSIONS: Final = (*_FORMATS, *(f"{e}.gz" for e in (".jsonl", ".txt")), ".jsonl.zst", ".txt.zst")
-
-
 _TYPES: Final = ("jsonl", "json", "parquet", "arrow", "csv", "txt")
 
 

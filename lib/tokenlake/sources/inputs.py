@@ -1,12 +1,6 @@
-"""One input file as the plan knows it, and the two things that can be wrong with it as a whole.
+"""One input file as the plan knows it, a range of it, and its bytes wherever they are stored.
 
-A part of a file that can be read by itself.
-
-The bytes of one input, at any place, wherever they are stored.
-
-Formats read through this door alone: a local file and an object in a bucket look the same to them.
-
-How far a listing is: counted from several threads, told a few times a second.
+Formats read through :class:`InputBytes` alone: a local file and an object in a bucket look the same to them.
 """
 
 from __future__ import annotations
@@ -260,7 +254,7 @@ OnProgress = Callable[[Progress], None]
 
 
 @final
-class Meter:
+class ProgressMeter:
     """Adds up what several threads have done; reports are rare, but the last one is always made."""
 
     def __init__(self, step: Step, files: int, size: int, report: OnProgress | None) -> None:

@@ -24,11 +24,11 @@ from tokenlake.sources.where import Predicate
 
 _SPACE: Final = b" \t\r\n"
 _QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
 _COMMA: Final = ord(",")
 _STEP: Final = np.array(
     [{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(byte), 0) for byte in range(256)], np.int8
 )
-_STRUCTURE: Final = _STEP.astype(np.bool_) | (np.arange(256) == _COMMA)
 _WINDOW: Final = 1 << 19  # bytes scanned together: what is made of them stays in the processor's cache
 _CHUNK: Final = 1 << 20
 _SLACK: Final = 1 << 16  # of space around an element
@@ -101,11 +101,14 @@ class BorderScanner:
 
     def feed(self, data: bytes) -> Borders:
         """Scan the next stretch, of at least a byte; nothing may follow one that has the array's end."""
-        plain = (b" " + data[1:] if self._escaped else data).replace(rb"\\", b"  ").replace(rb"\"", b"  ")
+        plain = b" " + data[1:] if self._escaped else data
+        plain = plain.replace(rb"\\", b"  ") if rb"\\" in plain else plain
         self._escaped = plain.endswith(b"\\")
         view = np.frombuffer(plain, np.uint8)
         quotes = np.flatnonzero(view == _QUOTE)
-        at = np.flatnonzero(_STRUCTURE[view])
+        quotes = quotes[(view[quotes - 1] != _BACKSLASH) | (quotes == 0)]
+        lower = view | 0x20  # makes braces of brackets, and nothing else
+        at = np.flatnonzero((lower == ord("{")) | (lower == ord("}")) | (view == _COMMA))
         at = at[(np.searchsorted(quotes, at) + self._inside) % 2 == 0]
         self._inside ^= len(quotes) % 2
         depth = self._depth + np.cumsum(_STEP[view[at]], dtype=np.int64)

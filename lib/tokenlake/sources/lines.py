@@ -22,6 +22,10 @@ BLOCK_BYTES: Final = 16 << 20
 _SCAN_BYTES: Final = 1 << 20
 _TAIL_BYTES: Final = 64 << 10  # most lines end within
 _FRAME: Final = 5  # byte order mark, carriage return and newline are not part of a record
+BOM: Final = b"\xef\xbb\xbf"
+_CR: Final = 13
+_NEWLINE: Final = 10
+_COUNTED_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +188,6 @@ def _gather(stream: ByteStream, begun: bytes, limit: int, offset: int) -> tuple[
     return [LongLine(data=data, head=head, size=size, offset=offset, bytes_read=used)], rest
 
 
-BOM: Final = b"\xef\xbb\xbf"
-_CR: Final = 13
-_NEWLINE: Final = 10
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineIndex:
     """The lines of a block that hold something.
@@ -261,9 +260,6 @@ def _edges(block: LineBlock) -> Int64s:
     edges = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=edges[1:])
     return edges[: np.searchsorted(edges, block.size) + 1]
-
-
-_COUNTED_BYTES: Final = 1 << 30
 
 
 @final

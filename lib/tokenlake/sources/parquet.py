@@ -27,7 +27,6 @@ from tokenlake.reading.page_headers import (
 )
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import (
-    WindowFile,
     Windows,
     as_text,
     check_names,
@@ -45,6 +44,12 @@ from tokenlake.sources.parquet_steps import MAX_PAGE_BYTES, ListSteps, PageSteps
 from tokenlake.sources.where import ColumnRange, Predicate
 
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole
+_COMPUTE: Final[Any] = pc
+_INDEX_BYTES: Final = 4
+_NUMBER_BYTES: Final = 16
+_FEW_ROWS: Final = 4096  # not worth a look into the dictionary
+_JOIN_BYTES: Final = 4 << 20  # small steps are joined up to this size
+_COUNTED_ROWS: Final = 1 << 20
 
 
 def row_group_sizes(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> list[int]:
@@ -65,7 +70,7 @@ def row_group_starts(data: InputBytes) -> list[int]:
 
 def footer(data: InputBytes) -> pq.FileMetaData:
     """Return the footer of an open file; DamagedFileError if it cannot be read."""
-    with open_parquet(data, Windows(data)) as parquet:
+    with open_parquet(Windows(data)) as parquet:
         return parquet.metadata
 
 
@@ -80,7 +85,6 @@ def first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
 
 
 def open_parquet(
-    data: InputBytes,
     windows: Windows,
     dictionaries: Sequence[str] = (),
     meta: pq.FileMetaData | None = None,
@@ -88,17 +92,16 @@ def open_parquet(
     """Open a Parquet file for reading in steps, page checksums verified.
 
     Args:
-        windows: what a remote file is read through; a local one is read by its path.
+        windows: what the file is read through.
         dictionaries: paths of the columns of strings that are read as dictionaries.
         meta: the footer if it is known.
 
     Raises:
         DamagedFileError: its footer cannot be read.
     """
-    source: Any = data.for_arrow() if data.file.is_local else WindowFile(windows, data.file.size)
-    with reading(data.file, "its footer"):
+    with reading(windows.file, "its footer"):
         return pq.ParquetFile(
-            source,
+            windows.for_arrow(),
             metadata=meta,
             read_dictionary=list(dictionaries),
             page_checksum_verification=True,
@@ -245,12 +248,6 @@ def _python_type(kind: Any) -> type | None:
     return str if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
 
 
-_COMPUTE: Final[Any] = pc
-_INDEX_BYTES: Final = 4
-_NUMBER_BYTES: Final = 16
-_FEW_ROWS: Final = 4096  # not worth a look into the dictionary
-
-
 @final
 class RowGroup:
     """The wanted leaves of one row group."""
@@ -358,13 +355,12 @@ class RowGroup:
         return PageSteps(pages, largest_entry, self._max_page)
 
     def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
-        pread = self._data.pread if self._data.file.is_local else self._windows.pread
-        return walk_pages(pread, column)
+        return walk_pages(self._windows.pread, column)
 
     def _largest_entry(self, index: int, path: str) -> int:
         """Return the size of the largest entry of a leaf's dictionary."""
         meta = self._parquet.metadata
-        with open_parquet(self._data, self._windows, (path,), meta) as parquet:
+        with open_parquet(self._windows, (path,), meta) as parquet:
             reader: Any = parquet.reader
             batches = reader.iter_batches(
                 1, row_groups=[self._group], column_indices=[index], use_threads=False
@@ -374,10 +370,6 @@ class RowGroup:
                 column = column.field(0)
             sizes: Any = _COMPUTE.binary_length(column.dictionary)
             return _COMPUTE.max(sizes).as_py() or 0
-
-
-_JOIN_BYTES: Final = 4 << 20  # small steps are joined up to this size
-_COUNTED_ROWS: Final = 1 << 20
 
 
 def read_parquet(
@@ -390,13 +382,13 @@ def read_parquet(
             it is missing, the text is not one of strings, or little would unfold to far too much.
     """
     windows = Windows(data)
-    with open_parquet(data, windows) as parquet:
+    with open_parquet(windows) as parquet:
         meta, schema = parquet.metadata, parquet.schema_arrow
         starts = first_rows(part.file, meta)
         leaves = wanted_leaves(part, parquet, want)
     windows = Windows(data, len(leaves.indices))
     groups = range(part.start, part.stop)
-    with open_parquet(data, windows, leaves.dictionaries, meta) as parquet:
+    with open_parquet(windows, leaves.dictionaries, meta) as parquet:
         windows.expect(leaves.stretches(meta, groups))
         for group in groups:
             if predicate and excluded(predicate, meta, group, schema):

@@ -87,7 +87,7 @@ def columns_of_files(source: ResolvedSource, files: Sequence[InputFile]) -> list
     def names(file: InputFile) -> frozenset[str]:
         if file.format == "arrow":
             return frozenset(_first_read(source, file, 1).columns.schema.names)
-        with opened(file, source.storage_options) as data, open_parquet(data, Windows(data)) as parquet:
+        with opened(file, source.storage_options) as data, open_parquet(Windows(data)) as parquet:
             schema: pa.Schema = parquet.schema_arrow
             return frozenset(schema.names)
 

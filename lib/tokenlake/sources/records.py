@@ -55,16 +55,14 @@ _HOMES: Final[dict[Format, tuple[str, str]]] = {
     "tsv": ("tokenlake.sources.csv", "read_csv"),
     "text": ("tokenlake.sources.text", "read_text"),
 }
+_NOTHING: Final = np.zeros(0, np.int64)
+_B = TypeVar("_B", bound=ReadBatch)
 
 
 def reader_of(format_: Format) -> Reader:
     """Return the reader of a format."""
     module, name = _HOMES[format_]
     return getattr(import_module(module), name)
-
-
-_NOTHING: Final = np.zeros(0, np.int64)
-_B = TypeVar("_B", bound=ReadBatch)
 
 
 def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:

@@ -51,6 +51,9 @@ _NESTED: Final = (frozenset[type[Any]]({list}), frozenset[type[Any]]({dict}))
 _NULL: Final[type[Any]] = type(None)
 
 
+Row = dict[str, Any]
+
+
 def names_in(records: Iterable[Record]) -> tuple[str, ...]:
     """Return the keys of all records, in the order in which they first come."""
     return tuple(dict.fromkeys(chain.from_iterable(records)))
@@ -161,9 +164,6 @@ def count_members(record: Record) -> int:
             value = members.values()
         rest += [item for item in value if type(item) is dict or type(item) is list]
     return total
-
-
-Row = dict[str, Any]
 
 
 @final

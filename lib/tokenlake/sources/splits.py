@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from tokenlake.sources.arrow_messages import batch_sizes
-from tokenlake.sources.inputs import FileRange, InputFile, Meter, OnProgress, Progress
+from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, Progress, ProgressMeter
 from tokenlake.sources.lines import BLOCK_BYTES, LineBlock, LongLine, index_lines, read_blocks
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import footer
@@ -23,6 +23,9 @@ from tokenlake.threads import in_order
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
+_TAKE: Final = 64  # files that one thread takes at a time
+_WITH_FOOTER: Final = frozenset({"parquet", "arrow"})
+_BLANK = np.frombuffer(b" \t\r", np.uint8)
 
 
 def splittable(file: InputFile) -> bool:
@@ -71,10 +74,6 @@ def _split_groups(file: InputFile, groups: list[tuple[int, int | None]], unit_si
     return ranges or [FileRange(file=file, start=0, stop=0, weight=0, records=0)]
 
 
-_TAKE: Final = 64  # files that one thread takes at a time
-_WITH_FOOTER: Final = frozenset({"parquet", "arrow"})
-
-
 def split_files(
     files: Sequence[InputFile],
     unit_size: int,
@@ -91,7 +90,7 @@ def split_files(
     """
     ranges: list[list[FileRange]] = [[]] * len(files)
     footers = [index for index, file in enumerate(files) if file.format in _WITH_FOOTER]
-    meter = Meter("splitting", len(footers), sum(files[index].size for index in footers), on_progress)
+    meter = ProgressMeter("splitting", len(footers), sum(files[index].size for index in footers), on_progress)
 
     def take(indices: Sequence[int]) -> list[list[FileRange]]:
         found = [split_file(files[index], unit_size, storage_options) for index in indices]
@@ -105,9 +104,6 @@ def split_files(
     for index, file in enumerate(files):
         ranges[index] = ranges[index] or split_file(file, unit_size, storage_options)
     return ranges
-
-
-_BLANK = np.frombuffer(b" \t\r", np.uint8)
 
 
 @final

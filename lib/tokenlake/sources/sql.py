@@ -35,6 +35,34 @@ _UNDERLINED: Final = re.compile(r"(LINE \d+: )(.*)\n( *)(\^+)")
 _FUNCTIONS: Final = "SELECT lower(function_name), function_type, stability FROM duckdb_functions()"
 
 
+Node = dict[str, Any]
+Path = tuple[str, ...]
+_NOUNS: Final = {
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+    "STAR": "*",
+    "PARAMETER": "a parameter",
+    "POSITIONAL_REFERENCE": "a column by its position",
+    "DEFAULT": "DEFAULT",
+}
+# Macros are SQL of DuckDB's own; these are pure, others look at the clock, the session or the catalog.
+_PURE_MACROS: Final = frozenset(
+    {"date_add", "days_in_month", "fdiv", "fmod", "if", "json", "nullif", "split_part"}
+    | {"map_contains_entry", "map_contains_value", "md5_number_lower", "md5_number_upper"}
+)
+_PURE_FAMILIES: Final = ("list_", "array_")
+_OF_THE_BUILD: Final = frozenset({"version"})  # consistent in one process, another one in the next
+# What SQL takes for a function where no column of that name is; quoted, it is a column.
+_CLOCKS: Final = frozenset(
+    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
+)
+_WHERE: Final = "SELECT 1 WHERE "
+_HOW: Final = (
+    "`where` is one SQL expression over the fields of one record, "
+    "such as \"lang = 'py' and length(text) > 200\""
+)
+
+
 @final
 class Engine:
     """One in-memory database of one thread with a locked configuration; usable from several threads."""
@@ -123,35 +151,6 @@ def _sentence(message: str) -> str:
     start = len(blanks) - len(prefix)
     place = line[max(start, 0) : start + len(carets)].strip()
     return f"{what} (at `{place}`)" if place else what
-
-
-Node = dict[str, Any]
-Path = tuple[str, ...]
-
-_NOUNS: Final = {
-    "SUBQUERY": "a subquery",
-    "WINDOW": "a window function",
-    "STAR": "*",
-    "PARAMETER": "a parameter",
-    "POSITIONAL_REFERENCE": "a column by its position",
-    "DEFAULT": "DEFAULT",
-}
-# Macros are SQL of DuckDB's own; these are pure, others look at the clock, the session or the catalog.
-_PURE_MACROS: Final = frozenset(
-    {"date_add", "days_in_month", "fdiv", "fmod", "if", "json", "nullif", "split_part"}
-    | {"map_contains_entry", "map_contains_value", "md5_number_lower", "md5_number_upper"}
-)
-_PURE_FAMILIES: Final = ("list_", "array_")
-_OF_THE_BUILD: Final = frozenset({"version"})  # consistent in one process, another one in the next
-# What SQL takes for a function where no column of that name is; quoted, it is a column.
-_CLOCKS: Final = frozenset(
-    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
-)
-_WHERE: Final = "SELECT 1 WHERE "
-_HOW: Final = (
-    "`where` is one SQL expression over the fields of one record, "
-    "such as \"lang = 'py' and length(text) > 200\""
-)
 
 
 @dataclass(frozen=True, slots=True)

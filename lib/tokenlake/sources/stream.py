@@ -40,6 +40,15 @@ _RENAME: Final = {
     "Arrow IPC": "name it with .arrow at the end",
 }
 _TEXTUAL: Final = frozenset({"jsonl", "json", "csv", "tsv", "text"})
+FREE_BYTES: Final = 256 << 20  # so much a stream may unfold to, however small it is
+_READ_AHEAD: Final = 1 << 20  # Arrow asks for 64 KiB at a time, which may be a request each
+_LOOK: Final = 64 << 10
+_FEW: Final = 8  # control characters that may stand in any file: its records are judged one by one
+_SHARE: Final = 20  # one in so many: UTF-16 has more, and so has anything compressed or compiled
+_CONTROLS: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
+_CONVERT: Final = "expected UTF-8; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
+LOOK: Final = 4096  # bytes
+_SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space of JSON, and a byte order mark
 
 
 def kind_of(head: bytes) -> str | None:
@@ -88,10 +97,6 @@ def _named(file: InputFile) -> str:
 
 def _advice(kind: str) -> str:
     return _RENAME.get(kind, f"{kind} is not read; decompress it, or compress it with gzip or zstd")
-
-
-FREE_BYTES: Final = 256 << 20  # so much a stream may unfold to, however small it is
-_READ_AHEAD: Final = 1 << 20  # Arrow asks for 64 KiB at a time, which may be a request each
 
 
 @final
@@ -177,13 +182,6 @@ class ByteStream:
         )
 
 
-_LOOK: Final = 64 << 10
-_FEW: Final = 8  # control characters that may stand in any file: its records are judged one by one
-_SHARE: Final = 20  # one in so many: UTF-16 has more, and so has anything compressed or compiled
-_CONTROLS: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
-_CONVERT: Final = "expected UTF-8; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
-
-
 def check_column(file: InputFile, want: Want) -> None:
     """Raise DamagedFileError if another column than its one is wanted of a text file."""
     others = [name for name in want.names((want.plain,)) if name != want.plain]
@@ -211,10 +209,6 @@ def check_marks(file: InputFile, head: bytes) -> None:
             file,
             f"it begins with {head[:4].hex(' ')}, the byte order mark of UTF-16 or UTF-32, {_CONVERT}",
         )
-
-
-LOOK: Final = 4096  # bytes
-_SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space of JSON, and a byte order mark
 
 
 def has_lines(head: bytes) -> bool:

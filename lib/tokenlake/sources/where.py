@@ -38,6 +38,17 @@ _ONE_TYPE: Final[tuple[set[type[Any]], ...]] = ({type(None)}, {bool}, {float}, {
 _JSON: Final = frozenset({bool, int, float, str, list, dict, type(None)})
 _NO_VALUES: Final = (TypeError, UnicodeEncodeError, OverflowError, pa.ArrowException)  # no JSON, or too deep
 _BITS: Final = 1 << 63
+_FLIPPED: Final = {"EQUAL": "EQUAL", "LESSTHAN": "GREATERTHAN", "GREATERTHAN": "LESSTHAN"} | {
+    "LESSTHANOREQUALTO": "GREATERTHANOREQUALTO",
+    "GREATERTHANOREQUALTO": "LESSTHANOREQUALTO",
+}
+_MOST_INT: Final = 1 << 63
+_MOST_FLOAT_INT: Final = 1 << 24  # exact in 32 bits
+_ADVICE: Final = (
+    "where types do not fit, TRY_CAST(field AS type) converts, and makes null of what cannot be converted"
+)
+_ARROW: Final[Any] = pa
+_NO_JSON: Final = "a field that it looks at is no JSON, or nested too deeply"
 
 
 def tree_of(paths: Iterable[Sequence[str]]) -> Tree:
@@ -150,14 +161,6 @@ def _is_as_alone(array: Any, first: list[Any]) -> bool:
 def _array(values: list[Any]) -> Any:
     """Return values of one kind as a column; what columns or functions of a row gave may be no JSON."""
     return column_of(values) if type(values[0]) in _JSON else _ARROW.array(values)
-
-
-_FLIPPED: Final = {"EQUAL": "EQUAL", "LESSTHAN": "GREATERTHAN", "GREATERTHAN": "LESSTHAN"} | {
-    "LESSTHANOREQUALTO": "GREATERTHANOREQUALTO",
-    "GREATERTHANOREQUALTO": "LESSTHANOREQUALTO",
-}
-_MOST_INT: Final = 1 << 63
-_MOST_FLOAT_INT: Final = 1 << 24  # exact in 32 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,13 +287,6 @@ def _comparable(bound: Any, value: Any) -> bool:
         exact = type(value) is float or (type(value) is int and abs(value) <= _MOST_FLOAT_INT)
         return exact and not math.isnan(bound)
     return type(bound) is type(value)
-
-
-_ADVICE: Final = (
-    "where types do not fit, TRY_CAST(field AS type) converts, and makes null of what cannot be converted"
-)
-_ARROW: Final[Any] = pa
-_NO_JSON: Final = "a field that it looks at is no JSON, or nested too deeply"
 
 
 def _none() -> dict[int, Fault]:

@@ -1,8 +1,7 @@
-"""From a URL to a store: to local folders and buckets for writing, and to whatever fsspec reads for reading.
+"""From an address to a store: local folders and buckets to write, and whatever fsspec reads to read.
 
-Where a store is and how it is reached, as configurations, jobs and processes hand it on.
-
-Options of a store's file system where none are given: of the machine, not of a configuration.
+An address is a path or a URL with the options of its file system; configurations, jobs and processes hand it on. An
+object store whose address comes without options takes those of the environment.
 """
 
 from __future__ import annotations

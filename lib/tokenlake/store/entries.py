@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from tokenlake.fingerprint import file_id, fingerprint
 from tokenlake.store.layout import MAX_PART, MAX_UNIT, shard_path
-from tokenlake.store.sealed import Count, DatasetName, Document, Positive, Sha256, Signed, SplitName
+from tokenlake.store.sealed import Count, DatasetName, Positive, SealedDocument, Sha256, Signed, SplitName
 
 LogicalHash = Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{32})+\Z")]
 _SHARED: Final = 256  # lists of row groups
@@ -206,7 +206,7 @@ def inputs_fingerprint(inputs: Iterable[InputFileEntry]) -> str:
 
 
 def check_entries(
-    document: Document,
+    document: SealedDocument,
     key: str,
     entries: Sequence[ShardEntry] | Sequence[InputFileEntry] | Sequence[InputEntry],
 ) -> None:

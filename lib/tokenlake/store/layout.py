@@ -1,11 +1,7 @@
-"""Where things lie in a dataset's and in a version's folder; the only place that spells these names.
+"""Keys, names and places: what may be called what, where things lie in a version's folder, and how large they may be.
 
-Names and keys: what may be called what, so that no path ever leaves its root.
-
-A key is a POSIX path relative to the store's root (``llama2-2048/v1/manifest.json``). A path is the same,
-relative to a version's folder, as manifests hold it (``data/train-00000-00.parquet``).
-
-How large an object may be that is read whole: far more than any of ours, and far less than what fills a machine.
+A key is a POSIX path relative to the store's root (``llama2-2048/v1/manifest.json``). A path is the same, relative to
+a version's folder, as manifests hold it (``data/train-00000-00.parquet``). No key ever leaves its root.
 
 Sealed documents are parsed before anything of them can be believed, so their size is judged first.
 """

@@ -12,7 +12,7 @@ from tokenlake.fingerprint import canonical_json
 from tokenlake.store.account import Account
 from tokenlake.store.entries import InputEntry, QuarantineEntry, ShardEntry, check_entries
 from tokenlake.store.layout import MAX_UNIT, quarantine_path
-from tokenlake.store.sealed import FORMAT_VERSION, Document, Sha256, entry_texts, seal_texts, unseal
+from tokenlake.store.sealed import FORMAT_VERSION, SealedDocument, Sha256, entry_texts, seal_texts, unseal
 
 #: The source of a unit that holds rows of several.
 MIXED: Final = "*"
@@ -79,7 +79,7 @@ class UnitRecord:
     @classmethod
     def from_json(cls, value: object, where: str = "unit record") -> Self:
         """Read :meth:`to_json`'s form; IntegrityError names ``where`` and the key."""
-        return cls._read(Document(canonical_json(value), where))
+        return cls._read(SealedDocument(canonical_json(value), where))
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "ledger record") -> Self:
@@ -87,7 +87,7 @@ class UnitRecord:
         return cls._read(unseal(data, where))
 
     @classmethod
-    def _read(cls, document: Document) -> Self:
+    def _read(cls, document: SealedDocument) -> Self:
         found = cls(
             unit=document.get("unit", Annotated[int, Meta(ge=0, le=MAX_UNIT)]),
             fingerprint=document.get("fingerprint", Sha256),
@@ -104,7 +104,7 @@ class UnitRecord:
         document.end(entry_texts(found._members()))
         return found
 
-    def _check(self, document: Document) -> None:
+    def _check(self, document: SealedDocument) -> None:
         check_entries(document, "parts", self.parts)
         check_entries(document, "inputs", self.inputs)
         paths = [part.path for part in self.parts]
@@ -118,7 +118,7 @@ class UnitRecord:
         if self.quarantine is not None and self.quarantine.path != quarantine_path(self.unit):
             document.fail("quarantine.path", quarantine_path(self.unit), self.quarantine.path)
 
-    def _check_shares(self, document: Document) -> None:
+    def _check_shares(self, document: SealedDocument) -> None:
         if ("shares" in document) != (self.source == MIXED) or (self.source == MIXED and not self.shares):
             document.fail("shares", f"what is each source's, in units of source {MIXED!r} only", self.source)
         if not self.shares:

@@ -1,6 +1,4 @@
-"""The file-system steps that publishing is made of: what is durable, what is ours, who still lives.
-
-A file that knows its hash when it is closed.
+"""Files of this machine: what makes them durable, who holds them, and writers that hash what they write.
 
 Writers hash while they write, so that publishing needs one more pass over the bytes (the re-read), not two.
 """

@@ -32,8 +32,8 @@ from tokenlake.store.sealed import (
     FORMAT_VERSION,
     Count,
     DatasetName,
-    Document,
     Positive,
+    SealedDocument,
     Sha256,
     Signed,
     entry_texts,
@@ -49,7 +49,7 @@ class _Texts(msgspec.Struct):
     preference: dict[str, Any] = {}
 
 
-class _Source(msgspec.Struct):
+class _ConfigSource(msgspec.Struct):
     texts: _Texts | UnsetType = UNSET
     tokenizer: _Texts | UnsetType = UNSET
 
@@ -64,7 +64,7 @@ class _Config(msgspec.Struct):
     """What readers look for in a configuration, in the form that they rely on."""
 
     build: _Build | UnsetType = UNSET
-    sources: dict[str, _Source] = {}
+    sources: dict[str, _ConfigSource] = {}
 
 
 class _Tokenizer(msgspec.Struct):
@@ -270,7 +270,7 @@ class Manifest:
                 where=where,
             )
 
-    def _check_shape(self, document: Document) -> None:
+    def _check_shape(self, document: SealedDocument) -> None:
         check_entries(document, "files", self.files)
         check_entries(document, "inputs", self.inputs)
         if (self.kind == "packed") != (self.seq_length is not None):
@@ -290,7 +290,7 @@ class Manifest:
                 )
 
 
-def _read_config(document: Document) -> dict[str, Any]:
+def _read_config(document: SealedDocument) -> dict[str, Any]:
     shape: _Config = document.get("config", _Config)
     for index, (_, kind) in enumerate(() if shape.build is UNSET else shape.build.kept):
         try:
@@ -300,6 +300,6 @@ def _read_config(document: Document) -> dict[str, Any]:
     return document.get("config", dict[str, Any])
 
 
-def _read_tokenizers(document: Document) -> dict[str, Any]:
+def _read_tokenizers(document: SealedDocument) -> dict[str, Any]:
     document.get("tokenizer", dict[str, _Tokenizer])
     return document.get("tokenizer", dict[str, dict[str, Any]])

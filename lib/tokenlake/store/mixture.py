@@ -24,7 +24,7 @@ from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.store.account import Account
-from tokenlake.store.sealed import Count, DatasetName, Document, Positive, Share, Signed, SplitName
+from tokenlake.store.sealed import Count, DatasetName, Positive, SealedDocument, Share, Signed, SplitName
 
 Level = Literal["documents", "sequences"]
 """What was mixed: documents, which may be packed after they are mixed, or packed rows."""
@@ -167,7 +167,7 @@ class MixtureRecord:
         }
 
     @classmethod
-    def read(cls, document: Document, key: str) -> Self:
+    def read(cls, document: SealedDocument, key: str) -> Self:
         """Read a member of a manifest; IntegrityError for what no writer of ours would write."""
         stored: _Stored = document.get(key, _Stored)
         if sorted(stored.names) != sorted(stored.sources):
@@ -193,7 +193,7 @@ class _Stored(msgspec.Struct):
     sources: dict[str, MixedSource]
 
 
-def _check_points(document: Document, key: str, stored: _Stored) -> None:
+def _check_points(document: SealedDocument, key: str, stored: _Stored) -> None:
     steps = [point.step for point in stored.order.points]
     if not steps or any(after <= before for before, after in pairwise(steps)):
         document.fail(key, "at least one, steps ascending", steps)

@@ -74,7 +74,7 @@ def is_sealed_as(data: bytes, seal: str) -> bool:
     return _content_hash(data, seal) == seal
 
 
-def unseal(data: bytes, where: str) -> Document:
+def unseal(data: bytes, where: str) -> SealedDocument:
     """Check the format version and the seal of a document.
 
     Args:
@@ -84,7 +84,7 @@ def unseal(data: bytes, where: str) -> Document:
     Raises:
         IntegrityError: not a JSON object, another format version, or not the sealed bytes.
     """
-    document = Document(data, where)
+    document = SealedDocument(data, where)
     stated: str = document.get("sha256", Sha256)
     if (real := _content_hash(data, stated)) != stated:
         document.fail(
@@ -96,7 +96,7 @@ def unseal(data: bytes, where: str) -> Document:
 
 
 @final
-class Document:
+class SealedDocument:
     """A JSON object that is decoded member by member.
 
     Args:

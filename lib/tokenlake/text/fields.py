@@ -19,9 +19,9 @@ from tokenlake.text.transform import (
     StepOutcome,
     Transform,
     all_bad,
+    called,
     changed,
     column_or_none,
-    fault_of,
     with_column,
 )
 
@@ -240,7 +240,7 @@ class MapField(Transform):
         fault = missing("MapField", columns.schema.names, (self._field,))
         if fault:
             return all_bad(columns.num_rows, fault)
-        values, bad = self._mapped(columns.column(self._field).to_pylist())
+        values, bad = called(self._function, columns.column(self._field).to_pylist())
         keep = np.ones(columns.num_rows, np.bool_)
         keep[[index for index, _ in bad]] = False
         left = Rows(columns).select(keep)
@@ -254,18 +254,7 @@ class MapField(Transform):
                     {**row, self._output: value} for row, value in zip(left.objects, mapped, strict=True)
                 ]
             )
-        return StepOutcome(rows, np.flatnonzero(keep), bad=tuple(bad))
-
-    def _mapped(self, values: list[Any]) -> tuple[list[Any], list[tuple[int, Fault]]]:
-        made: list[Any] = []
-        bad: list[tuple[int, Fault]] = []
-        for index, value in enumerate(values):
-            try:
-                made.append(self._function(value))
-            except BadRecordError as error:
-                made.append(None)
-                bad.append((index, fault_of(error)))
-        return made, bad
+        return StepOutcome(rows, np.flatnonzero(keep), bad=bad)
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the field, and what is wanted of the others."""

@@ -13,7 +13,7 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.sources.where import Predicate
 from tokenlake.text.fields import name_list, one_name, union
-from tokenlake.text.transform import Array, Bools, Fields, StepOutcome, Transform, fault_of, kept
+from tokenlake.text.transform import Array, Bools, Fields, StepOutcome, Transform, called, kept
 
 _COMPUTE: Final[Any] = pc
 _CONTAINERS: Final = (str, bytes, list, tuple, dict)
@@ -108,14 +108,8 @@ def _function(what: str, value: Any, of: str) -> Callable[[Any], object]:
 def _judged(
     predicate: Callable[[Any], object], values: Sequence[Any]
 ) -> tuple[Bools, tuple[tuple[int, Fault], ...]]:
-    keep = np.zeros(len(values), np.bool_)
-    bad: list[tuple[int, Fault]] = []
-    for index, value in enumerate(values):
-        try:
-            keep[index] = bool(predicate(value))
-        except BadRecordError as error:
-            bad.append((index, fault_of(error)))
-    return keep, tuple(bad)
+    verdicts, bad = called(lambda value: bool(predicate(value)), values)
+    return np.array([verdict is True for verdict in verdicts], np.bool_), bad
 
 
 def _is_empty(value: Any) -> bool:

@@ -138,7 +138,7 @@ class PreferenceRows(ExpandTransform):
         tokenizer: a Hub id, a folder, a file, or files that were read already.
         trainer: whose column names, ``easydel`` or ``trl``.
         max_length: most ids of a prompt with an answer; None: any number.
-        long_documents: what becomes of more: ``truncate`` cuts answers at their ends, ``drop`` leaves the row out.
+        long_documents: of longer ones ``truncate`` cuts the answers at their ends, ``drop`` leaves the row out.
         special_tokens_in_text: ``fail``: a row that spells a special token is refused; ``encode``, ``literal``.
         fields: other names of the row's fields, such as ``prompt_field="question"``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -222,22 +222,28 @@ def _step(step: Step, rows: Rows) -> StepOutcome:
     return one_by_one(step, rows)
 
 
-def _expanded(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> StepOutcome:
-    made: list[Row] = []
-    origin: list[int] = []
+def called(
+    function: Callable[[Any], Any], values: Iterable[Any]
+) -> tuple[list[Any], tuple[tuple[int, Fault], ...]]:
+    """Call a function on each value: return the results, None for bad ones, and (index, why) of these."""
+    made: list[Any] = []
     bad: list[tuple[int, Fault]] = []
-    left_out = 0
-    for index, row in enumerate(rows.objects):
+    for index, value in enumerate(values):
         try:
-            results = expand(row)
+            made.append(function(value))
         except BadRecordError as error:
+            made.append(None)
             bad.append((index, fault_of(error)))
-            continue
-        left_out += not results
-        made += results
-        origin += [index] * len(results)
-    filtered = {reason: left_out} if left_out else {}
-    return StepOutcome(Rows(objects=made), np.array(origin, np.int64), filtered, tuple(bad))
+    return made, tuple(bad)
+
+
+def _expanded(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> StepOutcome:
+    results, bad = called(expand, rows.objects)
+    sizes = np.array([0 if result is None else len(result) for result in results], np.int64)
+    origin = np.repeat(np.arange(len(results)), sizes)
+    left_out = int((sizes == 0).sum()) - len(bad)
+    made = [row for result in results if result is not None for row in result]
+    return StepOutcome(Rows(objects=made), origin, {reason: left_out} if left_out else {}, bad)
 
 
 def _then(first: StepOutcome, second: StepOutcome) -> StepOutcome:

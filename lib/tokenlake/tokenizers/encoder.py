@@ -9,11 +9,11 @@ was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands ov
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,9 @@ from tokenlake.tokenizers.offsets import Located, Locator
 from tokenlake.tokenizers.reference import CutRule, ReferenceEngine, cut_rule
 from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+
+def _none() -> Int64:
+    return np.empty(0, np.int64)
 
 
 @final
@@ -49,8 +50,8 @@ class Encoded:
 
     offsets: Int64
     ids: Int32
-    special_docs: Int64
-    special_counts: Int64
+    special_docs: Int64 = field(default_factory=_none)
+    special_counts: Int64 = field(default_factory=_none)
     sampled: int = 0
     guarded: int = 0
 
@@ -98,24 +99,18 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     return False
 
 
-def joined(rows: Sequence[Int32]) -> tuple[Int64, Int32]:
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
-    return offsets, np.concatenate(rows) if rows else np.empty(0, np.int32)
+def _laid_out(rows: Sequence[Int32]) -> tuple[Int64, Int32]:
+    """Lay rows of ids end to end: offsets and ids."""
+    return offsets_of([len(row) for row in rows]), np.concatenate([np.empty(0, np.int32), *rows])
 
 
-def merged(
-    offsets: Int64,
-    ids: Int32,
-    at: Int64,
-    rows: Sequence[Int32],
-) -> tuple[Int64, Int32]:
+def _inserted(offsets: Int64, ids: Int32, at: Int64, rows: Sequence[Int32]) -> tuple[Int64, Int32]:
     """Put `rows` into a ragged array so that they end up at the positions `at` (ascending)."""
     before = at - np.arange(len(at))  # how many of the other rows come before each of them
     lengths = np.insert(np.diff(offsets), before, [len(row) for row in rows])
     cuts = np.split(ids, offsets[before])
     pieces = [piece for pair in zip(cuts, [*rows, np.empty(0, np.int32)], strict=True) for piece in pair]
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), np.concatenate(pieces)
+    return offsets_of(lengths), np.concatenate(pieces)
 
 
 @final
@@ -218,27 +213,27 @@ class Encoder:
             EngineMismatchError: the fast engine differs from the reference on a sampled text.
         """
         ascii_only = checked(text, self.files.name)
-        special_docs, special_counts = self._specials.count(text)
+        docs, counts = self._specials.count(text)
         if self._fast is None:
-            offsets, ids = joined(self._reference.encode_arrow(text))
-            return Encoded(offsets=offsets, ids=ids, special_docs=special_docs, special_counts=special_counts)
-        rows = np.empty(0, np.int64) if ascii_only else self._guard.rows(text)
+            offsets, ids = _laid_out(self._reference.encode_arrow(text))
+            return Encoded(offsets=offsets, ids=ids, special_docs=docs, special_counts=counts)
+        rows = _none() if ascii_only else self._guard.rows(text)
         offsets, ids = self._encode_fast(self._fast, text, rows)
         sampled = self._sample(self._fast, text, offsets, ids, rows)
         return Encoded(
             offsets=offsets,
             ids=ids,
-            special_docs=special_docs,
-            special_counts=special_counts,
+            special_docs=docs,
+            special_counts=counts,
             sampled=sampled,
             guarded=len(rows),
         )
 
     def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, Bools]:
-        """Encode a batch, and say which ids hold a byte of the stretches `spans` of the texts: bool[total].
+        """Encode a batch, and say which ids hold a byte of the `spans` of the texts: bool[total].
 
         A token that holds no byte (a blank that the tokenizer made up) counts if the byte after it does.
-        Special tokens are not looked for: who knows the stretches of a text has written it.
+        Special tokens are not looked for: who knows the spans of a text has written it.
 
         Raises:
             as :meth:`encode`; EngineMismatchError also if the tokens' places differ.
@@ -260,32 +255,23 @@ class Encoder:
             as :meth:`encode_spans`.
         """
         encoded, blocks = self._locate(text)
-        none = np.empty(0, np.int64)
-        places = [(none, none), *(block.places() for block in blocks)]
+        places = [(_none(), _none()), *(block.places() for block in blocks)]
         return encoded, np.concatenate([a for a, _ in places]), np.concatenate([b for _, b in places])
 
     def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Iterable[Located]]:
         """Return a batch's ids, and piece by piece where they lie."""
         ascii_only = checked(text, self.files.name)
-        none = np.empty(0, np.int64)
         if self._fast is None:
             located = list(self._locator.by_reference(text))
-            offsets, ids = joined([part.ids for part in located])
-            offsets = offsets_of(np.concatenate([none, *(np.diff(part.offsets) for part in located)]))
-            return Encoded(offsets=offsets, ids=ids, special_docs=none, special_counts=none), located
-        rows = none if ascii_only else self._guard.rows(text)
+            lengths = np.concatenate([_none(), *(np.diff(part.offsets) for part in located)])
+            ids = np.concatenate([np.empty(0, np.int32), *(part.ids for part in located)])
+            return Encoded(offsets=offsets_of(lengths), ids=ids), located
+        rows = _none() if ascii_only else self._guard.rows(text)
         offsets, ids = self._encode_fast(self._fast, text, rows)
         made = partial(self._locator.of_row, text, offsets, ids)
         again = partial(self._locator.of_texts, self._fast.encode)
         sampled = self._sampler.check(text, rows, made, again, self._locator.reference.encode)
-        encoded = Encoded(
-            offsets=offsets,
-            ids=ids,
-            special_docs=none,
-            special_counts=none,
-            sampled=sampled,
-            guarded=len(rows),
-        )
+        encoded = Encoded(offsets=offsets, ids=ids, sampled=sampled, guarded=len(rows))
         return encoded, self._locator.by_ids(text, offsets, ids, rows)
 
     @cached_property
@@ -333,8 +319,7 @@ class Encoder:
             fast = None
         if fast is not None:
             # A long document is sampled by a window, for which its own ids are not needed.
-            none = np.empty(0, np.int64)
-            self._sample(fast, text, none, none.astype(np.int32), none)
+            self._sample(fast, text, _none(), np.empty(0, np.int32), _none())
         return LongEncoded(special_tokens=special_tokens, pieces=self._pieces(self._cuts, text, fast))
 
     def _pieces(
@@ -363,6 +348,5 @@ class Encoder:
         free = np.ones(len(text), np.bool_)
         free[guarded] = False
         offsets, ids = fast.encode(text.filter(pa.array(free)))
-        return merged(
-            offsets, ids, guarded, self._reference.encode_arrow(text.take(pa.array(guarded, pa.int64())))
-        )
+        rows = self._reference.encode_arrow(text.take(pa.array(guarded, pa.int64())))
+        return _inserted(offsets, ids, guarded, rows)

@@ -148,7 +148,8 @@ class Locator:
 
     def _block(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64) -> Located:
         if self.sizes is None:
-            start, stop, odd = *np.zeros((2, len(ids)), np.int64), np.arange(len(text))
+            start = stop = np.zeros(len(ids), np.int64)
+            odd = np.arange(len(text))
         else:
             start, stop, odd = self.sizes.places(text, offsets, ids)
         odd = np.union1d(odd, guarded) if len(guarded) else odd
@@ -346,7 +347,7 @@ class PlacingReference:
 
 
 def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
-    """Widen stretches ``start:stop`` (int64[k], bytes of the array's own data) to whole characters."""
+    """Widen spans ``start:stop`` (int64[k], bytes of the array's own data) to whole characters."""
     starts, data = string_buffers(text)
     if is_ascii(text):
         return start, stop
@@ -390,7 +391,7 @@ def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, ordered: bo
 
 
 def _touched_in_disorder(start: Int64, stop: Int64, offsets: Int64, spans: Spans) -> Bools:
-    """As :func:`touched`, stretch by stretch: a normalizer may have changed the order."""
+    """As :func:`touched`, span by span: a normalizer may have changed the order."""
     mask = np.zeros(len(start), np.bool_)
     for row, (first, last) in enumerate(pairwise(offsets.tolist())):
         begins, ends = start[first:last], stop[first:last]

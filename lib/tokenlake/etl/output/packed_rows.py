@@ -19,7 +19,7 @@ from tokenlake.etl.output.parts import PartWriter, packed_batches
 from tokenlake.etl.output.sink import DealingSink, Sink, TokenDocuments, group_tokens
 from tokenlake.etl.output.token_rows import Padding, TokensSink
 from tokenlake.mixing.random import key_of
-from tokenlake.packing.loss_mask import LEARNED, learned, plain
+from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.packing.packer import open_packer
 from tokenlake.packing.segments import Packed
 from tokenlake.schema import packed_schema, tokens_schema
@@ -118,7 +118,7 @@ class PackedSink:
         self._existing = existing
         self._masked = "loss_mask" in schema.names
         self._prefix = prefix
-        self._suffix = tuple(token | LEARNED for token in suffix) if self._masked else suffix
+        self._suffix = tuple(token | LOSS for token in suffix) if self._masked else suffix
         self._seq_length = pack.seq_length
         self._group_rows = max(1, group_tokens(files) // self._seq_length)
         self._schema = schema

@@ -14,7 +14,7 @@ from tokenlake.arrays import Int32, Int64
 from tokenlake.etl.output.parts import PartWriter
 from tokenlake.etl.output.sink import TokenDocuments
 from tokenlake.packing.greedy import join_documents
-from tokenlake.packing.loss_mask import LEARNED, learned, plain
+from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.ragged import places
 from tokenlake.store.entries import ShardEntry
 
@@ -132,7 +132,7 @@ class TokensSink:
         self._writer, self._schema, self._padding = writer, schema, padding
         self._masked = "loss_mask" in schema.names
         self._prefix = np.asarray(prefix, np.int32)
-        self._suffix = np.asarray([token | LEARNED if self._masked else token for token in suffix], np.int32)
+        self._suffix = np.asarray([token | LOSS if self._masked else token for token in suffix], np.int32)
         self._groups = RowGroups(padding, group_tokens)
         self._waiting: list[_Chunk] = []
         self._kept_bytes = 0

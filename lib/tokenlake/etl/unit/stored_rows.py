@@ -20,7 +20,7 @@ from tokenlake.etl.output.packed_rows import PackedSink
 from tokenlake.etl.output.parts import PartWriter
 from tokenlake.etl.output.sink import Sink, TokenDocuments, group_tokens
 from tokenlake.etl.output.token_rows import Padding, TokensSink
-from tokenlake.packing.loss_mask import LEARNED, learned, marked
+from tokenlake.packing.loss_mask import LOSS, learned, marked
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.reading.gather import StoredDocuments
 from tokenlake.reading.version import StoredRows
@@ -311,7 +311,7 @@ class DocumentsOut:
         behind = offsets[1:][lacks]
         eos = np.full(len(behind), self._out.eos_id, np.int32)
         if self._out.loss_mask:
-            eos[learned(ids[behind - 1]) | ~whole[lacks]] |= LEARNED
+            eos[learned(ids[behind - 1]) | ~whole[lacks]] |= LOSS
         more = np.concatenate([np.zeros(1, np.int64), np.cumsum(lacks)])
         return np.insert(ids, behind, eos), offsets + more
 

@@ -272,7 +272,7 @@ class TextBuild:
             raise TooManyBadRecordsError(
                 f"source {source.name!r}: {total} bad records in one unit are more than "
                 f"max_bad_fraction={source.max_bad_fraction} of all its records can be; the first: {first}. "
-                "Repair the input, or raise max_bad_fraction if the loss is acceptable",
+                "Fix the input, or raise max_bad_fraction if the loss is acceptable",
                 source=source.name,
                 bad=total,
             )

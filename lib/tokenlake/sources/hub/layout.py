@@ -2,9 +2,7 @@
 
 A repository may hold any files. Its card (``configs:`` in the front matter of README.md) says what they
 mean; where it does not, their names do, by the rules of the Hub's own viewer and the `datasets` library.
-Everything here is a function of paths and the card's text.
-
-Patterns of paths in a repository, as the Hub and the `datasets` library understand them.
+Everything here is a function of paths and the card's text; patterns are the Hub's.
 """
 
 from __future__ import annotations
@@ -15,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
-from fsspec.utils import glob_translate
-
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
 from tokenlake.sources.formats import format_of
+from tokenlake.sources.globs import compile_glob
 
 # Files that describe a dataset rather than being a part of it, unless a pattern names them.
 _DESCRIPTIONS: Final = frozenset(
@@ -37,33 +34,27 @@ _DESCRIPTIONS: Final = frozenset(
 def matches(pattern: str, paths: Iterable[str]) -> list[str]:
     """Return the paths that a pattern stands for, in their order.
 
-    ``*`` stays inside a folder, ``**`` is a whole component, ``[0-9]`` is a set of characters. Hidden
-    files and ``__folders__`` match only where the pattern has as many of them.
+    Hidden files and ``__folders__`` match only where the pattern has as many of them.
 
     Raises:
         ConfigError: it is no pattern.
     """
     pattern = pattern.removeprefix("./").lstrip("/")
     try:
-        regex = re.compile(glob_translate(pattern))
-    except (ValueError, re.error) as error:
-        raise ConfigError(f"data_files: {pattern!r} is no pattern of files: {error}", got=pattern) from error
-    ignored = _DESCRIPTIONS - {pattern.rpartition("/")[2]}
-    special = _special(pattern)
+        fits = compile_glob(pattern)
+    except ValueError as error:
+        raise ConfigError(f"data_files: {pattern!r} is not a valid glob: {error}", got=pattern) from error
+    ignored, special = _DESCRIPTIONS - {pattern.rpartition("/")[2]}, _special_folders(pattern)
     return [
         path
         for path in paths
-        if regex.match(path) and path.rpartition("/")[2] not in ignored and _special(path) == special
+        if fits(path) and path.rpartition("/")[2] not in ignored and _special_folders(path) == special
     ]
 
 
-def _special(path: str) -> tuple[int, int]:
-    """Return how many parts are hidden, and how many folders begin with two underscores."""
-    if "/." not in path and "__" not in path and not path.startswith("."):
-        return 0, 0
-    *folders, name = path.split("/")
-    hidden = sum(part.startswith(".") and part.strip(".") != "" for part in (*folders, name))
-    return hidden, sum(part.startswith("__") for part in folders)
+def _special_folders(path: str) -> int:
+    """Return how many folders begin with two underscores."""
+    return sum(part.startswith("__") for part in path.split("/")[:-1]) if "__" in path else 0
 
 
 DEFAULT: Final = "default"
@@ -112,7 +103,7 @@ def foreign(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class HubLayout:
     """The subsets of a dataset, each with its splits.
 
     Attributes:
@@ -126,7 +117,7 @@ class Layout:
     origin: str = field(default="names")
 
 
-def layout_of(paths: Sequence[str], card: str | None, repo: str) -> Layout | None:
+def layout_of(paths: Sequence[str], card: str | None, repo: str) -> HubLayout | None:
     """Find the subsets and splits of a repository; None where no file of it is data.
 
     Args:
@@ -145,7 +136,7 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> Layout | Non
     if not splits:
         return None
     found = {name: _without_notes(_found(patterns, data)) for name, patterns in splits.items()}
-    return Layout({DEFAULT: found}, DEFAULT)
+    return HubLayout({DEFAULT: found}, DEFAULT)
 
 
 def card_configs(card: str, repo: str) -> list[dict[str, Any]]:
@@ -178,7 +169,7 @@ def front_matter(card: str) -> str:
     return "\n".join(lines[1 : ends[0]]) if ends else ""
 
 
-def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: str) -> Layout:
+def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: str) -> HubLayout:
     subsets: dict[str, Mapping[str, Sequence[str]]] = {}
     defaults: list[str] = []
     for entry in configs:
@@ -188,7 +179,7 @@ def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: s
             defaults.append(name)
     if len(defaults) > 1:
         raise _bad_card(repo, f"it has several default subsets: {', '.join(defaults)}")
-    return Layout(subsets, defaults[0] if defaults else None, "card")
+    return HubLayout(subsets, defaults[0] if defaults else None, "card")
 
 
 def _subset(entry: Mapping[str, Any], paths: Sequence[str], repo: str) -> dict[str, list[str]]:
@@ -259,7 +250,7 @@ def _found(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
     return sorted({path for pattern in patterns for path in matches(pattern, paths)})
 
 
-def converted_layout(paths: Sequence[str]) -> Layout:
+def converted_layout(paths: Sequence[str]) -> HubLayout:
     """Return the layout of the converted branch: ``SUBSET/SPLIT/0000.parquet``, big splits in ``SPLIT-part0``."""
     subsets: dict[str, dict[str, list[str]]] = {}
     for path in paths:
@@ -271,7 +262,7 @@ def converted_layout(paths: Sequence[str]) -> Layout:
             split = PARTIAL + folders[2]
         subsets.setdefault(folders[0], {}).setdefault(split, []).append(path)
     default = next(iter(subsets)) if len(subsets) == 1 else DEFAULT if DEFAULT in subsets else None
-    return Layout(subsets, default, "converted")
+    return HubLayout(subsets, default, "converted")
 
 
 def _without_notes(paths: list[str]) -> list[str]:

@@ -1,48 +1,47 @@
-"""The bytes of a file on the Hub, read by ranges at the commit that was planned."""
+"""The bytes of a file on the Hub: read by ranges at the commit that was planned, or downloaded before they are read."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, final
 
 from tokenlake.errors import SourceError
 from tokenlake.sources.hub.repo import Answer, HubClient, Refused, parse_url, refusal, resolve_path
-from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, changed
+from tokenlake.sources.inputs import InputFile, changed, damaged, state
+from tokenlake.sources.readahead import ReadAheadBytes
 
 _RETRIES: Final = 7  # about a minute in all
-_LEAST: Final = 256 << 10  # bytes of a request; small ones cost as much time
-_MOST: Final = 8 << 20  # bytes fetched ahead while reading goes straight on
-_LARGEST: Final = 64 << 20  # bytes of one request
+_THREADS: Final = 4
 _GONE: Final = frozenset({"RevisionNotFound", "EntryNotFound"})
 
 
 @final
-class HubBytes(InputBytes):
+class HubBytes(ReadAheadBytes):
     """A file on the Hub. Its commit never changes; every answer is checked against the planned hash all the same."""
 
     def __init__(self, file: InputFile, storage_options: Mapping[str, Any] | None = None) -> None:
         """Prepare reading, without a request; see :class:`HubClient` for the options and what it raises."""
-        self.file = file
         self._client = HubClient(storage_options, retries=_RETRIES)
         self._dataset, path = parse_url(file.url)
         self._where = resolve_path(self._dataset.repo, self._dataset.revision, path)
-        self._window = _Window(self)
-
-    def read_into(self, view: memoryview, offset: int) -> int:
-        return self._window.read_into(view, offset)
-
-    def for_arrow(self) -> Any:
-        return InputReader(self)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="hub")
+        super().__init__(file, lambda start, size: self._threads.submit(self._fetch, start, start + size))
 
     def check_unchanged(self) -> None:
         """Nothing to do: every single answer was checked."""
 
     def close(self) -> None:
-        """Nothing to do: connections are kept for the next file."""
+        """Stop what is under way; connections are kept for the next file."""
+        super().close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def fetch(self, start: int, stop: int) -> bytes:
-        """Return the bytes ``[start, stop)``, all of them; raises like :meth:`InputBytes.read_into`."""
+    def _fetch(self, start: int, stop: int) -> bytes:
+        """Return the bytes ``[start, stop)``, all of them."""
         try:
             answer = self._client.get(self._where, span=(start, stop), what=self.file.url)
         except Refused as error:
@@ -72,32 +71,41 @@ class HubBytes(InputBytes):
             raise changed(self.file, f"its hash is {found}, planned was {planned}")
 
 
-@final
-class _Window:
-    """Fetches ahead while reading goes straight on, and keeps what was fetched last."""
+def downloaded(
+    files: Iterable[InputFile],
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+) -> list[InputFile]:
+    """Return the same inputs as local files: identity stays, `url` and `stat` are those of the cache.
 
-    def __init__(self, data: HubBytes) -> None:
-        self._data, self._size = data, data.file.size
-        self._start, self._kept = 0, b""
-        self._end, self._ahead = -1, _LEAST
+    What the cache of `huggingface_hub` has already is not downloaded again.
 
-    def read_into(self, view: memoryview, offset: int) -> int:
-        size = max(0, min(len(view), self._size - offset))
-        at = 0
-        while at < size:
-            piece = self._piece(offset + at, size - at)
-            view[at : at + len(piece)] = piece
-            at += len(piece)
-        return size
+    Raises:
+        DamagedFileError: what came is not what the plan's hash says, or the cache is damaged.
+        SourceError: a download failed.
+    """
+    client = HubClient(storage_options)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda file: _local(file, client, cache_dir), files))
 
-    def _piece(self, offset: int, wanted: int) -> memoryview:
-        """Return at least one byte from `offset` on, at most `wanted`."""
-        if not self._start <= offset < self._start + len(self._kept):
-            straight = offset == self._end
-            self._ahead = min(2 * self._ahead, _MOST) if straight else _LEAST
-            length = min(max(wanted, self._ahead), _LARGEST, self._size - offset)
-            self._kept = b""  # before the next one comes
-            self._start, self._kept = offset, self._data.fetch(offset, offset + length)
-            self._end = offset + length
-        at = offset - self._start
-        return memoryview(self._kept)[at : at + wanted]
+
+def _local(file: InputFile, client: HubClient, cache_dir: str | Path | None) -> InputFile:
+    path = client.download(*parse_url(file.url), cache_dir)
+    before = path.stat()
+    found = _hash(path, file.token.partition(":")[0])
+    if before.st_size != file.size or found != file.token:
+        raise damaged(
+            file,
+            f"its copy {str(path)!r} has {before.st_size} bytes and {found}, planned were {file.size} and "
+            f"{file.token}; delete the copy and run again",
+        )
+    return replace(file, url=str(path), stat=state(before))
+
+
+def _hash(path: Path, kind: str) -> str:
+    if kind == "git":
+        # Git hashes a header with the length before the content; such files are small.
+        data = path.read_bytes()
+        return f"git:{hashlib.sha1(b'blob %d' % len(data) + bytes(1) + data).hexdigest()}"
+    with path.open("rb") as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

@@ -1,9 +1,7 @@
-"""Remembered sha256 sums of local files, so that a second run need not read them to list them.
+"""The sha256 of local files, several at a time, and remembered, so that a second run need not read them to list them.
 
 The key is what the file system changes whenever a file's bytes do: device, inode, size, mtime and
 ctime. The cache is a convenience: one that is missing, locked or corrupt is never an error.
-
-The sha256 of local files, several at a time, through a cache.
 """
 
 from __future__ import annotations
@@ -13,19 +11,17 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
 from tokenlake.errors import InputChangedError
-from tokenlake.sources.inputs import Meter, OnProgress, state
+from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
 from tokenlake.threads import in_order
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
-_TOGETHER: Final = 2000  # hashes written in one transaction
-_FLUSH_SECONDS: Final = 1.0
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS sha256 (dev INTEGER, inode INTEGER, size INTEGER, mtime_ns INTEGER, "
     "ctime_ns INTEGER, sha256 TEXT NOT NULL, "
@@ -52,8 +48,6 @@ class HashCache:
         """Open or create the cache at `path` (default: :func:`default_path`); never raises."""
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._waiting: list[tuple[int, int, int, int, int, str]] = []
-        self._flushed = time.monotonic()
         with suppress(sqlite3.Error, OSError, RuntimeError):
             self._connection = _connect(Path(path) if path is not None else default_path())
 
@@ -64,7 +58,6 @@ class HashCache:
     def get_many(self, stats: Sequence[os.stat_result]) -> list[str | None]:
         """Return what is remembered for each of many files."""
         with self._lock:
-            self._flush()
             if self._connection is None:
                 return [None] * len(stats)
             try:
@@ -74,33 +67,27 @@ class HashCache:
         return [row[0] if row and _looks_like_sha256(row[0]) else None for row in rows]
 
     def put(self, stat: os.stat_result, sha256: str) -> None:
-        """Remember `sha256` for a file in this state, unless it changed within the last two seconds.
+        """Remember `sha256` for a file in this state; see :meth:`put_many`."""
+        self.put_many([(stat, sha256)])
 
-        It reaches the disk with others, within a second or so, or when the cache is closed.
-        """
-        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < _RACY_NS:
-            return
-        with self._lock:
-            self._waiting.append((*_key(stat), sha256))
-            if len(self._waiting) >= _TOGETHER or time.monotonic() - self._flushed > _FLUSH_SECONDS:
-                self._flush()
+    def put_many(self, hashes: Iterable[tuple[os.stat_result, str]]) -> None:
+        """Remember hashes in one transaction, but not those of files that changed within the last two seconds."""
+        old = time.time_ns() - _RACY_NS
+        rows = [
+            (*_key(stat), sha256) for stat, sha256 in hashes if max(stat.st_mtime_ns, stat.st_ctime_ns) <= old
+        ]
+        with self._lock, suppress(sqlite3.Error):
+            if rows and self._connection is not None:
+                with self._connection as transaction:
+                    transaction.execute("BEGIN")
+                    transaction.executemany(_INSERT, rows)
 
     def close(self) -> None:
-        """Write what waits and close the file; the cache then forgets and remembers nothing."""
+        """Close the file; the cache then forgets and remembers nothing."""
         with self._lock, suppress(sqlite3.Error):
-            self._flush()
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
-
-    def _flush(self) -> None:
-        """Write what waits in one transaction; each of its own would cost more than hashing a small file."""
-        waiting, self._waiting = self._waiting, []
-        self._flushed = time.monotonic()
-        if waiting and self._connection is not None:
-            with suppress(sqlite3.Error), self._connection as transaction:
-                transaction.execute("BEGIN")
-                transaction.executemany(_INSERT, waiting)
 
     def __enter__(self) -> HashCache:
         return self
@@ -158,14 +145,17 @@ def hash_files(
     """
     nothing: list[str | None] = [None] * len(files)
     known = cache.get_many([file.stat for file in files]) if cache else nothing
-    meter = Meter("hashing", len(files), sum(file.stat.st_size for file in files), on_progress)
+    meter = ProgressMeter("hashing", len(files), sum(file.stat.st_size for file in files), on_progress)
     unknown = [index for index, sha256 in enumerate(known) if sha256 is None]
     told = [file.stat.st_size for file, sha256 in zip(files, known, strict=True) if sha256 is not None]
     meter.add(len(told), sum(told))
-    hasher = Hasher(cache, meter)
+    hasher = _Hasher(meter)
 
     def take(indices: list[int]) -> list[str]:
-        return [hasher.hash(files[index]) for index in indices]
+        found = [hasher.hash(files[index]) for index in indices]
+        if cache and not hasher.stopped:
+            cache.put_many((files[index].stat, sha256) for index, sha256 in zip(indices, found, strict=True))
+        return found
 
     taken = list(_takes(unknown, files))
     try:
@@ -191,19 +181,24 @@ def _takes(indices: list[int], files: Sequence[FoundFile]) -> Iterator[list[int]
 
 
 @final
-class Hasher:
+class _Hasher:
     """Hashes files one by one; usable from several threads, and stopped from another one."""
 
-    def __init__(self, cache: HashCache | None, meter: Meter) -> None:
-        self._cache, self._meter = cache, meter
+    def __init__(self, meter: ProgressMeter) -> None:
+        self._meter = meter
         self._stopped = threading.Event()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether hashes are worth nothing any more."""
+        return self._stopped.is_set()
+
     def stop(self) -> None:
-        """Let files being hashed end early; their hashes are then worth nothing."""
+        """Let files being hashed end early."""
         self._stopped.set()
 
     def hash(self, file: FoundFile) -> str:
-        """Return the sha256 of a file that stays as it was found, and remember it."""
+        """Return the sha256 of a file that stays as it was found."""
         try:
             sha256 = self._read(file)
             after = os.stat(file.path)  # noqa: PTH116
@@ -211,8 +206,6 @@ class Hasher:
             raise _changed(file) from error
         if (*state(after), after.st_size) != (*state(file.stat), file.stat.st_size):
             raise _changed(file)
-        if self._cache and not self._stopped.is_set():
-            self._cache.put(after, sha256)
         return sha256
 
     def _read(self, file: FoundFile) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from tokenlake.errors import SourceError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Compression, Format, compression_of, format_for
-from tokenlake.sources.inputs import InputFile, Meter, OnProgress, state
-from tokenlake.sources.local.hash_cache import FoundFile, HashCache, Hasher, hash_files
+from tokenlake.sources.inputs import InputFile, OnProgress, ProgressMeter, state
+from tokenlake.sources.local.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.local.patterns import expand
 from tokenlake.sources.stream import as_it_begins
 from tokenlake.store.remote.url import INPUTS, entries_of
@@ -58,7 +58,13 @@ def list_local(
         kinds.of(name, root)
     found = [_found(name, os.path.join(root, name)) for name in names]
     if enough:
-        return _until(enough, source, found, kinds, Hasher(cache, Meter("hashing", 0, 0, on_progress)), cache)
+        files: list[InputFile] = []
+        for file in found:
+            [sha256] = hash_files([file], 1, cache, on_progress)
+            files.append(_input_file(source, file, f"sha256:{sha256}", kinds))
+            if enough(files[-1]):
+                break
+        return files
     if hashed:
         tokens = [f"sha256:{sha256}" for sha256 in hash_files(found, hash_threads, cache, on_progress)]
     else:
@@ -66,26 +72,9 @@ def list_local(
     return [_input_file(source, file, token, kinds) for file, token in zip(found, tokens, strict=True)]
 
 
-def _until(
-    enough: Enough,
-    source: ResolvedSource,
-    found: Iterable[FoundFile],
-    kinds: _Kinds,
-    hasher: Hasher,
-    cache: HashCache | None,
-) -> list[InputFile]:
-    files: list[InputFile] = []
-    for file in found:
-        sha256 = (cache.get(file.stat) if cache else None) or hasher.hash(file)
-        files.append(_input_file(source, file, f"sha256:{sha256}", kinds))
-        if enough(files[-1]):
-            break
-    return files
-
-
 def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str]]:
     """Return the root and the paths below it, sorted."""
-    meter = Meter("listing", 0, 0, on_progress)
+    meter = ProgressMeter("listing", 0, 0, on_progress)
     inside = _Inside(entries_of(os.environ.get(INPUTS)))
     prefixes: list[str] = []
     paths: set[str] = set()
@@ -119,8 +108,8 @@ class _Inside:
         real = os.path.realpath(path)
         if not any(_is_in(real, folder) for folder in (prefix, *self._folders)):
             raise SourceError(
-                f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); take the link "
-                "away, or allow that folder",
+                f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); remove the "
+                "link, or allow that folder",
                 got=path,
             )
 
@@ -134,8 +123,8 @@ def _found(name: str, path: str) -> FoundFile:
         return FoundFile(name, path, os.stat(path))  # noqa: PTH116 - no Path per file
     except OSError as error:
         raise SourceNotFoundError(
-            f"{path}: cannot be looked at ({error.strerror}). Mend the link or remove it; files are never left out "
-            "unseen.",
+            f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "
+            "silently.",
             got=path,
         ) from error
 

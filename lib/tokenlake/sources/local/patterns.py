@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
 from pathlib import Path, PurePath
 from typing import Final
@@ -95,7 +95,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     except OSError as error:
         raise SourceError(
             f"data_files: the folder {folder!r} cannot be read ({error.strerror}). Files in it would be left out "
-            "unseen: make it readable, or name the others one by one.",
+            "silently: make it readable, or name the others one by one.",
             got=folder,
         ) from error
 
@@ -174,19 +174,26 @@ def _identity(folder: str) -> _Folder:
 
 
 def _nothing_in(directory: str, entry: str, wanted: str | None) -> SourceNotFoundError:
-    others = sorted({PurePath(name).suffix or name for name in os.listdir(directory)})[:8]  # noqa: PTH208
+    return nothing_known(f"the directory {entry!r}", os.listdir(directory), wanted, entry)  # noqa: PTH208
+
+
+def nothing_known(where: str, names: Iterable[str], wanted: str | None, entry: str) -> SourceNotFoundError:
+    """Return the error for a folder that holds files, and none that is read."""
+    others = sorted({PurePath(name).suffix or PurePath(name).name for name in names})[:8]
     kind = f"of type {wanted}" if wanted else "with a known extension"
     return SourceNotFoundError(
-        f"data_files: no file {kind} in the directory {entry!r}. It holds {', '.join(others) or 'nothing'}; "
-        f"known extensions are {', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a "
-        "glob, with `type` set.",
+        f"data_files: no file {kind} in {where}. It holds {', '.join(others) or 'nothing'}; known extensions are "
+        f"{', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a glob, with `type` set.",
         got=entry,
     )
 
 
 def _missing(entry: str, path: Path) -> SourceNotFoundError:
     near = near_matches(path)
-    hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else _nothing_near(path)
+    parent = path.parent
+    while not parent.is_dir():
+        parent = parent.parent
+    hint = nearby(near, str(parent), os.listdir(parent))  # noqa: PTH208
     return SourceNotFoundError(
         f"data_files: nothing matches {entry!r}. {hint} (A dataset of the Hub is named with `type: hf`; "
         "anything else that is not a URL is a local file, glob or directory.)",
@@ -195,26 +202,22 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
     )
 
 
+def nearby(near: Sequence[str], folder: str, names: Iterable[str]) -> str:
+    """Return a sentence about what is near an entry that nothing matches: near names, or what its folder holds."""
+    if near:
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    some = sorted(names)
+    listed = ", ".join(some[:8]) + (", ..." if len(some) > 8 else "")
+    return f"{folder!r} holds: {listed or 'nothing'}."
+
+
 def near_matches(path: Path, limit: int = 3) -> list[str]:
     """Return existing paths that `path` may be a misspelling of, best first."""
     parent = path.parent
     while not parent.is_dir():
         path, parent = parent, parent.parent
-    names = os.listdir(parent)  # noqa: PTH208
-    return [str(parent / name) for name in _closest(path.name, names, limit)]
-
-
-def _closest(name: str, names: Iterable[str], limit: int) -> list[str]:
     folded: dict[str, str] = {}
-    for candidate in sorted(names):
-        folded.setdefault(candidate.lower(), candidate)
-    return [folded[hit] for hit in difflib.get_close_matches(name.lower(), folded, limit, cutoff=0.6)]
-
-
-def _nothing_near(path: Path) -> str:
-    parent = path.parent
-    while not parent.is_dir():
-        parent = parent.parent
-    names = sorted(os.listdir(parent))  # noqa: PTH208
-    listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return f"{str(parent)!r} holds: {listed or 'nothing'}."
+    for name in sorted(os.listdir(parent)):  # noqa: PTH208
+        folded.setdefault(name.lower(), name)
+    hits = difflib.get_close_matches(path.name.lower(), folded, limit, cutoff=0.6)
+    return [str(parent / folded[hit]) for hit in hits]

@@ -1,7 +1,4 @@
-"""From URLs and URL globs to the objects there.
-
-Globs over the names of objects: what `glob` does for files, done to a listing.
-"""
+"""From URLs and URL globs to the objects that a storage lists for them."""
 
 from __future__ import annotations
 
@@ -15,9 +12,11 @@ from typing import TYPE_CHECKING, Final, final
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
-from tokenlake.sources.formats import KNOWN_EXTENSIONS, Compression, belongs, compression_of, format_for
+from tokenlake.sources.formats import Compression, belongs, compression_of, format_for
+from tokenlake.sources.globs import compile_glob, has_wildcard, is_flat, static_folder, static_prefix
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.remote.failures import OF_INPUTS
+from tokenlake.sources.local.patterns import nearby, nothing_known
+from tokenlake.sources.remote.reader import OF_INPUTS
 from tokenlake.store.remote.connection import client_at
 from tokenlake.store.remote.filesystems import on_loop
 from tokenlake.store.remote.objects import ObjectClient, RemoteObject
@@ -25,74 +24,6 @@ from tokenlake.store.remote.url import Url, parse_url
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
-
-_MAGIC: Final = re.compile(r"[*?\[]")
-
-
-def has_wildcard(path: str) -> bool:
-    """Say whether a path has one of ``*``, ``?`` and ``[``."""
-    return _MAGIC.search(path) is not None
-
-
-def static_folder(pattern: str) -> str:
-    """Return the folder that all matches are in, without a slash at its end; "" for the top."""
-    folders = pattern.split("/")[:-1]
-    for index, part in enumerate(folders):
-        if has_wildcard(part):
-            return "/".join(folders[:index])
-    return "/".join(folders)
-
-
-def static_prefix(pattern: str) -> str:
-    """Return what all matches begin with, which need not be a whole folder."""
-    return _MAGIC.split(pattern, maxsplit=1)[0]
-
-
-def is_flat(pattern: str) -> bool:
-    """Say whether matches lie in the one folder that the pattern names."""
-    folder, _, name = pattern.rpartition("/")
-    return not has_wildcard(folder) and name != "**"
-
-
-def compile_glob(pattern: str) -> re.Pattern[str]:
-    """Return what matches whole paths.
-
-    ``*`` and ``?`` stop at slashes, ``**`` as a whole component stands for any number of folders, also
-    none, and no wildcard stands for a dot at the beginning of a name.
-    """
-    parts = pattern.split("/")
-    regex = ""
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        if part == "**":
-            regex += r"(?:(?!\.)[^/]+/)*" + (r"(?!\.)[^/]+" if last else "")
-        else:
-            regex += _component(part) + ("" if last else "/")
-    return re.compile(regex, re.DOTALL)
-
-
-def _component(part: str) -> str:
-    regex = r"(?!\.)" if part[:1] in ("*", "?", "[") else ""
-    at = 0
-    while at < len(part):
-        char = part[at]
-        stop = part.find("]", at + 2) if char == "[" else -1
-        if stop > 0:
-            regex += _choice(part[at + 1 : stop])
-            at = stop
-        elif char == "*":
-            regex += "[^/]*"
-        else:
-            regex += "[^/]" if char == "?" else re.escape(char)
-        at += 1
-    return regex
-
-
-def _choice(inside: str) -> str:
-    negated = inside.startswith("!")
-    body = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside.removeprefix("!"))
-    return f"(?!/)[{'^' if negated else ''}{body}]"
-
 
 _AT_ONCE: Final = 16  # requests for single objects under way at a time
 _PACKED: Final[dict[str, Compression]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
@@ -199,11 +130,11 @@ class _Finder:
 
     async def _find_glob(self, url: Url) -> tuple[str, list[RemoteObject]]:
         try:
-            pattern = compile_glob(url.path)
-        except re.error as error:
-            raise ConfigError(f"data_files: {url} is no glob ({error})", got=str(url)) from None
+            matches = compile_glob(url.path)
+        except ValueError as error:
+            raise ConfigError(f"data_files: {url} is not a valid glob ({error})", got=str(url)) from None
         listed = await self._list(url, static_prefix(url.path), flat=is_flat(url.path))
-        found = [one for one in listed if pattern.fullmatch(one.path) or one.path == url.path]
+        found = [one for one in listed if matches(one.path) or one.path == url.path]
         if not found:
             raise await self._nothing(url)
         return static_folder(url.path), found
@@ -213,7 +144,7 @@ class _Finder:
         listed = await self._list(url, f"{folder}/" if folder else "", flat=False)
         found = [one for one in listed if self._is_input(one.path[len(folder) :].lstrip("/"))]
         if listed and not found:
-            raise _nothing_known(url, listed, self._wanted)
+            raise nothing_known(f"{str(url)!r}", (one.path for one in listed), self._wanted, str(url))
         if not found:
             raise await self._nothing(url)
         return folder, found
@@ -234,21 +165,5 @@ class _Finder:
         around = await self._client.list(place, flat=True, limit=1000)
         names = sorted(one.path.rstrip("/") for one in around if one.path.rstrip("/") != folder)
         near = [f"{url.root}/{name}" for name in difflib.get_close_matches(url.path.rstrip("/"), names, 3)]
-        if near:
-            hint = f"Did you mean {' or '.join(map(repr, near))}?"
-        else:
-            listed = ", ".join(PurePosixPath(name).name for name in names[:8]) + (
-                ", ..." if len(names) > 8 else ""
-            )
-            hint = f"'{url.root}/{folder}' holds: {listed or 'nothing'}."
+        hint = nearby(near, f"{url.root}/{folder}", (PurePosixPath(name).name for name in names))
         return SourceNotFoundError(f"data_files: nothing matches '{url}'. {hint}", got=str(url), near=near)
-
-
-def _nothing_known(url: Url, listed: list[RemoteObject], wanted: str | None) -> SourceNotFoundError:
-    others = sorted({PurePosixPath(one.path).suffix or PurePosixPath(one.path).name for one in listed})[:8]
-    kind = f"of type {wanted}" if wanted else "with a known extension"
-    return SourceNotFoundError(
-        f"data_files: no object {kind} in '{url}'. It holds {', '.join(others)}; known extensions are "
-        f"{', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a glob, with `type` set.",
-        got=str(url),
-    )

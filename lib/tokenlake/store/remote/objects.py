@@ -338,7 +338,7 @@ class BucketClient(ObjectClient):
 
     @abstractmethod
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
-        """Make the payload the object at `url`, whole or not at all.
+        """Make the payload the object at `url`, whole or not at all: a conditional put.
 
         Raises:
             failures.missing: `over` is gone, or there is no such bucket.

@@ -125,7 +125,7 @@ class _TurnFinder:
         if start >= stop or words not in after[start:stop]:
             raise BadRecordError(
                 f"the rendered text does not hold what the assistant says in turn {len(messages)}, so it cannot be "
-                f"told what is learned: {_REMEDY}",
+                f"told what bears loss: {_REMEDY}",
                 reason=UNFOUND,
             )
         return start, stop

@@ -94,7 +94,7 @@ class ConversationReader:
             _refuse(
                 "unknown_role",
                 index,
-                f"its role {name[:60]!r} is none of {', '.join(self.roles)}; name it in role_mapping",
+                f"its role {name[:60]!r} is unknown, expected one of {', '.join(self.roles)}; name it in role_mapping",
             )
         content = fields.get(said) if fields.get(said) is not None else fields.get("content")
         rest = {key: value for key, value in fields.items() if key not in (theirs, said, "content", "role")}

@@ -138,8 +138,8 @@ def _mark(number: int, sides: int) -> str:
 
 
 def _cut(made: str, loss: Sequence[CharSpan]) -> Skeleton | None:
-    """Cut the words where stretches begin and end; None where one does so inside a content."""
-    edges = sorted({edge for stretch in loss for edge in stretch})
+    """Cut the words where spans begin and end; None where one does so inside a content."""
+    edges = sorted({edge for span in loss for edge in span})
     parts: list[str | Slot] = []
     flags: list[bool] = []
     at = 0

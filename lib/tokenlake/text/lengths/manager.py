@@ -170,7 +170,7 @@ class Shortened:
     """What is kept of a text.
 
     Attributes:
-        text: the stretch of the text that is kept; encoded on its own it may have other ids near the cut.
+        text: the part of the text that is kept; encoded on its own it may have other ids near the cut.
         ids: int32[k], the text's own ids, without special tokens.
         cut: where it was cut, and by which rule.
     """

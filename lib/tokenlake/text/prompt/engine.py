@@ -116,7 +116,7 @@ class Frame:
 class PromptEngine:
     """Makes ``input_ids``, ``attention_mask`` and ``labels`` of a row; labels are -100 on prompt and padding.
 
-    The prompt is rendered as a whole, tokenized as a whole, and a token is learned if it holds a byte of the answer,
+    The prompt is rendered as a whole, tokenized as a whole, and a token bears loss if it holds a byte of the answer,
     or is the EOS after it. ::
 
         engine = PromptEngine({"template": "Q: {q}\\nA: {a}", "label_column": "a"}, "meta-llama/Llama-2-7b-hf")
@@ -128,7 +128,7 @@ class PromptEngine:
         max_length: most tokens of a row, special ones included.
         truncation: cut what is longer, by one of the strategies of :mod:`tokenlake.text.lengths.truncation`; True is
             ``simple``; False and ``none`` make it an error.
-        truncation_side: ``right``: the end goes, and the EOS that is put there is not learned; ``left``: the beginning.
+        truncation_side: ``right``: the end goes, and the EOS that is put there bears no loss; ``left``: the beginning.
         padding: ``max_length``, ``longest`` of a batch (True), ``do_not_pad`` (False).
         padding_side: where padding goes.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``, as in a build.

@@ -205,7 +205,7 @@ class ChatPromptRenderer:
             raise ConfigError(f"prompt.examples: {error}", field_path="prompt.examples") from error
 
     def _placed(self, made: Rendered, answers: list[str]) -> list[Span | None]:
-        """Return what is learned of each text, in bytes: of the assistant's turns only the last."""
+        """Return what bears loss in each text, in bytes: of the assistant's turns only the last."""
         assert made.spans is not None
         found: list[Span | None] = []
         last = (made.spans.offsets[1:] - 1).tolist()

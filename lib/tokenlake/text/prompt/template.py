@@ -41,7 +41,7 @@ _PLAIN: Final = "expected a text that spells no special token of the tokenizer"
 @final
 @dataclass(frozen=True, slots=True)
 class PromptPiece:
-    """A stretch of a prompt.
+    """A piece of a prompt.
 
     Attributes:
         text: what it is, or what follows the column's value where that is not empty.

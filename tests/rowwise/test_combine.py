@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import Known, Plain, counted, ids, numbered
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.combine import CompositeShardedSource, LimitedShardedSource
+from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource, LimitedShardedSource
 from tokenlake.rowwise.source import ShardedDataSource
 
 
@@ -126,3 +126,35 @@ def test_an_unknown_shard_of_a_limited_source_is_an_error():
 def test_a_limit_is_a_whole_number_from_0_on(limit):
     with pytest.raises(ConfigError, match="max_rows: got"):
         LimitedShardedSource(Plain(counted(a=3)), limit)
+
+
+# --- batched
+
+
+@given(SIZES, st.integers(1, 5))
+@settings(max_examples=50)
+def test_batches_are_the_rows_of_a_shard_some_at_a_time_from_any_batch_on(sizes, size):
+    shards = counted(**{f"s{place}": rows for place, rows in enumerate(sizes)})
+    for source in (Known(shards), Plain(shards), Known(shards).filter(lambda row: True)):
+        batched = BatchedShardedSource(source, size)
+        for name, rows in shards.items():
+            values = [row["id"] for row in rows]
+            expected = [{"id": values[start : start + size]} for start in range(0, len(values), size)]
+            for number in range(len(expected) + 1):
+                assert list(batched.open_shard_at_row(name, number)) == expected[number:]
+            with pytest.raises(ConfigError, match=f"it has {len(expected)} rows"):
+                list(batched.open_shard_at_row(name, len(expected) + 1))
+    assert len(BatchedShardedSource(Known(shards), size)) == sum(-(-rows // size) for rows in sizes)
+
+
+def test_a_field_that_a_row_lacks_is_none_there():
+    batched = BatchedShardedSource(Plain({"s": [{"a": 1}, {"a": 2, "b": 3}]}), 2)
+    assert list(batched) == [{"a": [1, 2], "b": [None, 3]}]
+    with pytest.raises(TypeError, match="unknown"):
+        len(batched)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True])
+def test_a_batch_is_of_at_least_one_row(size):
+    with pytest.raises(ConfigError, match="batch_size: got"):
+        BatchedShardedSource(Plain({"s": []}), size)

@@ -14,18 +14,16 @@ from tokenlake.config.resolve import resolve
 from tokenlake.config.steps import first_steps
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.events import BuildPlanned, BuildStep, Event
+from tokenlake.prefect.engine import LocalEngine
 from tokenlake.prefect.flows import mix
 from tokenlake.prefect.policy import check_paths
 from tokenlake.prefect.request import (
     DEFAULT_MIXTURE,
     DEPLOYMENTS,
     requested_name,
-    require_mixture,
-    require_text,
-    resolve_mixture,
+    require_flow,
     resolve_request,
 )
-from tokenlake.prefect.steps import LocalSteps
 
 MIXED: dict[str, Any] = {
     "name": "pile",
@@ -45,11 +43,11 @@ class TestRequest:
         with pytest.raises(
             ConfigError, match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": "
         ):
-            resolve_mixture(config)
+            resolve_request(config or DEFAULT_MIXTURE)
 
     def test_files_become_the_sources_of_a_configuration_without_data(self) -> None:
         weights = {"b": 0.5, "a": 0.5}
-        config = resolve_mixture("pretrain-2048", {"b": "b.jsonl", "a": ["1", "2"]}, weights, "gpt2")
+        config = resolve_request("pretrain-2048", {"b": "b.jsonl", "a": ["1", "2"]}, "gpt2", weights=weights)
         assert [(dataset.name, dataset.data_files) for dataset in config.datasets] == [
             ("b", "b.jsonl"),
             ("a", ("1", "2")),
@@ -58,40 +56,40 @@ class TestRequest:
         assert list(first_steps(config)) == ["b", "a"]
 
     def test_files_replace_those_of_the_source_with_their_name(self) -> None:
-        config = resolve_mixture(MIXED, {"web": "other.jsonl"}, output="here", name="other")
+        config = resolve_request(MIXED, {"web": "other.jsonl"}, output="here", name="other")
         assert [dataset.data_files for dataset in config.datasets] == ["code.jsonl", "other.jsonl"]
         assert config.datasets[1].tokenizer == "gpt2"
         assert (config.name, config.save.output_dir) == ("other", "here")
 
     def test_files_of_a_source_that_is_not_there_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"'wep' is no dataset.*did you mean 'web'.*code, web"):
-            resolve_mixture(MIXED, {"wep": "other.jsonl"})
+        with pytest.raises(ConfigError, match=r"'wep' is not a dataset.*did you mean 'web'.*code, web"):
+            resolve_request(MIXED, {"wep": "other.jsonl"})
 
     def test_weights_go_before_a_schedule_of_the_configuration(self) -> None:
         points = [{"step": 0, "weights": {"code": 0.5, "web": 0.5}}]
         given = MIXED | {"mix": {"weight_schedule": points, "epochs": 1}}
-        config = resolve_mixture(given, weights={"code": 0.1, "web": 0.9})
+        config = resolve_request(given, weights={"code": 0.1, "web": 0.9})
         assert config.mix.weight_schedule is None
         assert config.mix.weights == {"code": 0.1, "web": 0.9}
 
     def test_weights_of_other_names_than_the_sources_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="unknown dataset: manuals"):
-            resolve_mixture("pretrain-2048", {"code": "a", "text": "b"}, tokenizer="gpt2")
+            resolve_request("pretrain-2048", {"code": "a", "text": "b"}, tokenizer="gpt2")
 
 
 def test_tokenize_names_the_flow_for_a_configuration_that_mixes() -> None:
-    require_text(resolve_request(MIXED | {"mix": {}}))
+    require_flow("tokenize", resolve_request(MIXED | {"mix": {}}))
     with pytest.raises(ConfigError, match=r"pile mixes its datasets.*flow `mix`"):
-        require_text(resolve_request(MIXED))
+        require_flow("tokenize", resolve_request(MIXED))
     stored = resolve_request({"name": "x", "datasets": [{"dataset": "web@v1"}], "pack": {"enabled": True}})
-    require_mixture(stored)
+    require_flow("mix", stored)
     with pytest.raises(ConfigError, match="stored datasets"):
-        require_text(stored)
+        require_flow("tokenize", stored)
 
 
 def test_mix_names_the_flow_for_a_configuration_of_text_alone() -> None:
     with pytest.raises(ConfigError, match=r"pile mixes nothing.*flow `tokenize`"):
-        require_mixture(resolve_mixture(MIXED | {"mix": {}}))
+        require_flow("mix", resolve_request(MIXED | {"mix": {}}))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_every_parameter_explains_itself_in_the_form() -> None:
 
 def test_the_deployed_mixture_is_one_of_three_sources_packed_by_best_fit() -> None:
     files = {"code": "c.jsonl", "text": "t.jsonl", "manuals": "m.jsonl"}
-    config = resolve_mixture("pretrain-2048", files, tokenizer="gpt2")
+    config = resolve_request("pretrain-2048", files, tokenizer="gpt2")
     assert (DEPLOYMENTS / "pretrain-2048.yaml").is_file()
     assert sorted(config.mix.weights or {}) == sorted(str(dataset.name) for dataset in config.datasets)
     assert config.pack.strategy == "best_fit"
@@ -120,16 +118,16 @@ class TestPolicy:
 
     def check(self, config: dict[str, Any], **environment: str) -> None:
         given = {f"TOKENLAKE_ALLOWED_{key.upper()}": value for key, value in environment.items()}
-        check_paths(resolve_mixture(config), given)
+        check_paths(resolve_request(config or DEFAULT_MIXTURE), given)
 
     def test_what_lies_inside_is_allowed(self, tmp_path: Path) -> None:
         files = {"code": f"{tmp_path}/a/c.jsonl", "web": f"{tmp_path}/b/*.jsonl"}
-        config = resolve_mixture(MIXED, files, output=f"{tmp_path}/out")
+        config = resolve_request(MIXED, files, output=f"{tmp_path}/out")
         allowed = {"TOKENLAKE_ALLOWED_INPUTS": f"{tmp_path}/a:{tmp_path}/b"}
         check_paths(config, allowed | {"TOKENLAKE_ALLOWED_OUTPUTS": str(tmp_path)})
 
     def test_the_files_of_every_source_are_bounded(self, tmp_path: Path) -> None:
-        config = resolve_mixture(MIXED, {"code": f"{tmp_path}/c.jsonl", "web": "/etc/passwd"})
+        config = resolve_request(MIXED, {"code": f"{tmp_path}/c.jsonl", "web": "/etc/passwd"})
         with pytest.raises(ConfigError, match=r"data_files of 'web'.*TOKENLAKE_ALLOWED_INPUTS"):
             check_paths(config, {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path)})
 
@@ -160,7 +158,7 @@ class TestSteps:
     ) -> None:
         endless = settings(tmp_path, tokenizer_dir) | {"mix": {"weights": {"code": 0.5, "web": 0.5}}}
         with pytest.raises(ConfigError, match="restart never ends"):
-            LocalSteps(load_config(endless), workers=1)
+            LocalEngine(load_config(endless), workers=1)
         assert not (tmp_path / "store").exists()
 
     def test_the_builds_are_done_one_after_another_by_the_same_workers(
@@ -168,13 +166,12 @@ class TestSteps:
     ) -> None:
         told: list[Event] = []
         config = load_config(settings(tmp_path, tokenizer_dir))
-        with LocalSteps(config, workers=1, on_event=told.append) as steps:
+        with LocalEngine(config, workers=1, on_event=told.append) as steps:
             workers = steps.pids()
-            for step in steps.first():
-                with step.engine as engine:
-                    _build(engine)
-            with steps.last() as engine:
-                _build(engine)
+            for part in steps.parts():
+                with part:
+                    _build(part)
+            _build(steps)
             assert steps.pids() == workers
             result = steps.result()
         assert [event for event in told if isinstance(event, BuildStep)] == [
@@ -196,9 +193,9 @@ class TestSteps:
     def test_cancelling_ends_the_step_that_goes_on_and_those_that_would_follow(
         self, tmp_path: Path, tokenizer_dir: Path
     ) -> None:
-        with LocalSteps(load_config(settings(tmp_path, tokenizer_dir)), workers=1) as steps:
-            todo = steps.first()
-            _build(next(todo).engine)
+        with LocalEngine(load_config(settings(tmp_path, tokenizer_dir)), workers=1) as steps:
+            todo = steps.parts()
+            _build(next(todo))
             steps.cancel()
             with pytest.raises(CancelledError):
                 next(todo)

@@ -17,6 +17,7 @@ from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.events import Event, UnitFinished
+from tokenlake.etl.pool import WorkerPool
 from tokenlake.rowwise.directory import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.tokenize import pretokenize, tokenize_and_save
@@ -70,10 +71,10 @@ def expected(tokenizer: str, texts: list[str] = TEXTS, **options: Any) -> list[d
 
 
 def test_rows_are_the_tokenizers_in_order_and_other_tools_read_them(
-    tmp_path: Path, data: str, tokenizer: str
+    tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
 ):
     out = tmp_path / "out"
-    stats = tokenize_and_save(data, tokenizer, out, max_length=48, num_shards=3, workers=1, unit_size=2000)
+    stats = tokenize_and_save(data, tokenizer, out, max_length=48, num_shards=3, pool=pool, unit_size=2000)
     rows = expected(tokenizer, max_length=48)
     assert read("parquet", out) == rows
     names = [f"train-0000{index}-of-00003.parquet" for index in range(3)]
@@ -110,18 +111,18 @@ def check_others(out: Path, rows: list[dict[str, Any]], cache: Path) -> None:
     assert loaded["train"].to_list() == rows
 
 
-def test_fields_are_kept_and_rows_padded(tmp_path: Path, data: str, tokenizer: str):
+def test_fields_are_kept_and_rows_padded(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):
     named = TokenizerConfig(name_or_path=tokenizer, max_length=40, padding="max_length")
-    tokenize_and_save(data, named, tmp_path / "out", "arrow", additional_fields=["lang"], workers=1)
+    tokenize_and_save(data, named, tmp_path / "out", "arrow", additional_fields=["lang"], pool=pool)
     rows = expected(tokenizer, max_length=40, padding="max_length")
     assert read("arrow", tmp_path / "out") == [{**row, "lang": "en"} for row in rows]
 
 
-def test_packed_rows_splits_and_provenance(tmp_path: Path, data: str, tokenizer: str):
+def test_packed_rows_splits_and_provenance(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):
     out = tmp_path / "out"
     splits = {"train": 0.7, "validation": 0.3}
     tokenize_and_save(
-        data, tokenizer, out, max_length=32, pack=True, splits=splits, provenance=True, workers=1
+        data, tokenizer, out, max_length=32, pack=True, splits=splits, provenance=True, pool=pool
     )
     tables = {split: pq.read_table(out / f"{split}-00000-of-00001.parquet") for split in splits}
     for table in tables.values():
@@ -133,14 +134,16 @@ def test_packed_rows_splits_and_provenance(tmp_path: Path, data: str, tokenizer:
     assert sum(token == 1 for token in ids) == len(TEXTS)  # BOS
 
 
-def test_a_target_that_is_not_empty_is_refused_or_replaced(tmp_path: Path, data: str, tokenizer: str):
+def test_a_target_that_is_not_empty_is_refused_or_replaced(
+    tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
+):
     out = tmp_path / "out"
     pretokenize([{"text": "old"}], tokenizer, out, num_shards=3)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match="nothing was changed"):
-        tokenize_and_save(data, tokenizer, out, "jsonl", workers=1)
+        tokenize_and_save(data, tokenizer, out, "jsonl", pool=pool)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    pretokenize(data, tokenizer, out, "jsonl", compression="zstd", workers=1, overwrite=True)
+    pretokenize(data, tokenizer, out, "jsonl", compression="zstd", pool=pool, overwrite=True)
     assert sorted(path.name for path in out.iterdir()) == ["_tokenlake", "train-00000-of-00001.jsonl.zst"]
     assert read("jsonl", out) == expected(tokenizer)
     assert {path.name for path in tmp_path.iterdir()} == {"data", "out"}
@@ -165,7 +168,7 @@ def test_a_build_that_fails_leaves_nothing_to_see_and_goes_on_later(
     assert not (tmp_path / ".out.tokenlake").exists()
 
 
-def test_bad_records_that_are_set_aside_are_kept(tmp_path: Path, tokenizer: str):
+def test_bad_records_that_are_set_aside_are_kept(tmp_path: Path, tokenizer: str, pool: WorkerPool):
     rows = [{"text": "good"}, {"text": 3}, {"text": "good"}]
     write(tmp_path / "data" / "a.jsonl", rows)
     tokenize_and_save(
@@ -174,7 +177,7 @@ def test_bad_records_that_are_set_aside_are_kept(tmp_path: Path, tokenizer: str)
         tmp_path / "out",
         on_bad_record="quarantine",
         max_bad_fraction=0.5,
-        workers=1,
+        pool=pool,
     )
     assert len(read("parquet", tmp_path / "out")) == 2
     (path,) = (tmp_path / "out" / "_tokenlake" / "quarantine").iterdir()
@@ -183,13 +186,15 @@ def test_bad_records_that_are_set_aside_are_kept(tmp_path: Path, tokenizer: str)
     assert FlatManifest.of(tmp_path / "out").made_of["account"]["quarantined"] == {"not_a_string": 1}
 
 
-def test_a_target_that_holds_the_input_is_refused(tmp_path: Path, data: str, tokenizer: str):
+def test_a_target_that_holds_the_input_is_refused(
+    tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
+):
     with pytest.raises(ConfigError, match="holds the input"):
-        tokenize_and_save(data, tokenizer, tmp_path / "data", overwrite=True, workers=1)
+        tokenize_and_save(data, tokenizer, tmp_path / "data", overwrite=True, pool=pool)
     assert len(list((tmp_path / "data").iterdir())) == 3
 
 
-def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokenizer: str):
+def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):
     before = sorted(tmp_path.iterdir())
     for options in (
         {"nonsense": 1},
@@ -199,17 +204,17 @@ def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokeni
         {"content_field": 3},
     ):
         with pytest.raises((ConfigError, ValueError)):
-            tokenize_and_save(data, tokenizer, tmp_path / "out", workers=1, **options)
+            tokenize_and_save(data, tokenizer, tmp_path / "out", pool=pool, **options)
     with pytest.raises(ConfigError, match="save_pretrained"):
         tokenize_and_save(data, TokenizerManager().get_tokenizer(tokenizer), tmp_path / "out")  # pyright: ignore[reportArgumentType]
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_no_rows_are_a_file_without_rows(tmp_path: Path, tokenizer: str):
+def test_no_rows_are_a_file_without_rows(tmp_path: Path, tokenizer: str, pool: WorkerPool):
     write(tmp_path / "data" / "a.jsonl", [{"text": "", "lang": "en"}])
     options = {"add_special_tokens": False}
     stats = tokenize_and_save(
-        str(tmp_path / "data"), tokenizer, tmp_path / "out", num_shards=2, workers=1, **options
+        str(tmp_path / "data"), tokenizer, tmp_path / "out", num_shards=2, pool=pool, **options
     )
     assert (stats.num_examples, stats.num_shards) == (0, 2)
     assert pq.read_table(stats.output_paths[0]).column_names == ["input_ids", "attention_mask"]
@@ -226,9 +231,9 @@ CHATS = [
 ]
 
 
-def test_conversations_are_the_same_by_rows_and_by_a_build(tmp_path: Path, tokenizer: str):
+def test_conversations_are_the_same_by_rows_and_by_a_build(tmp_path: Path, tokenizer: str, pool: WorkerPool):
     write(tmp_path / "data" / "chat.jsonl", CHATS)
-    tokenize_and_save(str(tmp_path / "data"), tokenizer, tmp_path / "built", max_length=60, workers=1)
+    tokenize_and_save(str(tmp_path / "data"), tokenizer, tmp_path / "built", max_length=60, pool=pool)
     built = [row["input_ids"] for row in read("parquet", tmp_path / "built")]
     pretokenize(CHATS, tokenizer, tmp_path / "made", max_length=60)
     made = [row["input_ids"] for row in read("parquet", tmp_path / "made")]

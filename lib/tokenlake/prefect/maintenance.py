@@ -1,40 +1,49 @@
-"""The task that publishes a version on the Hub; what is sent, and what refuses it, is the library's affair.
-
-The tasks that look after what is stored: which versions there are, and whether each is what was committed.
-"""
+"""The flows that look after what is stored, `verify` and `push`, and their tasks: for schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-from prefect import task
+from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.logging import get_run_logger
 from prefect.tasks import Task
+from pydantic import WithJsonSchema
 
 from tokenlake.config.references import provide_blocks, resolve_options
+from tokenlake.config.stores import default_store
 from tokenlake.errors import (
     ConfigError,
     IntegrityError,
     NotFoundError,
     SourceError,
     StoreError,
+    TokenlakeError,
     VersionConflictError,
 )
 from tokenlake.integrity.findings import VerifyReport
-from tokenlake.integrity.verify import verify
-from tokenlake.prefect.blocks import load_blocks
-from tokenlake.prefect.tasks import RETRY_SECONDS
-from tokenlake.publish.push import PushReport, push
+from tokenlake.integrity.verify import verify as verify_stored
+from tokenlake.prefect.flows import Count, Text, Texts
+from tokenlake.prefect.policy import (
+    require_allowed_reference,
+    require_allowed_repository,
+    require_allowed_store,
+)
+from tokenlake.prefect.run_state import final_state, push_run_name, verify_run_name
+from tokenlake.prefect.tasks import load_blocks, retried
+from tokenlake.publish.push import PushReport
+from tokenlake.publish.push import push as push_to_hub
 from tokenlake.publish.repository import HubTarget
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number, to_markdown
+from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
+from tokenlake.threads import available_cpus
 
 
 def check_reference(token: Mapping[str, str] | None) -> dict[str, str]:
@@ -72,16 +81,7 @@ def may_pass(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     )
 
 
-@task(
-    name="push-version",
-    task_run_name="{dataset} v{version} to {repo}",
-    retries=len(RETRY_SECONDS),
-    retry_delay_seconds=RETRY_SECONDS,
-    retry_jitter_factor=0.5,
-    retry_condition_fn=may_pass,
-    persist_result=False,
-    cache_policy=NO_CACHE,
-)
+@retried("push-version", "{dataset} v{version} to {repo}", may_pass)
 def push_version(
     store: ReadStore,
     dataset: str,
@@ -92,7 +92,7 @@ def push_version(
     strict: bool,
 ) -> PushReport:
     """Publish one version in a private repository; another try sends what is missing."""
-    report = push(store, dataset, version, HubTarget(repo, branch, token_of(token)), strict=strict)
+    report = push_to_hub(store, dataset, version, HubTarget(repo, branch, token_of(token)), strict=strict)
     log = get_run_logger()
     log.info("%s: %s at %s, %s", report.outcome, report.tag, report.url, numbers.size(report.bytes))
     for finding in report.findings:
@@ -136,18 +136,10 @@ def committed_versions(catalog: Catalog, names: Sequence[str]) -> list[tuple[str
     return list(dict.fromkeys(found))
 
 
-@task(
-    name="verify-version",
-    task_run_name="{dataset} v{version}",
-    retries=len(RETRY_SECONDS),
-    retry_delay_seconds=RETRY_SECONDS,
-    retry_jitter_factor=0.5,
-    persist_result=False,
-    cache_policy=NO_CACHE,
-)
+@retried("verify-version", "{dataset} v{version}", None)
 def verify_version(store: ReadStore, dataset: str, version: int, deep: bool, workers: int) -> VerifyReport:
     """Verify one version; damage is logged and reported, not raised."""
-    report = verify(store, dataset, version, deep=deep, workers=workers)
+    report = verify_stored(store, dataset, version, deep=deep, workers=workers)
     log = get_run_logger()
     log.info("%s, %s read", numbers.plural(report.files, "file"), numbers.size(report.bytes))
     for problem in report.problems:
@@ -186,7 +178,7 @@ def findings(reports: Sequence[VerifyReport]) -> str:
     return "\n".join(["# Verification\n", *map(to_markdown, tables)])
 
 
-def require_well(reports: Sequence[VerifyReport]) -> None:
+def require_undamaged(reports: Sequence[VerifyReport]) -> None:
     """Raise what a run with damage ends with.
 
     Raises:
@@ -195,11 +187,75 @@ def require_well(reports: Sequence[VerifyReport]) -> None:
     damaged = [f"{report.dataset}@v{report.version}" for report in reports if not report.ok]
     if damaged:
         raise IntegrityError(
-            f"{len(damaged)} of {numbers.plural(len(reports), 'version')} damaged: {', '.join(damaged)}. What is wrong "
-            f"is in this run's logs and artifact; `tokenlake repair {damaged[0]}` rebuilds what can be rebuilt.",
+            f"{len(damaged)} of {numbers.plural(len(reports), 'version')} damaged: {', '.join(damaged)}. This run's "
+            f"logs and artifact list the damage; `tokenlake repair {damaged[0]}` rebuilds what can be rebuilt.",
             damaged=damaged,
         )
 
 
 def _called(report: VerifyReport) -> str:
     return f"{report.dataset} v{report.version}"
+
+
+Verified: TypeAlias = dict[str, Any]
+"""JSON-able: how many versions and bytes were read."""
+
+
+@flow(name="verify", flow_run_name=verify_run_name, persist_result=False)
+def verify(
+    names: Texts = (), store: Text = "", deep: bool = True, workers: Count = 0
+) -> Verified | State[Any]:
+    """Verify versions of datasets: every byte against its manifest, and with `deep` every checksum, count and token. A run that finds damage fails, and says what is damaged.
+
+    Args:
+        names: Datasets, or versions such as `books@v3` or `books@prod`. Empty: everything in the store.
+        store: Store to look at. Empty: `TOKENLAKE_STORE`, else `./artifacts`.
+        deep: Also decode every row: checksums of pages, counts, provenance, logical hashes.
+        workers: Threads. 0: one per core.
+    """  # noqa: E501 - a line break here is a line break in the form
+    try:
+        address = store or default_store()
+        require_allowed_store(address)
+        opened = open_store(address)
+        versions = committed_versions(Catalog(opened), names or ())
+        threads = workers or available_cpus()
+        # One after the other: each takes all threads.
+        reports = [verify_version(opened, dataset, version, deep, threads) for dataset, version in versions]
+        publish_findings(reports)
+        require_undamaged(reports)
+        return {"versions": len(reports), "bytes": sum(report.bytes for report in reports)}
+    except (KeyboardInterrupt, TokenlakeError) as error:
+        return final_state(error)
+
+
+Reference: TypeAlias = Annotated[
+    Mapping[str, str] | None,
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+]
+
+
+@flow(name="push", flow_run_name=push_run_name, persist_result=False)
+def push(
+    name: str, repo: str, store: Text = "", revision: Text = "", token: Reference = None, strict: bool = True
+) -> dict[str, Any] | State[Any]:
+    """Upload a version to a private dataset repository of the Hugging Face Hub. One that is there already is not sent again; public repositories are for `tokenlake push --public`, which a person runs.
+
+    Args:
+        name: Dataset, or one version of it, such as `books@v3` or `books@prod`.
+        repo: `org/name`; created as a private one where there is none.
+        store: Store that holds it. Empty: `TOKENLAKE_STORE`, else `./artifacts`.
+        revision: Branch. Empty: `main`.
+        token: `{"env": NAME}` or `{"block": NAME}`, never the token. Empty: the worker's `HF_TOKEN`, else its login.
+        strict: Refuse also for what looks like a secret in sampled rows.
+    """  # noqa: E501 - a line break here is a line break in the form
+    try:
+        address = store or default_store()
+        require_allowed_store(address)
+        require_allowed_repository(repo)
+        reference = check_reference(token)
+        require_allowed_reference(reference)
+        opened = open_store(address)
+        dataset, version = Catalog(opened).resolve(name)
+        return push_version(opened, dataset, version, repo, revision or "main", reference, strict).to_json()
+    except (KeyboardInterrupt, TokenlakeError) as error:
+        return final_state(error)

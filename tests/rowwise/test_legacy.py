@@ -251,5 +251,5 @@ def test_whatever_is_no_mixture_builds_a_version_as_before():
 
 
 def test_options_of_a_build_are_refused_with_a_mixture(folder):
-    with pytest.raises(ConfigError, match="workers, on_event and retries are of building a version"):
+    with pytest.raises(ConfigError, match="workers, on_event, retries and pool apply to building a version"):
         build_dataset(DatasetMixture([parquet(folder)]), workers=2)  # type: ignore[call-overload]

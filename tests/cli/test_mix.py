@@ -58,7 +58,7 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
     captured = capsys.readouterr()
     rows = [line.split() for line in captured.out.splitlines()]
     assert ["code", "~2.00", "~30", "~60"] in [row[:4] for row in rows]
-    assert ["code", "pile.code.tokens", "to", "be", "made"] in [row[:5] for row in rows]
+    assert ["code", "pile.code.tokens", "to", "be", "built"] in [row[:5] for row in rows]
     assert "code 50.00%, web 50.00% of rows" in captured.out
     assert "after 1 times as many rows as there are" in captured.out
     assert "once the tokens of code, web are there" in captured.err
@@ -121,7 +121,7 @@ def test_once_tokens_are_there_the_plan_knows_what_the_mixture_draws(capsys: Out
         assert said["drawn_tokens"] == pytest.approx(source.drawn_tokens, rel=0.3)
     assert main(["plan", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "v1 is there, nothing to do" in out
+    assert "v1 exists, nothing to do" in out
     assert "code    pile.code.tokens@v1" in out
 
 
@@ -247,7 +247,7 @@ def test_sql_alone_and_its_help_name_the_table(capsys: Output) -> None:
     assert main(["sql"]) == 0
     assert "mixture" in [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert main(["sql", "--help"]) == 0
-    assert "accounts and mixture are about the whole store" in " ".join(capsys.readouterr().out.split())
+    assert "accounts and mixture describe the whole store" in " ".join(capsys.readouterr().out.split())
 
 
 def test_documents_of_a_mixture_add_up_to_its_tokens(store: Path) -> None:
