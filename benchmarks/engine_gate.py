@@ -30,11 +30,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.etl.job import EngineJob, UnitJob
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.unit.text import Progress, Unit
-from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.unit.text import TextBuild
+from tokenlake.etl.workbench import InProcessPool
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.fast import Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -172,23 +171,6 @@ def fuzz(
     return Result(**counts, seconds=time.process_time() - started)
 
 
-class InThisProcess:
-    """A pool of one worker that is this process, so that its CPU time can be told apart."""
-
-    workers = 1
-
-    def __init__(self) -> None:
-        self._workbench = Workbench()
-
-    def run(self, job: dict[str, Any], on_progress: Progress = lambda fields: None) -> dict[str, Any]:
-        if job["op"] == "engine":
-            return self._workbench.choose_engine(EngineJob.from_json(job))
-        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
-
-    def cancel(self) -> None:
-        """Nothing runs beside the caller."""
-
-
 class Stopwatch:
     """CPU seconds inside a function while it is replaced."""
 
@@ -226,8 +208,8 @@ def cost(files: TokenizerFiles, documents: list[str], work: Path) -> tuple[float
     dataset = {"name": "s", "data_files": str(work / "in.parquet"), "tokenizer": str(work / "tokenizer")}
     save, pack = {"output_dir": str(work / "store")}, {"enabled": True, "seq_length": 2048}
     session = BuildSession.open({"name": "set", "datasets": [dataset], "pack": pack, "save": save})
-    pool: Any = InThisProcess()
-    with Stopwatch(Sampler, "check") as samples_, Stopwatch(Unit, "build") as whole:
+    pool: Any = InProcessPool()
+    with Stopwatch(Sampler, "check") as samples_, Stopwatch(TextBuild, "build") as whole:
         run_pending(session, pool)
     return chosen[0], chosen[1], whole.seconds, samples_.seconds / whole.seconds
 

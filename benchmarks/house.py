@@ -1,4 +1,4 @@
-"""Counts of the library's own code: `python -m benchmarks.house [FOLDER]`.
+"""Counts of the library's own code: `python -m benchmarks.house [FOLDER]`; `--walk`: the way of one document.
 
 A line of code is a line that holds a token other than a comment or a docstring; blank lines do not count. A function's
 length is its lines from `def` to its end, docstring, comments and blank lines left out.
@@ -164,6 +164,12 @@ def _targets(node: ast.Import | ast.ImportFrom, modules: dict[str, Source]) -> I
 
 def main() -> None:
     """Print the table, the cycles and the names that two classes share."""
+    if "--walk" in sys.argv:
+        # Only here: counting needs no tokenizers.
+        from benchmarks import walk
+
+        print("\n".join(walk.summary(walk.walk())))
+        return
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "lib/tokenlake")
     house = measure(folder)
     print("\n".join(summary(house)))

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
-from tokenlake.etl.plan.text import make_plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.local.hash_cache import HashCache
 from tokenlake.sources.splits import split_files

@@ -10,7 +10,7 @@ import pytest
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
-from tokenlake.config.steps import first_steps, foreseen, is_text_build
+from tokenlake.config.steps import first_steps, foreseen
 
 ROOT = Path(__file__).parent.parent
 DATASET = "datasets:\n  - data_files: data/*.jsonl\n    tokenizer: some/tokenizer\n"
@@ -43,7 +43,7 @@ def test_a_configuration_of_the_documentation_resolves(
 
 
 def _resolves(config: PipelineConfig) -> bool:
-    if is_text_build(config):
+    if config.is_text_build:
         return bool(resolve(config, environ={}).sources)
     steps = first_steps(config)
     texts = [resolve(step, environ={}) for step in steps.values()]

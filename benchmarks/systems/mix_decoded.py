@@ -7,19 +7,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tokenlake.etl.job import MixJob
+from tokenlake.etl.job import NO_ENGINE
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.workbench import InProcessPool
+from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import UnitRecord
 
 
 def main(config: dict[str, Any]) -> None:
     """Build what is pending, without a commit."""
-    session, bench = BuildSession.open(config), Workbench()
-    pool: Any = None  # the jobs of a mixture need no engine
+    session, pool = BuildSession.open(config), InProcessPool()
+    layout = Layout(session.dataset, session.version)
     decoded = rows = 0
     for index in session.pending:
         told: list[dict[str, Any]] = []
-        record = bench.mix(MixJob.from_json(session.work.job(index, pool)), told.append)
+        job = session.plan.job(session.plan.units[index], session.plan.store, layout, NO_ENGINE)
+        record = UnitRecord.from_json(pool.run(job, told.append))
         decoded, rows = decoded + told[-1]["decoded_rows"], rows + record.account.rows_read
     print(json.dumps({"decoded": decoded, "rows": rows, "units": len(session.plan.units)}))
 

@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Int64s = Int64
 
 _ARROW: Final[Any] = pa  # the stubs know neither buffers of numpy arrays nor what from_buffers returns
 
@@ -42,7 +45,7 @@ def concat(arrays: Sequence[pa.LargeStringArray]) -> pa.LargeStringArray:
     return _ARROW.concat_arrays(arrays)
 
 
-def sizes_of(text: pa.LargeStringArray) -> Int64s:
+def sizes_of(text: pa.LargeStringArray) -> Int64:
     """Return the length in bytes of every text of an array whose offset is 0."""
     offsets: Any = text.buffers()[1]
     return np.diff(np.frombuffer(offsets, np.int64, len(text) + 1))

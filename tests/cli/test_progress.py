@@ -12,12 +12,12 @@ from rich.console import Console
 
 from tokenlake.cli.progress import Counter, RunProgress, RunTally
 from tokenlake.etl.events import (
+    BuildPlanned,
+    BuildStep,
     EngineChosen,
     EngineCondemned,
     Event,
-    Planned,
     Planning,
-    Step,
     UnitFinished,
     UnitProgress,
     UnitRetried,
@@ -45,7 +45,7 @@ def _record(unit: int, tokens: int = 0, documents: int = 0) -> UnitRecord:
 
 def _run() -> Iterator[Event]:
     """Four units: one resumed, one built, one retried and built, one left."""
-    yield Planned(
+    yield BuildPlanned(
         dataset="web",
         version=2,
         units=4,
@@ -143,8 +143,8 @@ def test_bars_fit_the_terminal(width: int) -> None:
 
 def _steps() -> Iterator[Event]:
     """Two builds: the tokens of a source, there already, and a mixture."""
-    yield Step(1, 2, "tokens of web")
-    yield Planned(
+    yield BuildStep(1, 2, "tokens of web")
+    yield BuildPlanned(
         dataset="pile.web.tokens",
         version=1,
         units=1,
@@ -153,8 +153,8 @@ def _steps() -> Iterator[Event]:
         source_bytes={"web": 5 * MB},
     )
     yield UnitFinished(0, "web", 5 * MB, _record(0, 700, 7), "resumed")
-    yield Step(2, 2, "the mixture")
-    yield Planned(
+    yield BuildStep(2, 2, "the mixture")
+    yield BuildPlanned(
         dataset="pile", version=3, units=2, input_bytes=8 * MB, pending=2, source_bytes={"*": 8 * MB}
     )
     yield UnitStarted(0, "*", 4 * MB)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve, resolve_mix
+from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedParent
-from tokenlake.config.steps import first_steps, is_text_build, last_step
+from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import ConfigError, NotAvailableError
 
 
@@ -24,7 +24,7 @@ MIX: dict[str, Any] = {"weights": {"code": 0.25, "web": 0.75}, "epochs": 1.0}
 
 def test_text_alone_is_one_build() -> None:
     whole = config(pack={"enabled": True})
-    assert is_text_build(whole)
+    assert whole.is_text_build
     assert first_steps(whole) == {}
     assert last_step(whole, {}) == whole
 
@@ -40,7 +40,7 @@ def test_mixed_text_becomes_a_tokens_dataset_for_each_source_and_a_mixture_of_th
     assert (code.kind, [source.name for source in code.sources]) == ("tokens", ["code"])
     # Packing keeps long documents, and packing comes later.
     assert code.sources[0].tokenizer.long_documents == "keep"
-    last = resolve_mix(last_step(whole, {"code": 3, "web": 1}))
+    last = resolve(last_step(whole, {"code": 3, "web": 1}))
     assert last.parents == (
         ResolvedParent(name="code", dataset="mixed.code.tokens", version=3, split="train"),
         ResolvedParent(name="web", dataset="mixed.web.tokens", version=1, split="train"),
@@ -62,19 +62,19 @@ def test_stored_datasets_are_taken_as_they_are_and_text_beside_them_is_made_firs
     datasets = [{"name": "code", "dataset": "code@v2"}, {"name": "web", "data_files": "web.jsonl"}]
     whole = config(datasets=datasets, mix=MIX)
     assert list(first_steps(whole)) == ["web"]
-    parents = resolve_mix(last_step(whole, {"web": 7})).parents
+    parents = resolve(last_step(whole, {"web": 7})).parents
     assert [(parent.dataset, parent.version) for parent in parents] == [("code", 2), ("mixed.web.tokens", 7)]
 
 
 def test_without_a_mixture_a_stored_dataset_is_packed_again() -> None:
     whole = config(datasets=[{"name": "code", "dataset": "code"}], pack={"enabled": True})
     assert first_steps(whole) == {}
-    resolved = resolve_mix(whole)
+    resolved = resolve(whole)
     assert (resolved.mixture, resolved.parents[0].version) == (None, None)
 
 
 def test_a_seed_of_zero_is_a_seed() -> None:
-    mixture = resolve_mix(last_step(config(mix={**MIX, "seed": 0}, seed=5), {"code": 1, "web": 1})).mixture
+    mixture = resolve(last_step(config(mix={**MIX, "seed": 0}, seed=5), {"code": 1, "web": 1})).mixture
     assert mixture is not None
     assert mixture.seed == 0
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_mixed_is_refused(
     whole = config(**sections)
     with pytest.raises(kind, match=said):
         first_steps(whole)
-        resolve_mix(last_step(whole, {"code": 1, "web": 1}))
+        resolve(last_step(whole, {"code": 1, "web": 1}))
 
 
 def test_text_and_stored_tokens_are_one_build_only_where_they_are_mixed() -> None:

@@ -14,7 +14,7 @@ from tokenlake.demo import __main__ as tour
 from tokenlake.demo import corpus as corpora
 from tokenlake.demo import settings
 from tokenlake.demo.settings import demo_config, demo_settings, ensure_corpus, ensure_tokenizer
-from tokenlake.etl.plan.text import make_plan
+from tokenlake.etl.planner import make_plan
 
 
 @pytest.fixture(scope="module")

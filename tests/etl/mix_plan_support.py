@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tokenlake.config.load import load_config
-from tokenlake.config.resolve import resolve_mix
+from tokenlake.config.resolve import resolve
 from tokenlake.etl.plan.parents import FoundParent
-from tokenlake.etl.plan.stored import MixPlan, plan_mix
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.fingerprint import file_id
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.store.account import Account
@@ -98,14 +99,14 @@ class Lake:
         self.store.put_new(layout.manifest, manifest.to_bytes())
         return manifest
 
-    def plan(self, names: Sequence[str | dict[str, Any]], **sections: Any) -> MixPlan:
+    def plan(self, names: Sequence[str | dict[str, Any]], **sections: Any) -> Plan:
         """Plan a build of datasets of the store; `mix` and `pack` are sections."""
         datasets = [
             {"name": name.partition("@")[0], "dataset": name} if isinstance(name, str) else name
             for name in names
         ]
         config = {"name": "mixed", "datasets": datasets, "save": {"output_dir": self.store.url}, **sections}
-        return plan_mix(resolve_mix(load_config(config)))
+        return make_plan(resolve(load_config(config)))
 
 
 def figures(name: str, shards: Sequence[Sequence[int]], tokens: int) -> FoundParent:

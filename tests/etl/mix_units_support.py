@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from tests.reading.support import table_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.etl.job import MixJob, ParentVersion, RowsOut
 from tokenlake.etl.mixture import MixtureSpec, open_stream
-from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.workbench import InProcessPool
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.address import StoreAddress
@@ -105,13 +104,12 @@ def mix_job(
     return MixJob(**{**fields, **changes})
 
 
-def run(job: Any, progress: list[dict[str, Any]] | None = None, bench: Workbench | None = None) -> UnitRecord:
-    """Do a job as a worker does; it makes its trip through JSON, and so does its record."""
-    bench = bench or Workbench()
-    data = json.loads(json.dumps(job.to_json()))
-    do = bench.mix if data["op"] == "mix" else bench.repack
-    record = do(type(job).from_json(data), [].append if progress is None else progress.append)
-    return UnitRecord.from_json(json.loads(json.dumps(record.to_json())))
+def run(
+    job: Any, progress: list[dict[str, Any]] | None = None, pool: InProcessPool | None = None
+) -> UnitRecord:
+    """Do a job as a worker does."""
+    pool = pool or InProcessPool()
+    return UnitRecord.from_json(pool.run(job, [].append if progress is None else progress.append))
 
 
 def written(store: Store, record: UnitRecord, dataset: str = "mixed", split: str | None = None) -> pa.Table:

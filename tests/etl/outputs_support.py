@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.etl.job import EngineJob, UnitJob
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.workbench import InProcessPool
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
 from tokenlake.store.manifest import Manifest
@@ -47,26 +46,11 @@ class Built:
 def build_here(config: Config) -> Built:
     """Build without worker processes, which take a second to start."""
     session = BuildSession.open(config)
-    pool: Any = InThisProcess()
+    pool: Any = InProcessPool()
     for index in session.pending:
         session.run_unit(index, pool)
     manifest = session.commit()
     return Built(Path(session.path), manifest)
-
-
-class InThisProcess:
-    """Stands in for a pool; jobs make their trip through JSON all the same."""
-
-    def __init__(self) -> None:
-        self._workbench = Workbench()
-
-    def run(
-        self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
-    ) -> Any:
-        job = json.loads(json.dumps(job))
-        if job["op"] == "engine":
-            return self._workbench.choose_engine(EngineJob.from_json(job))
-        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
 
 
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:

@@ -11,11 +11,11 @@ from typing import Any, Protocol, TypeAlias
 
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import S3Server
-from tokenlake.etl.job import EngineJob, MixJob, UnitJob
+from tokenlake.etl.job import Job
 from tokenlake.etl.runner import run_with_retries
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit.text import Progress
-from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.workbench import InProcessPool
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.remote.filesystems import close_filesystems
 
@@ -143,25 +143,20 @@ def settings(
 
 
 class Bench:
-    """Stands in for a pool of workers; jobs make their trip through JSON all the same.
+    """Stands in for a pool of workers.
 
     Args:
         interrupted_at: index of the unit at which whoever builds is interrupted.
     """
 
     def __init__(self, interrupted_at: int | None = None) -> None:
-        self._workbench = Workbench()
+        self._pool = InProcessPool()
         self._interrupted_at = interrupted_at
 
-    def run(self, job: dict[str, Any], on_progress: Progress = lambda fields: None) -> dict[str, Any]:
-        job = json.loads(json.dumps(job))
-        if job.get("unit") == self._interrupted_at is not None:
+    def run(self, job: Job, on_progress: Progress = lambda fields: None) -> dict[str, Any]:
+        if getattr(job, "unit", None) == self._interrupted_at is not None:
             raise KeyboardInterrupt
-        if job["op"] == "engine":
-            return self._workbench.choose_engine(EngineJob.from_json(job))
-        if job["op"] == "mix":
-            return self._workbench.mix(MixJob.from_json(job), on_progress).to_json()
-        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
+        return self._pool.run(job, on_progress)
 
 
 def build(config: dict[str, Any], retries: int = 2, bench: Bench | None = None) -> dict[int, str]:

@@ -40,18 +40,18 @@ from tokenlake.errors import (
 from tokenlake.etl import reuse
 from tokenlake.etl import session as session_module
 from tokenlake.etl.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
-from tokenlake.etl.job import EngineJob, UnitJob
 from tokenlake.etl.output.packed_rows import check_boundaries
-from tokenlake.etl.plan.text import make_plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit import text as unit_module
-from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.workbench import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
 from tokenlake.packing.segments import Packed
 from tokenlake.store.address import open_store
+from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
 from tokenlake.tokenizers import encoder as encoder_module
 from tokenlake.tokenizers.encoder import Encoder
@@ -318,7 +318,7 @@ def test_cancelling_stops_at_once_and_leaves_no_process(config):
         session = BuildSession.open(config)
         with pytest.raises(CancelledError):
             run_pending(session, pool)
-            pool.run({"op": "unit"})
+            pool.run(session.plan.engine_job(session.plan.units[0], session.plan.store, Layout("d", 1)))
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -580,9 +580,9 @@ def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_p
     attempts: list[tuple[int, str]] = []
     attempt = session_module.BuildSession._attempt
 
-    def sabotaged(self: BuildSession, unit: Any, job: dict[str, Any], pool: WorkerPool) -> Any:
-        attempts.append((unit.index, job["engine"]))
-        if unit.index == 1 and job["engine"] == "gigatoken":
+    def sabotaged(self: BuildSession, unit: Any, job: Any, pool: WorkerPool) -> Any:
+        attempts.append((unit.index, job.engine))
+        if unit.index == 1 and job.engine == "gigatoken":
             raise EngineMismatchError("differs", text="x", expected=[1], got=[2])
         return attempt(self, unit, job, pool)
 
@@ -628,28 +628,13 @@ def test_long_documents_encoded_in_pieces_give_the_same_bytes(config, tmp_path, 
     monkeypatch.setattr(Encoder, "encode_long", lambda *args: made.append(encode_long(*args)) or made[-1])
     config["save"]["output_dir"] = str(tmp_path / "pieces")
     session = BuildSession.open(config)
-    workbench = Workbench()
+    pool: Any = InProcessPool()
     for index in session.pending:
-        session.run_unit(index, InThisProcess(workbench))
+        session.run_unit(index, pool)
     assert session.commit().files == whole.manifest.files
     assert sum(found is not None for found in made) == (
         5 if pack else 0
     )  # truncation looks at whole documents
-
-
-class InThisProcess:
-    """Stands in for a pool, so that a test can change what a worker does."""
-
-    def __init__(self, workbench: Workbench) -> None:
-        self._workbench = workbench
-
-    def run(
-        self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
-    ) -> Any:
-        job = json.loads(json.dumps(job))
-        if job["op"] == "engine":
-            return self._workbench.choose_engine(EngineJob.from_json(job))
-        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
 
 
 def test_bos_and_eos_of_the_post_processor_are_kept_and_no_second_eos_is_added(

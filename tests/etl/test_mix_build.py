@@ -27,9 +27,9 @@ from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl import commit
 from tokenlake.etl.mixture import open_stream
-from tokenlake.etl.plan.stored import MixPlan
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.planner import plan_build
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.projects import plan_project
 from tokenlake.etl.runner import build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
@@ -144,9 +144,9 @@ def problems(root: Path, manifest: Manifest) -> tuple[Any, ...]:
     return verify(store, manifest.dataset, manifest.version, deep=True).problems
 
 
-def mix_plan(config: Config) -> MixPlan:
-    plan = plan_project(config).plan
-    assert isinstance(plan, MixPlan)
+def mix_plan(config: Config) -> Plan:
+    plan = plan_build(config)
+    assert plan.parents
     return plan
 
 
@@ -395,7 +395,7 @@ def test_an_account_that_is_not_the_orders_is_not_committed(
     records = [Catalog(open_store(str(root / "store"))).ledger("mixed", 1)[unit] for unit in range(3)]
     records[1] = changed_share(records[1], "code", **more)
     with pytest.raises(AccountError, match=r"mixed/v1/manifest\.json"):
-        commit.commit_version(open_store(str(root / "store")), opened.project, Layout("mixed", 1), records)
+        commit.commit_version(open_store(str(root / "store")), opened.plan, Layout("mixed", 1), records)
     assert not (root / "store/mixed/v1/manifest.json").exists()
 
 

@@ -18,8 +18,8 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.job import RowsOut
 from tokenlake.etl.mixture import MixtureSpec, open_mixture, open_stream
 from tokenlake.etl.plan.mixture import choose_unit_rows
-from tokenlake.etl.plan.stored import MixPlan
-from tokenlake.etl.plan.stored_units import RangeUnit, RepackedUnit, UnitIdentity
+from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
+from tokenlake.etl.plan.stored_units import UnitIdentity
 from tokenlake.mixing.lanes import choose_lanes
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.store.address import open_store
@@ -40,8 +40,8 @@ def lake(tmp_path: Path, tokenizer: Tokenizer) -> Lake:
     return Lake(open_store(str(tmp_path / "store")), tokenizer)
 
 
-def ranges(plan: MixPlan) -> list[RangeUnit]:
-    return [unit for unit in plan.units if isinstance(unit, RangeUnit)]
+def ranges(plan: Plan) -> list[MixUnit]:
+    return [unit for unit in plan.units if isinstance(unit, MixUnit)]
 
 
 # Parents
@@ -515,7 +515,7 @@ def test_packing_again_has_a_unit_for_each_unit_of_each_parent(lake: Lake) -> No
     lake.put("a", others={"validation": 12})
     lake.put("b")
     plan = lake.plan(["a", "b"], pack={"enabled": True, "seq_length": 8})
-    units = [unit for unit in plan.units if isinstance(unit, RepackedUnit)]
+    units = [unit for unit in plan.units if isinstance(unit, RepackUnit)]
     found = [(unit.index, unit.source, unit.parent.dataset, unit.parent_unit) for unit in units]
     assert found == [(0, "a", "a", 0), (1, "a", "a", 1), (2, "a", "a", 2), (3, "b", "b", 0), (4, "b", "b", 1)]
     assert plan.source_bytes == {"a": 47 * 20, "b": 35 * 20}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tokenlake.config.load import load_config
-from tokenlake.config.resolve import resolve_mix
+from tokenlake.config.resolve import resolve
 from tokenlake.report import dataset
 from tokenlake.report.card import render_card
 from tokenlake.report.dataset import account_table
@@ -212,7 +212,7 @@ def test_the_recipe_on_the_card_is_the_configuration_of_the_same_order(shuffle_s
     manifest = _manifest(record, pack | ({} if shuffle_seed is None else {"shuffle_seed": shuffle_seed}))
     written = recipe(manifest, record)
     assert f"```yaml\n{written}```" in render_card(manifest)
-    build = resolve_mix(load_config(yaml.safe_load(written)))
+    build = resolve(load_config(yaml.safe_load(written)))
     mixture = build.mixture
     assert mixture is not None
     assert (mixture.points, mixture.interpolation) == (points, "cosine")

@@ -34,7 +34,7 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.unit import mix
 from tokenlake.etl.unit.mix import Agenda
 from tokenlake.etl.unit.stored_rows import OpenedParents, check_written
-from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.workbench import InProcessPool
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
 from tokenlake.mixing.shuffle import EpochOrder
@@ -277,11 +277,11 @@ def test_a_restarted_source_comes_in_another_order_each_time(store: Store) -> No
 
 def test_the_same_unit_is_the_same_bytes_in_any_worker(store: Store) -> None:
     job = _documents(store, 20, 120, pack=packing(LENGTH))
-    bench = Workbench()
-    once, again = run(job, bench=bench), run(job, bench=bench)
-    with WorkerPool(1) as pool:
+    pool = InProcessPool()
+    once, again = run(job, pool=pool), run(job, pool=pool)
+    with WorkerPool(1) as workers:
         told: list[Row] = []
-        elsewhere = UnitRecord.from_json(pool.run(job.to_json(), told.append))
+        elsewhere = UnitRecord.from_json(workers.run(job, told.append))
     assert once == again == elsewhere
     assert sum(each["documents"] for each in told) == 100
 

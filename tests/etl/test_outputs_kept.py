@@ -21,9 +21,9 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.source import type_of
-from tokenlake.etl.plan.text import make_plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.unit.kept_fields import Keeper, as_json
+from tokenlake.etl.unit.documents import Keeper, as_json
 from tokenlake.schema import LogicalHasher
 from tokenlake.sources.rows import Rows
 

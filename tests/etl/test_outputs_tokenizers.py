@@ -15,7 +15,8 @@ from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
-from tokenlake.etl.plan.text import make_plan, plan_tokenizers
+from tokenlake.etl.plan.tokenizer import plan_tokenizers
+from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.fingerprint import file_id
 from tokenlake.tokenizers.reference import train_bpe
@@ -158,7 +159,7 @@ def test_further_options_of_a_tokenizer_are_the_one_that_holds_anyway(config):
         resolve(load_config(config))
     config["datasets"][1]["tokenizer_kwargs"] = {"revision": "main"}
     with pytest.raises(
-        NotAvailableError, match=r"'revision' is not available yet; today: \{use_fast: true\}"
+        NotAvailableError, match=r"'revision' is not available in a build; instead: .*\{use_fast: true\}"
     ):
         resolve(load_config(config))
     config["datasets"][1]["tokenizer_kwargs"] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -19,10 +18,11 @@ from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl.bad_record_budget import BadRecordBudget
 from tokenlake.etl.events import Event, Listed, Planning
-from tokenlake.etl.job import UnitJob
-from tokenlake.etl.plan.text import Plan, make_plan
+from tokenlake.etl.job import UnitJob, job_of, to_line
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.text_project import TextWork
+from tokenlake.store.layout import Layout
 
 MANY = 5000
 
@@ -79,12 +79,12 @@ def test_five_times_the_files_are_five_times_the_work(planned: Callable[..., Pla
 
 
 def test_judging_bad_records_does_not_go_through_all_units_for_each(planned: Callable[..., Plan]) -> None:
+    calls = _calls(lambda: planned(MANY))
+    assert calls["_most_in_range"] == MANY  # when it is planned
     plan = planned(MANY)
-    calls = _calls(lambda: [BadRecordBudget(plan).most_in_one_unit(unit) for unit in plan.units[:3]])
-    assert calls["_most_in_range"] == 3 * MANY  # once per budget, when it is made
+    calls = _calls(lambda: BadRecordBudget(plan))
+    assert calls["_most_in_range"] == MANY  # and once per build
     budget = BadRecordBudget(plan)
-    calls = _calls(lambda: [budget.most_in_one_unit(unit) for unit in plan.units * 10])
-    assert calls["_most_in_range"] == 0
     # 2,500 files of three rows; of 2,500 files of 201 bytes at most a record in two bytes
     assert sum(budget._most.values()) == 2500 * 3 + 2500 * 101  # pyright: ignore[reportPrivateUsage]
 
@@ -95,11 +95,11 @@ def test_a_unit_of_thousands_of_files_is_a_job(planned: Callable[..., Plan], tmp
     session = BuildSession.open({}, plan=plan)
     largest = max(plan.units, key=lambda unit: len(unit.ranges))
     assert len(largest.ranges) > 100
-    assert isinstance(session.work, TextWork)
-    job = session.work.job_with(largest.index, "tokenizers")
-    sent = json.dumps(job.to_json())
+    job = plan.job(largest, plan.store, Layout(session.dataset, session.version), "tokenizers")
+    sent = to_line(job)
     assert len(sent) < 1000 * len(largest.ranges) + 10_000
-    back = UnitJob.from_json(json.loads(sent))
+    back = job_of(sent)
+    assert isinstance(back, UnitJob)
     assert [part.file for part in back.ranges] == [part.file for part in largest.ranges]
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.no_job import no_job
 from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError
 from tokenlake.etl.pool import WorkerPool, _environment
 
-UNKNOWN = {"op": "nothing"}
+UNKNOWN = no_job("nothing")
 
 
 def _alive(pid: int) -> bool:
@@ -46,8 +47,11 @@ def test_an_error_in_a_job_leaves_the_worker_in_place():
 
 
 def test_a_bug_in_a_job_comes_back_with_its_traceback():
-    with WorkerPool(1) as pool, pytest.raises(WorkerError, match=r"(?s)this is a bug.*KeyError: 'store'"):
-        pool.run({"op": "unit"})
+    with (
+        WorkerPool(1) as pool,
+        pytest.raises(WorkerError, match=r"(?s)this is a bug.*missing required field"),
+    ):
+        pool.run(no_job("unit"))
 
 
 def test_a_killed_worker_is_replaced_and_only_its_job_is_lost():

@@ -34,7 +34,7 @@ from typing import Any, Final
 import psutil
 
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.events import Event, Planned, UnitStarted
+from tokenlake.etl.events import BuildPlanned, Event, UnitStarted
 from tokenlake.etl.runner import build_dataset
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
@@ -135,7 +135,7 @@ class Attachment:
             self._attach(threading.get_native_id)
 
     def on_event(self, event: Event) -> None:
-        if self._role == "worker" and isinstance(event, Planned) and event.pending:
+        if self._role == "worker" and isinstance(event, BuildPlanned) and event.pending:
             self._attach(_idle_worker)
         if self._role == "unit" and isinstance(event, UnitStarted):
             self._attach(threading.get_native_id)

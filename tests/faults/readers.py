@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
 import warnings
@@ -200,7 +199,7 @@ def _command(*arguments: str) -> Callable[[Place], Pieces]:
 
 
 def _query(place: Place) -> Pieces:
-    from tokenlake.query import query
+    from tokenlake.query.session import query
 
     yield query(open_store(place.root), "select input_ids, segment_lengths from plain order by shard, row")
     yield query(open_store(place.root), "select * from texts order by shard, row")
@@ -273,6 +272,7 @@ def _through(store: ReadStore) -> Pieces:
 def rebuild(root: Path, name: str, *, mixed: bool) -> list[tuple[str, str]]:
     """Mix or repack stored rows to a new version; return its shards and their hashes."""
     from tokenlake.etl.session import BuildSession
+    from tokenlake.etl.workbench import InProcessPool
 
     config: dict[str, Any] = {"name": name, "save": {"output_dir": str(root)}}
     names = ("plain", "learned") if mixed else ("texts",)
@@ -283,7 +283,7 @@ def rebuild(root: Path, name: str, *, mixed: bool) -> list[tuple[str, str]]:
     else:
         config["pack"] = {"enabled": True, "seq_length": 24}
     session = BuildSession.open(config)
-    pool: Any = _Bench()
+    pool: Any = InProcessPool()
     for index in session.pending:
         session.run_unit(index, pool)
     return [(shard.path, shard.sha256) for shard in session.commit().files]
@@ -297,28 +297,6 @@ def _rebuilt(mixed: bool) -> Callable[[Place], Pieces]:
             shutil.rmtree(place.root / "remade", ignore_errors=True)
 
     return read
-
-
-class _Bench:
-    """Does jobs in this process, as a worker does."""
-
-    def __init__(self) -> None:
-        from tokenlake.etl.workbench import Workbench
-
-        self._bench = Workbench()
-
-    def run(
-        self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
-    ) -> Any:
-        from tokenlake.etl import worker
-
-        return json.loads(
-            json.dumps(
-                worker._perform(  # pyright: ignore[reportPrivateUsage]
-                    self._bench, json.loads(json.dumps(job)), on_progress
-                )
-            )
-        )
 
 
 def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.projects import Configuration
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity import repair_units

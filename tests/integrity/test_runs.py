@@ -18,7 +18,7 @@ from tests.store.support import settings, write_inputs
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.run_config import Asked, newest_asked
+from tokenlake.etl.run_log import Asked, newest_asked
 from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair
 from tokenlake.store.address import open_store

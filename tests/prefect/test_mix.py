@@ -13,7 +13,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.steps import first_steps
 from tokenlake.errors import CancelledError, ConfigError
-from tokenlake.etl.events import Event, Planned, Step
+from tokenlake.etl.events import BuildPlanned, BuildStep, Event
 from tokenlake.prefect.engine import LocalEngine
 from tokenlake.prefect.flows import mix
 from tokenlake.prefect.policy import check_paths
@@ -174,12 +174,12 @@ class TestSteps:
             _build(steps)
             assert steps.pids() == workers
             result = steps.result()
-        assert [event for event in told if isinstance(event, Step)] == [
-            Step(1, 3, "tokens of code"),
-            Step(2, 3, "tokens of web"),
-            Step(3, 3, "the mixture"),
+        assert [event for event in told if isinstance(event, BuildStep)] == [
+            BuildStep(1, 3, "tokens of code"),
+            BuildStep(2, 3, "tokens of web"),
+            BuildStep(3, 3, "the mixture"),
         ]
-        assert [event.dataset for event in told if isinstance(event, Planned)] == [
+        assert [event.dataset for event in told if isinstance(event, BuildPlanned)] == [
             "pile.code.tokens",
             "pile.web.tokens",
             "pile",

@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenlake.config.load import load_config
 from tokenlake.config.steps import first_steps, last_step
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.projects import Configuration
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 

@@ -20,6 +20,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from yarl import URL
 
+from tests.no_job import no_job
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import documents, jsonl, listed
 from tokenlake.config import references
@@ -236,12 +237,12 @@ class TestBuilds:
         with WorkerPool(1) as pool:
             environment = Path(f"/proc/{pool.pids()[0]}/environ").read_bytes()
             with pytest.raises(WorkerError, match="unknown job") as caught:
-                pool.run({"op": SECRET})
+                pool.run(no_job(SECRET))
             assert SECRET.encode() not in environment
             assert SECRET not in str(caught.value)
             provide_blocks({"lake": SECRET, "later": "another-secret"})
             with pytest.raises(WorkerError) as caught:
-                pool.run({"op": "another-secret"})
+                pool.run(no_job("another-secret"))
             assert "another-secret" not in str(caught.value)
 
 

@@ -16,7 +16,7 @@ from tests.store.support import build_store, copy_store
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, TokenlakeError
 from tokenlake.integrity.verify import verify
 from tokenlake.prefect.server import EmbeddedServer
-from tokenlake.query import query
+from tokenlake.query.session import query
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.sealed import seal

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.no_job import no_job
 from tokenlake.errors import ConfigError, WorkerError
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
@@ -72,7 +73,7 @@ def test_the_pool_lives_on_with_another_worker() -> None:
     with WorkerPool(1, seconds=0.05) as pool:  # less than a worker needs to start
         before = pool.pids()
         with pytest.raises(WorkerError, match="It was beginning a job"):
-            pool.run({"op": "nothing"})
+            pool.run(no_job("nothing"))
         assert len(pool.pids()) == 1
         assert pool.pids() != before
 

@@ -31,7 +31,7 @@ from tokenlake.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from tokenlake.etl.plan.text import make_plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.hub import repo as hubhttp
 from tokenlake.sources.hub.layout import card_configs, layout_of

@@ -7,22 +7,24 @@ every one of its steps; and a process that is not given its turn any more has di
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import pytest
 
 from tests.store.memory_store import MemoryStore, Stops, Walk, explore
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import NotFoundError, VersionConflictError
 from tokenlake.etl.commit import commit_version, publish_preamble
-from tokenlake.etl.project import Project
+from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.reuse import publish_record
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
-from tokenlake.store.entries import FileEntry, ShardEntry
+from tokenlake.store.entries import ShardEntry
 from tokenlake.store.gc import GcReport, collect
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.ledger import UnitRecord
@@ -71,34 +73,17 @@ def record(path: str = shard_path("train", 0, 0)) -> UnitRecord:
     )
 
 
-class Tiny:
-    """A project of one unit and one small file."""
-
-    plan = SimpleNamespace(fingerprint=A)
-
-    def preamble(self) -> dict[str, bytes]:
-        return {"config.yaml": b"name: d\n"}
-
-    def manifest(
-        self, version: int, records: Sequence[UnitRecord], other_files: Mapping[str, FileEntry]
-    ) -> Manifest:
-        return Manifest(
-            kind="tokens",
-            dataset="d",
-            version=version,
-            fingerprint=A,
-            seq_length=None,
-            config={},
-            tokenizer={},
-            files=tuple(part for each in records for part in each.parts),
-            other_files=dict(other_files),
-            inputs=(),
-            accounts={"s": Account.total(each.account for each in records)},
-            produced_by={},
-        )
+def plan() -> Plan:
+    """A build of one unit and one small file."""
+    found = resolve(
+        PipelineConfig(name="d", datasets=(DatasetConfig(name="s", data_files="x", tokenizer="t"),))
+    )
+    return Plan(
+        build=found, inputs=(), units=(), tokenizers={}, fingerprint=A, notes=(), config={"name": "d"}
+    )
 
 
-PROJECT = cast("Project", Tiny())
+PLAN = plan()
 
 
 def build(store: Store) -> str:
@@ -107,7 +92,7 @@ def build(store: Store) -> str:
     if claim.status == "committed":
         return f"v{claim.version}"
     layout = Layout("d", claim.version)
-    publish_preamble(store, PROJECT, layout)
+    publish_preamble(store, PLAN, layout)
     made = record()
     store.put_new(layout.key(made.parts[0].path), DATA, replace_orphan=True)
     publish_record(store, layout, made)
@@ -115,7 +100,7 @@ def build(store: Store) -> str:
 
 
 def commit(store: Store, version: int = 1) -> str:
-    commit_version(store, PROJECT, Layout("d", version), [record()])
+    commit_version(store, PLAN, Layout("d", version), [record()])
     return f"v{version}"
 
 
@@ -127,7 +112,7 @@ def built() -> dict[str, bytes]:
     """A version of which all is there but the commit."""
     store = MemoryStore({})
     layout = Layout("d", Catalog(store).claim("d", A, {}).version)
-    publish_preamble(store, PROJECT, layout)
+    publish_preamble(store, PLAN, layout)
     store.put_new(layout.key(record().parts[0].path), DATA)
     publish_record(store, layout, record())
     return store.objects

@@ -31,7 +31,8 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.plan.text import Plan, make_plan
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.sources.rows import Rows
 from tokenlake.text.chat.renderer import ChatRenderer

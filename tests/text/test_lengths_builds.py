@@ -15,10 +15,9 @@ from tokenizers import Tokenizer
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import ConfigError
-from tokenlake.etl.job import EngineJob, UnitJob
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.workbench import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
@@ -70,25 +69,10 @@ def config_of(tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any) -
     }
 
 
-class InThisProcess:
-    """Stands in for a pool: a worker process takes a second to start."""
-
-    def __init__(self) -> None:
-        self._workbench = Workbench()
-
-    def run(
-        self, job: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] = lambda fields: None
-    ) -> Any:
-        job = json.loads(json.dumps(job))
-        if job["op"] == "engine":
-            return self._workbench.choose_engine(EngineJob.from_json(job))
-        return self._workbench.build_unit(UnitJob.from_json(job), on_progress).to_json()
-
-
 def built(config: Config) -> tuple[Any, Path]:
     """Build in this process, verify deeply, and return the manifest and the version's folder."""
     session = BuildSession.open(config)
-    pool: Any = InThisProcess()
+    pool: Any = InProcessPool()
     for index in session.pending:
         session.run_unit(index, pool)
     manifest = session.commit()

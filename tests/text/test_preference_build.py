@@ -19,7 +19,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.estimate import estimate, total
-from tokenlake.etl.plan.text import make_plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, build_dataset, result_of, run_pending
 from tokenlake.etl.session import BuildSession

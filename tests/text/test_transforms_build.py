@@ -18,7 +18,7 @@ from tests.etl.test_build import rows, tree
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.plan.text import make_plan
+from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.unit.recipe import open_recipe
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 import yaml
 
@@ -70,7 +71,7 @@ def test_the_plain_form_goes_through_json_and_is_identity() -> None:
     source = resolve(config(STEPS)).sources[0]
     from dataclasses import asdict
 
-    assert ResolvedSource.from_json(json.loads(json.dumps(asdict(source)))) == source
+    assert msgspec.convert(json.loads(json.dumps(asdict(source))), ResolvedSource) == source
     other = resolve(config([*STEPS[1:], STEPS[0]])).sources[0]
     assert source_identity(source)["texts"] != source_identity(other)["texts"]
     assert texts([{"drop": "a"}]) == texts([{"drop": ["a"]}])
@@ -229,7 +230,7 @@ def test_code_is_known_by_the_file_that_defines_it(module: Path) -> None:
     first = sealed(plain)
     assert first.callables[0][0] == name
     assert "callables" not in plain.identity() and first.identity() != plain.identity()
-    assert ResolvedTexts.from_json(json.loads(json.dumps(_asdict(first)))) == first
+    assert msgspec.convert(json.loads(json.dumps(_asdict(first))), ResolvedTexts) == first
     module.write_text("def f(row):\n    return None\n")
     assert sealed(plain).callables != first.callables
     assert sealed(ResolvedTexts(format_callback="builtins:len")).callables == (("builtins:len", BUILT_IN),)

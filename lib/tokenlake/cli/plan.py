@@ -15,15 +15,13 @@ from tokenlake.cli.output import near, note, print_json, print_tables, stdout
 from tokenlake.cli.progress import RunProgress
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve, resolve_mix
-from tokenlake.config.resolved import ResolvedMix, ResolvedMixture, ResolvedSource
-from tokenlake.config.steps import first_steps, foreseen, is_text_build, last_step
+from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
+from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import ConfigError
-from tokenlake.etl.job import store_address
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import MixForecast, rows_of
-from tokenlake.etl.plan.stored import MixPlan, plan_mix
-from tokenlake.etl.plan.text import Plan, make_plan
+from tokenlake.etl.plan.plan import Plan, TextUnit
+from tokenlake.etl.planner import plan_build
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler, row_weights
 from tokenlake.report import numbers
@@ -139,7 +137,7 @@ def _source_table(made: Plan, expected: dict[str, Estimate]) -> Table:
 def _outcome(made: Plan, whole: Estimate) -> list[tuple[str, str]]:
     pack = made.build.pack
     splits = {name: part for source in made.build.sources for name, part in source.splits}
-    exact = all(unit.files is not None for unit in made.units)
+    exact = all(not isinstance(unit, TextUnit) or unit.files is not None for unit in made.units)
     files = numbers.plural(whole.files, "file")
     rows = f"{about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
     if (preference := made.build.preference) is not None:
@@ -226,7 +224,7 @@ def plan_steps(config: PipelineConfig, json: bool) -> int:
         mixed = None
         if len(there) == len(steps):
             progress.say_now("planning the mixture")
-            mixed = plan_mix(resolve_mix(last_step(config, there)), progress)
+            mixed = plan_build(last_step(config, there), progress)
     if json:
         print_json(_as_json(asked, tokens, mixed))
         return 0
@@ -239,13 +237,13 @@ def plan_steps(config: PipelineConfig, json: bool) -> int:
 
 
 def _tokens(source: str, config: PipelineConfig, progress: RunProgress) -> _Tokens:
-    made = make_plan(resolve(config), on_event=progress)
-    version = Catalog(open_store(store_address(made.build))).committed(made.build.name, made.fingerprint)
+    made = plan_build(config, progress)
+    version = Catalog(open_store(made.store)).committed(made.build.name, made.fingerprint)
     progress.say_now(f"estimating {source} from a sample")
     return _Tokens(source, version, made, estimate(made))
 
 
-def _as_json(asked: ResolvedMix, tokens: list[_Tokens], mixed: MixPlan | None) -> dict[str, Any]:
+def _as_json(asked: ResolvedBuild, tokens: list[_Tokens], mixed: Plan | None) -> dict[str, Any]:
     steps = [
         {"source": each.source, "version": each.version} | plan_as_json(each.plan, each.expected)
         for each in tokens
@@ -259,7 +257,7 @@ def _as_json(asked: ResolvedMix, tokens: list[_Tokens], mixed: MixPlan | None) -
     }
 
 
-def _mixture_as_json(mixed: MixPlan) -> dict[str, Any]:
+def _mixture_as_json(mixed: Plan) -> dict[str, Any]:
     return {
         "version": _version(mixed),
         "fingerprint": mixed.fingerprint,
@@ -270,11 +268,11 @@ def _mixture_as_json(mixed: MixPlan) -> dict[str, Any]:
     }
 
 
-def _version(mixed: MixPlan) -> int | None:
-    return Catalog(open_store(store_address(mixed.build))).committed(mixed.build.name, mixed.fingerprint)
+def _version(mixed: Plan) -> int | None:
+    return Catalog(open_store(mixed.store)).committed(mixed.build.name, mixed.fingerprint)
 
 
-def _notes(tokens: list[_Tokens], mixed: MixPlan | None) -> list[str]:
+def _notes(tokens: list[_Tokens], mixed: Plan | None) -> list[str]:
     notes = [f"note: {each.source}: {line}" for each in tokens for line in each.plan.notes]
     if mixed is not None:
         return notes + [f"note: {line}" for line in mixed.notes]
@@ -299,7 +297,7 @@ def _state(version: int | None) -> str:
     return "to be built" if version is None else f"v{version} exists"
 
 
-def _waiting(asked: ResolvedMix, tokens: list[_Tokens]) -> list[Table]:
+def _waiting(asked: ResolvedBuild, tokens: list[_Tokens]) -> list[Table]:
     """What is known of a mixture before its parents are there."""
     if asked.mixture is None:
         return []
@@ -309,7 +307,7 @@ def _waiting(asked: ResolvedMix, tokens: list[_Tokens]) -> list[Table]:
     return [Table.of([label("source"), *_GUESSED], guess, "Mixture"), told] if guess else [told]
 
 
-def _guess(asked: ResolvedMix, tokens: list[_Tokens]) -> list[dict[str, Any]]:
+def _guess(asked: ResolvedBuild, tokens: list[_Tokens]) -> list[dict[str, Any]]:
     """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""
     amounts = {each.source: _amount(asked, each) for each in tokens}
     there = {parent.name: amounts.get(parent.name, Amount(0, 0)) for parent in asked.parents}
@@ -333,7 +331,7 @@ def _guess(asked: ResolvedMix, tokens: list[_Tokens]) -> list[dict[str, Any]]:
     ]
 
 
-def _amount(asked: ResolvedMix, tokens: _Tokens) -> Amount:
+def _amount(asked: ResolvedBuild, tokens: _Tokens) -> Amount:
     """About how much there will be in the split that is mixed."""
     split = next(parent.split for parent in asked.parents if parent.name == tokens.source)
     part = dict(tokens.plan.source(tokens.source).splits).get(split, 0.0)
@@ -341,7 +339,7 @@ def _amount(asked: ResolvedMix, tokens: _Tokens) -> Amount:
     return Amount(round(expected.documents * part), round(expected.tokens * part))
 
 
-def _mixed(asked: ResolvedMix, mixed: MixPlan) -> list[Table]:
+def _mixed(asked: ResolvedBuild, mixed: Plan) -> list[Table]:
     version = _version(mixed)
     about_units = [
         (
@@ -361,7 +359,7 @@ def _mixed(asked: ResolvedMix, mixed: MixPlan) -> list[Table]:
     ]
 
 
-def _expected(asked: ResolvedMix, mixture: ResolvedMixture, forecast: MixForecast) -> list[tuple[str, str]]:
+def _expected(asked: ResolvedBuild, mixture: ResolvedMixture, forecast: MixForecast) -> list[tuple[str, str]]:
     sequences = numbers.count(forecast.sequences) if asked.pack is None else about(forecast.sequences)
     return [
         ("tokens", about(forecast.tokens)),
@@ -423,7 +421,7 @@ def _end(mixture: ResolvedMixture) -> str:
     return f"{where}; {STOPS[mixture.stop]}"
 
 
-def _packed(asked: ResolvedMix) -> str:
+def _packed(asked: ResolvedBuild) -> str:
     assert asked.pack is not None
     return f"of {numbers.count(asked.pack.seq_length)} tokens, {asked.pack.strategy}"
 
@@ -438,11 +436,10 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     these tokens exist: how many rows of each source it reads, and how often.
     """
     whole = load_config(config, with_store(set_, store))
-    if not is_text_build(whole):
+    if not whole.is_text_build:
         return plan_steps(whole, json)
-    build = resolve(whole)
     with RunProgress("planning") as progress:
-        made = make_plan(build, on_event=progress)
+        made = plan_build(whole, progress)
         progress.say_now("estimating from a sample")
         expected = estimate(made)
     if json:

@@ -19,13 +19,13 @@ from rich.text import Text
 
 from tokenlake.cli.output import near, printable, stderr
 from tokenlake.etl.events import (
+    BuildPlanned,
+    BuildStep,
     EngineChosen,
     EngineCondemned,
     Event,
     Listed,
-    Planned,
     Planning,
-    Step,
     UnitFinished,
     UnitProgress,
     UnitRetried,
@@ -98,7 +98,7 @@ class RunTally:
     def add(self, event: Event) -> None:
         """Count one event."""
         match event:
-            case Planned():
+            case BuildPlanned():
                 self.dataset, self.version, self.pending = event.dataset, event.version, event.pending
                 self.units = event.units
                 self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
@@ -189,7 +189,7 @@ class RunProgress:
     def __call__(self, event: Event) -> None:
         """Count an event and show what a person should see of it."""
         with self._lock:
-            if isinstance(event, Step):
+            if isinstance(event, BuildStep):
                 begun = [tally for tally in self.tallies if tally.dataset]
                 self.tallies = [*begun, RunTally(event.what, event.number, event.of)]
             self.tally.add(event)
@@ -201,7 +201,7 @@ class RunProgress:
 
     def _tell(self, event: Event) -> None:
         match event:
-            case Step():
+            case BuildStep():
                 self._spinner.update(text=Text(f"{_step(self.tally)}: planning"))
                 self._say(_step(self.tally))
             case Planning():
@@ -209,7 +209,7 @@ class RunProgress:
             case Listed():
                 listed = f"{numbers.plural(event.files, 'file')}, {numbers.size(event.bytes)}"
                 self._spinner.update(text=Text(f"planning: {event.source}, {listed}"))
-            case Planned():
+            case BuildPlanned():
                 self._spinner.update(text=Text("starting"))
                 self._say(_planned(event))
             case EngineChosen():
@@ -276,7 +276,7 @@ def _shown(source: str) -> str:
     return "all sources" if source == MIXED else source
 
 
-def _planned(event: Planned) -> str:
+def _planned(event: BuildPlanned) -> str:
     """``demo v1: 9 units, 22.1 MB; 7 to build, 2 already built``."""
     there = event.units - event.pending
     what = f"{event.dataset} v{event.version}: {numbers.plural(event.units, 'unit')}, {numbers.size(event.input_bytes)}"

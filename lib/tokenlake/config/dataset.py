@@ -174,7 +174,7 @@ class DatasetConfig(Section):
     """See `tokenize.truncation_side`; null inherits it."""
 
     shard_column: Text | None = None
-    """Column whose value chooses the output shard; not available yet."""
+    """Column whose value chooses the output shard; refused by all that read configurations."""
 
     num_shards: Count | None = None
     """Exactly this many files for each split, of this source alone; null: see `save.num_shards`."""

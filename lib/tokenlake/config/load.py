@@ -1,9 +1,7 @@
 """From a YAML file, a mapping or a model to a validated configuration, or to one error with every problem.
 
-``--set pack.seq_length=512``: single keys of a configuration, changed from outside.
-
-A key is a dotted path; a dataset is named by its position or its name (``datasets.0.type``,
-``datasets.code.type``). A value is YAML: ``true``, ``512``, ``[a, b]``, ``{env: HF_TOKEN}``.
+Overrides (``--set pack.seq_length=512``) change single keys: a key is a dotted path, in which a dataset is named by its
+position or its name; a value is YAML (``true``, ``[a, b]``, ``{env: HF_TOKEN}``).
 """
 
 from __future__ import annotations
@@ -128,7 +126,7 @@ _EXAMPLE: Final = "datasets: [{data_files: 'data/*.jsonl', tokenizer: openai-com
 
 
 @dataclass(frozen=True, slots=True)
-class _Document:
+class _Source:
     """A configuration before validation, and where it came from."""
 
     data: Mapping[str, Any]
@@ -161,11 +159,11 @@ def _consistent(config: PipelineConfig, file: YamlFile | None) -> PipelineConfig
     return config
 
 
-def _document(source: ConfigSource) -> _Document:
+def _document(source: ConfigSource) -> _Source:
     if isinstance(source, PipelineConfig):
-        return _Document(dict(source))
+        return _Source(dict(source))
     if isinstance(source, Mapping):
-        return _Document(source)
+        return _Source(source)
     path = Path(source)
     file = parse_yaml(config_text(path), str(path))
     if not file.has_keys:
@@ -174,7 +172,7 @@ def _document(source: ConfigSource) -> _Document:
     data = cast("dict[str, Any]", file.data)
     if data.get("name") is None and re.fullmatch(DATASET_NAME, path.stem):
         data = {**data, "name": path.stem}
-    return _Document(data, file)
+    return _Source(data, file)
 
 
 def config_text(path: Path) -> str:
@@ -199,7 +197,7 @@ def _near_file(path: Path) -> str:
     return f"; did you mean {str(folder / near)!r}?" if near else ""
 
 
-def _validated(document: _Document, overrides: Sequence[str]) -> PipelineConfig:
+def _validated(document: _Source, overrides: Sequence[str]) -> PipelineConfig:
     overridden = apply_overrides(document.data, overrides)
     context = {LITERALS_REFUSED: True} if document.file is not None or overrides else {}
     try:

@@ -1,9 +1,4 @@
-"""The whole configuration of a pipeline.
-
-A configuration as canonical YAML: every key in the order of the models, defaults too, no secrets.
-
-The JSON Schema of a configuration file, for editors.
-"""
+"""The whole configuration of a pipeline, as canonical YAML, and its JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -17,6 +12,7 @@ from tokenlake.config.section import Section
 from tokenlake.config.stages import (
     CacheStageConfig,
     LoadStageConfig,
+    LongDocuments,
     MixStageConfig,
     ObservabilityConfig,
     PackStageConfig,
@@ -24,6 +20,7 @@ from tokenlake.config.stages import (
     SaveStageConfig,
     SourceStageConfig,
     TokenizerChoice,
+    TokenizerConfig,
     TokenizeStageConfig,
 )
 from tokenlake.config.values import DatasetName, Seed, Switch, nothing_means_defaults
@@ -89,6 +86,28 @@ class PipelineConfig(Section):
     def mixes(self) -> bool:
         """Whether the sources become one weighted stream: where section `mix` says anything but defaults."""
         return self.mix != MixStageConfig()
+
+    @property
+    def is_text_build(self) -> bool:
+        """Whether this makes tokens of text alone, and nothing of what is stored."""
+        return not self.mixes and all(dataset.dataset is None for dataset in self.datasets)
+
+    def tokenizer_of(self, dataset: DatasetConfig) -> str | TokenizerConfig | None:
+        """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's."""
+        return dataset.tokenizer or self.tokenize.default_tokenizer or self.default_tokenizer
+
+    def truncation_of(self, dataset: DatasetConfig) -> bool | None:
+        """Return whether a dataset's tokenizer is to truncate; None where nobody says."""
+        choice = self.tokenizer_of(dataset)
+        return None if choice is None or isinstance(choice, str) else choice.truncation
+
+    def long_documents_of(self, dataset: DatasetConfig) -> LongDocuments:
+        """Return what a dataset wants done with documents of more than `max_length` tokens."""
+        if asked := dataset.long_documents or self.tokenize.long_documents:
+            return asked
+        truncation = self.truncation_of(dataset)
+        # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
+        return "truncate" if (not self.pack.enabled if truncation is None else truncation) else "keep"
 
     def get_dataset_by_name(self, name: str) -> DatasetConfig | None:
         """Return the dataset of that name, or None."""

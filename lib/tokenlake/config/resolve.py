@@ -2,133 +2,76 @@
 
 The functions here are pure but for the environment. Their results are the dataclasses of
 :mod:`tokenlake.config.resolved`, which a worker imports without paying for the models.
-
-The parts of a build from stored datasets, each with its defaults worked out; what does not fit together.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tokenlake import config as config_models
-from tokenlake.config.refusals import nameless, not_yet, source_not_yet, text_problems
-from tokenlake.config.resolve_source import resolve_source
+from tokenlake.config.callables import callable_name
+from tokenlake.config.contradictions import build_problems, raise_problems
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.refusals import refused
 from tokenlake.config.resolved import (
+    MESSAGES_FIELDS,
     ResolvedBuild,
-    ResolvedMix,
+    ResolvedChat,
     ResolvedMixture,
     ResolvedPack,
     ResolvedParent,
+    ResolvedPreference,
+    ResolvedPrompt,
     ResolvedSource,
+    ResolvedTexts,
+    ResolvedTokenizer,
+    SourceType,
 )
 from tokenlake.config.secret import plain_options
 from tokenlake.config.stores import store_not_yet, store_of, store_problems
+from tokenlake.config.texts import ChatConfig
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.stages import MixStageConfig
+    from tokenlake.config.section import Section
+    from tokenlake.config.stages import SpecialTokensInText, TokenizerConfig
 
+Resolved = TypeVar("Resolved", bound="DataclassInstance")
 
-def mix_problems(config: PipelineConfig) -> list[str]:
-    """Return what a build from stored datasets needs beyond a valid configuration."""
-    problems = [
-        f"datasets.{dataset.name}.data_files: is text; its tokens are made first, see tokenlake.config.steps"
-        for dataset in config.datasets
-        if dataset.dataset is None
-    ]
-    pack, mix = config.pack, config.mix
-    if not pack.enabled and "enabled" not in pack.model_fields_set and pack.model_fields_set:
-        written = sorted(pack.model_fields_set)
-        problems.append(
-            f"pack.{written[0]}: set, but packing is off; write pack.enabled: true, or false to say so"
-        )
-    if not config.mixes:
-        return problems
-    if mix.stop_strategy == "restart" and not (mix.total_rows or mix.total_tokens or mix.epochs):
-        problems.append(
-            "mix.stop_strategy: restart never ends; set mix.total_tokens, mix.total_rows or mix.epochs, or "
-            "stop_strategy: first_exhausted or all_exhausted"
-        )
-    for path, weights in _weights(config, mix):
-        absent = sorted({dataset.name or "" for dataset in config.datasets} - weights)
-        if absent:
-            problems.append(
-                f"{path}: has no weight for {', '.join(absent)}; give every dataset one (0 leaves it out)"
-            )
-    return problems
+DEFAULT_FIELD: Final = "text"
+"""Where the text is, unless a dataset says otherwise or its rows hold conversations instead."""
 
-
-def mix_not_yet(config: PipelineConfig) -> list[str]:
-    """Return what a build of texts acts on, and a build from stored datasets does not."""
-    found: list[str] = []
-    if config.save.num_shards is not None:
-        found.append(
-            f"save.num_shards: {config.save.num_shards} is not available yet for stored datasets; today: "
-            "mix.unit_rows and save.max_shard_size decide how many files there are"
-        )
-    return found
-
-
-def _weights(config: PipelineConfig, mix: MixStageConfig) -> list[tuple[str, set[str]]]:
-    if mix.weight_schedule is not None:
-        return [
-            (f"mix.weight_schedule (step {point.step})", set(point.weights)) for point in mix.weight_schedule
-        ]
-    return [] if mix.weights is None else [("mix.weights", set(mix.weights))]
-
-
-def resolved_parent(dataset: DatasetConfig) -> ResolvedParent:
-    """Return the parent that a dataset of the store is; only of one whose `dataset` is set."""
-    name, _, version = (dataset.dataset or "").partition("@")
-    number = int(version.removeprefix("v")) if version else None
-    return ResolvedParent(name=dataset.name or "", dataset=name, version=number, split=dataset.split)
-
-
-def resolved_mixture(config: PipelineConfig) -> ResolvedMixture:
-    """Return the mixture of a configuration that has one; weights that are not given are equal."""
-    mix = config.mix
-    names = [dataset.name or "" for dataset in config.datasets]
-    if mix.weight_schedule is not None:
-        points = tuple((point.step, dict(point.weights)) for point in mix.weight_schedule)
-    else:
-        points = ((0, dict(mix.weights or {name: 1 / len(names) for name in names})),)
-    return ResolvedMixture(
-        points=points,
-        interpolation=mix.weight_schedule_type,
-        weights_by=mix.weights_by,
-        block_size=mix.block_size,
-        stop=mix.stop_strategy,
-        seed=mix.seed if mix.seed is not None else config.seed or 0,
-        lanes=mix.lanes,
-        batch_size=mix.batch_size,
-        step_rows=mix.step_rows or mix.batch_size,
-        order=mix.order,
-        unit_rows=mix.unit_rows,
-        total_rows=mix.total_rows,
-        total_tokens=mix.total_tokens,
-        epochs=mix.epochs,
-    )
+_TYPES: Final[dict[str, SourceType]] = {
+    **{name: name for name in ("jsonl", "json", "parquet", "arrow", "csv")},
+    "txt": "text",
+    "huggingface": "hub",
+    "hf": "hub",
+}
 
 
 def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> ResolvedBuild:
-    """Return the build that `config` asks for.
+    """Return the build that `config` asks for, of texts or of stored datasets.
 
     Raises:
         ConfigError: something is missing or contradicts itself; the message lists everything.
-        NotAvailableError: valid options that this release does not act on; the message lists everything.
+        NotAvailableError: options that such a build does not act on; the message lists everything.
     """
     store, save = store_of(config, environ), config.save
-    _raise(ConfigError, config.validate() + text_problems(config) + store_problems(config, store))
-    _raise(NotAvailableError, not_yet(config) + store_not_yet(store))
+    raise_problems(ConfigError, build_problems(config) + store_problems(config, store))
+    texts = config.is_text_build
+    raise_problems(NotAvailableError, refused(config, "build" if texts else "stored") + store_not_yet(store))
     return ResolvedBuild(
         name=config.name or "",
         store=store,
         seed=config.seed,
-        sources=tuple(resolve_source(config, dataset) for dataset in config.datasets),
+        sources=tuple(resolve_source(config, dataset) for dataset in config.datasets) if texts else (),
+        parents=() if texts else tuple(_parent(dataset) for dataset in config.datasets),
+        mixture=_mixture(config) if config.mixes else None,
         pack=_pack(config),
         unit_size=config.source.unit_size,
         max_shard_size=save.max_shard_size,
@@ -139,65 +82,162 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
     )
 
 
-def resolve_mix(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> ResolvedMix:
-    """Return the build from stored datasets that `config` asks for; see :mod:`tokenlake.config.steps`.
-
-    Raises:
-        ConfigError: something is missing or contradicts itself; the message lists everything.
-        NotAvailableError: valid options that this release does not act on; the message lists everything.
-    """
-    store = store_of(config, environ)
-    problems = nameless(config) + mix_problems(config) + store_problems(config, store)
-    _raise(ConfigError, config.validate() + problems)
-    _raise(NotAvailableError, not_yet(config) + mix_not_yet(config) + store_not_yet(store))
-    return ResolvedMix(
-        name=config.name or "",
-        store=store,
-        parents=tuple(resolved_parent(dataset) for dataset in config.datasets),
-        mixture=resolved_mixture(config) if config.mixes else None,
-        pack=_pack(config),
-        max_shard_size=config.save.max_shard_size,
-        compression="zstd",
-        store_options=plain_options(config.save.storage_options or {}),
-    )
-
-
 def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
     """Return the source of rows that a dataset asks for, on its own; a tokenizer need not be named.
 
     Raises:
-        NotAvailableError: valid options that this release does not act on; the message lists everything.
+        NotAvailableError: options that do nothing for a source on its own; the message lists everything.
     """
-    pipeline = config_models.PipelineConfig(datasets=(dataset,))
-    (named,) = pipeline.datasets
-    _raise(NotAvailableError, source_not_yet(named))
-    return resolve_source(pipeline, named)
+    pipeline = PipelineConfig(datasets=(dataset,))
+    raise_problems(NotAvailableError, refused(pipeline, "source", ("datasets",)))
+    return resolve_source(pipeline, pipeline.datasets[0])
+
+
+def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
+    """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
+    stage = config.source
+    fraction = dataset.max_bad_fraction
+    return _copied(
+        ResolvedSource,
+        dataset,
+        name=dataset.name or "",
+        data_files=_data_files(dataset),
+        type=_TYPES[dataset.type] if dataset.type else None,
+        on_bad_record=dataset.on_bad_record or stage.on_bad_record,
+        max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
+        max_record_bytes=stage.max_record_bytes,
+        max_expansion=stage.max_expansion,
+        # Sorted, so that the order in which splits are written down does not move a document.
+        splits=tuple(sorted((dataset.splits or stage.splits).items())),
+        storage_options=plain_options(dataset.storage_options or {}),
+        split=dataset.dataset_split_name or dataset.split,
+        tokenizer=_tokenizer(config, dataset),
+        texts=_texts(config, dataset),
+        kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
+    )
+
+
+def _copied(kind: type[Resolved], model: Section, **worked_out: Any) -> Resolved:
+    """Return a resolved form: what is worked out, and all other fields as the model has them."""
+    return kind(
+        **{field.name: getattr(model, field.name) for field in fields(kind) if field.name not in worked_out},
+        **worked_out,
+    )
+
+
+def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
+    callback = dataset.format_callback
+    return ResolvedTexts(
+        format_callback=None if callback is None else callable_name(callback),
+        format_fields=tuple((dataset.format_fields or {}).items()),
+        transforms=tuple(step.resolved() for step in dataset.transforms or ()),
+        chat=_chat(dataset),
+        prompt=None if dataset.prompt is None else ResolvedPrompt(**dataset.prompt.model_dump()),
+        preference=None
+        if dataset.preference is None
+        else ResolvedPreference(**dataset.preference.model_dump()),
+        left_open=_left_open(config, dataset),
+    )
+
+
+def _left_open(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...]:
+    """Settings at their defaults, which depend on what the rows are."""
+    chosen = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
+    as_usual = {"content_field": dataset.content_field == DEFAULT_FIELD}
+    as_usual["special_tokens_in_text"] = dataset.special_tokens_in_text is None and chosen == "literal"
+    return tuple(name for name, usual in as_usual.items() if usual)
+
+
+def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
+    """A chat where it is configured, or where the content is the messages themselves."""
+    chat = dataset.chat
+    if chat is None and (
+        dataset.content_field not in MESSAGES_FIELDS or dataset.prompt or dataset.preference
+    ):
+        return None
+    chat = chat or ChatConfig()
+    field = chat.messages_field
+    if field is None and dataset.content_field != DEFAULT_FIELD:
+        field = dataset.content_field
+    return _copied(
+        ResolvedChat,
+        chat,
+        messages_field=field,
+        role_mapping=chat.role_mapping or {},
+        template_kwargs=chat.template_kwargs or {},
+    )
+
+
+def _data_files(dataset: DatasetConfig) -> tuple[str, ...]:
+    files = dataset.data_files
+    return (files,) if isinstance(files, str) else files or ()
+
+
+def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokenizer:
+    stage, choice = config.tokenize, config.tokenizer_of(dataset)
+    options = None if isinstance(choice, str) else choice
+    padding = options.padding if options else False
+    return ResolvedTokenizer(
+        name_or_path=choice if isinstance(choice, str) else choice.name_or_path if choice else "",
+        add_special_tokens=options.add_special_tokens if options else True,
+        max_length=(options.max_length if options else None) or stage.max_length,
+        long_documents=config.long_documents_of(dataset),
+        truncation_strategy=dataset.truncation_strategy or stage.truncation_strategy or "simple",
+        truncation_side=dataset.truncation_side or stage.truncation_side or "right",
+        trust_remote_code=options.trust_remote_code if options else False,
+        special_tokens_in_text=_special_tokens(config, dataset),
+        engine=stage.engine,
+        padding="none" if padding in (False, "do_not_pad") else padding,
+        padding_side=options.padding_side if options and padding in ("max_length", "longest") else None,
+        attention_mask=not config.pack.enabled and _has_attention_mask(options),
+    )
+
+
+def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTokensInText:
+    """Of raw text they are text by default; in a conversation they would forge a turn, so there they are refused."""
+    asked = dataset.special_tokens_in_text
+    if asked is not None:
+        return asked
+    stage = config.tokenize.special_tokens_in_text
+    return "fail" if stage == "literal" and (_chat(dataset) or dataset.preference) else stage
+
+
+def _has_attention_mask(tokenizer: TokenizerConfig | None) -> bool:
+    """Whether unpacked rows get the column: where it is asked for by name, and where it tells padding from text."""
+    if tokenizer is None or not tokenizer.return_attention_mask:
+        return False
+    asked = "return_attention_mask" in tokenizer.model_fields_set
+    return asked or tokenizer.padding in ("max_length", "longest")
 
 
 def _pack(config: PipelineConfig) -> ResolvedPack | None:
     pack = config.pack
     if not pack.enabled:
         return None
-    return ResolvedPack(
-        seq_length=pack.seq_length,
-        eos_token_id=pack.eos_token_id,
-        pad_token_id=pack.pad_token_id,
-        strategy=pack.strategy,
-        window_tokens=pack.window_tokens,
-        store_segment_ids=pack.store_segment_ids,
-        include_segment_ids=pack.include_segment_ids,
-        num_packers=pack.num_packers,
-        max_segments=pack.max_segments,
-        shuffle_seed=(config.seed or 0) if pack.shuffles else None,
+    return _copied(ResolvedPack, pack, shuffle_seed=(config.seed or 0) if pack.shuffles else None)
+
+
+def _parent(dataset: DatasetConfig) -> ResolvedParent:
+    """Return the parent that a dataset of the store is; only of one whose `dataset` is set."""
+    name, _, version = (dataset.dataset or "").partition("@")
+    number = int(version.removeprefix("v")) if version else None
+    return ResolvedParent(name=dataset.name or "", dataset=name, version=number, split=dataset.split)
+
+
+def _mixture(config: PipelineConfig) -> ResolvedMixture:
+    """Return the mixture of a configuration that has one; weights that are not given are equal."""
+    mix = config.mix
+    names = [dataset.name or "" for dataset in config.datasets]
+    if mix.weight_schedule is not None:
+        points = tuple((point.step, dict(point.weights)) for point in mix.weight_schedule)
+    else:
+        points = ((0, dict(mix.weights or {name: 1 / len(names) for name in names})),)
+    return _copied(
+        ResolvedMixture,
+        mix,
+        points=points,
+        interpolation=mix.weight_schedule_type,
+        stop=mix.stop_strategy,
+        seed=mix.seed if mix.seed is not None else config.seed or 0,
+        step_rows=mix.step_rows or mix.batch_size,
     )
-
-
-def _raise(kind: type[ConfigError], problems: list[str]) -> None:
-    if problems:
-        raise kind(_listed(problems), problems=problems)
-
-
-def _listed(problems: list[str]) -> str:
-    if len(problems) == 1:
-        return problems[0]
-    return f"{len(problems)} problems in the configuration\n" + "\n".join(f"  {line}" for line in problems)

@@ -1,20 +1,14 @@
 """What a build consumes: a configuration with every default, inheritance and size worked out.
 
-Plain frozen dataclasses of plain values, without pydantic, so that a worker process imports them in no
-time. ``dataclasses.asdict`` makes them JSON-able and ``from_json`` rebuilds them, so they travel as jobs.
-
-What a build from stored datasets consumes: which versions, how they are mixed, how they are packed.
-
-Plain values like those of :mod:`tokenlake.config.resolved`.
-
-How a source's rows become texts, worked out: frozen, of plain values, JSON-able.
+Plain frozen dataclasses of plain values, without pydantic, so that a worker process imports them in no time. They are
+parts of the jobs of :mod:`tokenlake.etl.job`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from tokenlake.column_types import ColumnType
 from tokenlake.preference_columns import Method, Trainer
@@ -129,31 +123,6 @@ class ResolvedTexts:
         """Return what of it is set, JSON-able; nothing for plain text."""
         return {key: value for key, value in asdict(self).items() if value and key != "left_open"}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ResolvedTexts:
-        """Rebuild it from ``dataclasses.asdict``, also after a trip through JSON."""
-        chat, prompt, preference = data["chat"], data["prompt"], data["preference"]
-        return cls(
-            format_callback=data["format_callback"],
-            format_fields=tuple((old, new) for old, new in data["format_fields"]),
-            transforms=tuple(data["transforms"]),
-            callables=tuple((name, digest) for name, digest in data["callables"]),
-            chat=None if chat is None else ResolvedChat(**chat),
-            prompt=None if prompt is None else _prompt(prompt),
-            preference=None if preference is None else ResolvedPreference(**preference),
-            left_open=tuple(data["left_open"]),
-        )
-
-
-def _prompt(data: Mapping[str, Any]) -> ResolvedPrompt:
-    fields: dict[str, Any] = {
-        **data,
-        "input_columns": tuple(data["input_columns"]),
-        "optional_columns": tuple(data["optional_columns"]),
-        "examples": tuple(data["examples"]),
-    }
-    return ResolvedPrompt(**fields)
-
 
 SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
 """What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
@@ -239,19 +208,6 @@ class ResolvedSource:
     kept: tuple[tuple[str, ColumnType | None], ...] = ()
     num_shards: int | None = None
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a source from ``dataclasses.asdict``, also after a trip through JSON."""
-        fields: dict[str, Any] = {
-            **data,
-            "data_files": tuple(data["data_files"]),
-            "splits": tuple((str(name), float(part)) for name, part in data["splits"]),
-            "tokenizer": ResolvedTokenizer(**data["tokenizer"]),
-            "texts": ResolvedTexts.from_json(data["texts"]),
-            "kept": tuple((name, kind) for name, kind in data["kept"]),
-        }
-        return cls(**fields)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPack:
@@ -277,75 +233,6 @@ class ResolvedPack:
     num_packers: int = 4
     max_segments: int | None = None
     shuffle_seed: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedBuild:
-    """A whole build.
-
-    Attributes:
-        name: the dataset's name in the store.
-        store: URL or path of the store.
-        store_options: of its file system; references stay references, as those of a source.
-        sources: in configuration order, which is the order of the units.
-        pack: how to pack, or None: one row per document (kind ``tokens``).
-        unit_size: input bytes of a unit of work.
-        max_shard_size: bytes past which an output file ends.
-        hash_threads: threads that hash inputs; changes nothing in the result.
-        num_shards: write exactly so many files for each split, of all sources together; None: as units and
-            `max_shard_size` make them.
-    """
-
-    name: str
-    store: str
-    seed: int | None
-    sources: tuple[ResolvedSource, ...]
-    pack: ResolvedPack | None
-    unit_size: int
-    max_shard_size: int
-    compression: Literal["zstd"]
-    hash_threads: int
-    num_shards: int | None = None
-    store_options: Mapping[str, Any] = field(default_factory=no_options, repr=False)
-
-    @property
-    def kind(self) -> Literal["packed", "tokens", "preference"]:
-        """What the rows of the dataset are."""
-        if self.preference is not None:
-            return "preference"
-        return "tokens" if self.pack is None else "packed"
-
-    @property
-    def preference(self) -> ResolvedPreference | None:
-        """The preference of the first source; all sources have the same method and trainer, or none has one."""
-        return self.sources[0].texts.preference if self.sources else None
-
-    @property
-    def loss_mask(self) -> bool:
-        """Whether rows say which of their tokens bear loss."""
-        return any(source.texts.masked for source in self.sources)
-
-    @property
-    def attention_mask(self) -> bool:
-        """Whether unpacked rows say which of their ids are not padding."""
-        return self.pack is None and any(source.tokenizer.attention_mask for source in self.sources)
-
-    @property
-    def kept(self) -> tuple[tuple[str, ColumnType], ...]:
-        """(name, type) of the columns of kept fields, those of the first source first; the plan knows them."""
-        fields = {name: kind for source in self.sources for name, kind in source.kept}
-        return tuple((name, kind) for name, kind in fields.items() if kind is not None)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a build from ``dataclasses.asdict``, also after a trip through JSON."""
-        pack = data["pack"]
-        fields: dict[str, Any] = {
-            **data,
-            "sources": tuple(ResolvedSource.from_json(source) for source in data["sources"]),
-            "pack": None if pack is None else ResolvedPack(**pack),
-        }
-        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,24 +288,62 @@ class ResolvedMixture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedMix:
-    """A whole build from stored datasets.
+class ResolvedBuild:
+    """A whole build.
 
     Attributes:
         name: the dataset's name in the store.
-        store: URL or path of the store, which holds the parents too.
-        store_options: of its file system; references stay references.
-        parents: in configuration order.
-        mixture: how they are mixed; None: one after the other, every row where it is.
-        pack: how to pack documents into rows; None: rows stay what they are.
+        store: URL or path of the store.
+        store_options: of its file system; references stay references, as those of a source.
+        sources: of texts, in configuration order, which is the order of the units; none in a build of stored datasets.
+        parents: stored datasets that rows are taken from, in configuration order; none in a build of texts.
+        mixture: how the parents are mixed; None: one after the other, every row where it is.
+        pack: how to pack, or None: one row per document (kind ``tokens``).
+        unit_size: input bytes of a unit of work.
         max_shard_size: bytes past which an output file ends.
+        hash_threads: threads that hash inputs; changes nothing in the result.
+        num_shards: write exactly so many files for each split, of all sources together; None: as units and
+            `max_shard_size` make them.
     """
 
     name: str
     store: str
-    parents: tuple[ResolvedParent, ...]
-    mixture: ResolvedMixture | None
+    seed: int | None
+    sources: tuple[ResolvedSource, ...]
     pack: ResolvedPack | None
+    unit_size: int
     max_shard_size: int
     compression: Literal["zstd"]
+    hash_threads: int
+    parents: tuple[ResolvedParent, ...] = ()
+    mixture: ResolvedMixture | None = None
+    num_shards: int | None = None
     store_options: Mapping[str, Any] = field(default_factory=no_options, repr=False)
+
+    @property
+    def kind(self) -> Literal["packed", "tokens", "preference"]:
+        """What the rows of the dataset are."""
+        if self.preference is not None:
+            return "preference"
+        return "tokens" if self.pack is None else "packed"
+
+    @property
+    def preference(self) -> ResolvedPreference | None:
+        """The preference of the first source; all sources have the same method and trainer, or none has one."""
+        return self.sources[0].texts.preference if self.sources else None
+
+    @property
+    def loss_mask(self) -> bool:
+        """Whether rows say which of their tokens bear loss."""
+        return any(source.texts.masked for source in self.sources)
+
+    @property
+    def attention_mask(self) -> bool:
+        """Whether unpacked rows say which of their ids are not padding."""
+        return self.pack is None and any(source.tokenizer.attention_mask for source in self.sources)
+
+    @property
+    def kept(self) -> tuple[tuple[str, ColumnType], ...]:
+        """(name, type) of the columns of kept fields, those of the first source first; the plan knows them."""
+        fields = {name: kind for source in self.sources for name, kind in source.kept}
+        return tuple((name, kind) for name, kind in fields.items() if kind is not None)

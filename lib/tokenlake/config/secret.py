@@ -160,36 +160,33 @@ Options = Annotated[
 """Free options for another library, JSON-like; values of credential-like keys become secrets."""
 
 
-def literal_secrets(value: object, path: str = "") -> list[str]:
-    """Return the dotted keys of a configuration that hold a secret itself rather than a reference to it.
-
-    Whatever leaves the process with a configuration (the parameters of a flow, say) must find none.
-    """
-    if isinstance(value, SecretStr):
-        return [path]
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Section):
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted key and the value of everything in a configuration that holds no other values."""
+    items: Iterable[tuple[Any, Any]] | None = None
+    if isinstance(value, Section) and not isinstance(value, EnvSecret | BlockSecret):
         items = value
     elif isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
     elif isinstance(value, list | tuple):
         items = enumerate(cast("list[Any]", value))
-    return [found for key, item in items for found in literal_secrets(item, f"{path}.{key}".lstrip("."))]
+    if items is None:
+        yield path, value
+    else:
+        for key, item in items:
+            yield from _leaves(item, f"{path}.{key}".lstrip("."))
+
+
+def literal_secrets(value: object) -> list[str]:
+    """Return the dotted keys of a configuration that hold a secret itself rather than a reference to it.
+
+    Whatever leaves the process with a configuration (the parameters of a flow, say) must find none.
+    """
+    return [path for path, leaf in _leaves(value) if isinstance(leaf, SecretStr)]
 
 
 def references(value: object) -> Iterator[EnvSecret | BlockSecret]:
     """Yield every reference to a secret that a configuration, or a part of it, holds."""
-    items: Iterable[Any] = ()
-    if isinstance(value, EnvSecret | BlockSecret):
-        yield value
-    elif isinstance(value, Section):
-        items = (item for _, item in value)
-    elif isinstance(value, Mapping):
-        items = cast("Mapping[str, Any]", value).values()
-    elif isinstance(value, list | tuple):
-        items = cast("list[Any]", value)
-    for item in items:
-        yield from references(item)
+    return (leaf for _, leaf in _leaves(value) if isinstance(leaf, EnvSecret | BlockSecret))
 
 
 def referenced_blocks(value: object) -> list[str]:

@@ -1,13 +1,11 @@
 """The base of every configuration model: frozen, closed to unknown keys, errors in our own words.
 
-Validation errors in the words of a configuration: key, value, what is allowed, the nearest match.
-
 Pydantic says *that* ``parqet`` is no ``Literal``; a person wants to read ::
 
     save.format: got 'parqet', must be 'parquet', 'arrow' or 'jsonl'; did you mean 'parquet'?
 
-Each section rewrites its own errors (see :class:`tokenlake.config.section.Section`), so a model that
-is built directly and a YAML file that is loaded give the same sentences.
+Each section rewrites its own errors, so that a model which is built directly and a YAML file which is loaded give the
+same sentences.
 """
 
 from __future__ import annotations

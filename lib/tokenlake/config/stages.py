@@ -1,23 +1,4 @@
-"""Which tokenizer, and how it treats one document.
-
-How raw files are read: units of work, bad records, splits.
-
-How text becomes tokens.
-
-The cache of the row-wise API. A build needs none: its store says what is done already.
-
-How several sources become one stream: weights, constant or along a schedule.
-
-How documents become rows of one length.
-
-How a trainer reads: batches and prefetching. Nothing here changes what a build writes.
-
-Where results go: the store of a build, or the flat directory of the row-wise API.
-
-Running on a Ray cluster.
-
-How a run reports about itself. Nothing here changes a result.
-"""
+"""The sections of a configuration: reading, tokenizing, caching, mixing, packing, loading, saving, Ray and reports."""
 
 from __future__ import annotations
 
@@ -174,28 +155,28 @@ class TokenizeStageConfig(Section):
 
 
 class CacheStageConfig(Section):
-    """Section `cache`; not used by a build, which resumes and reuses from its store."""
+    """Section `cache`; a build resumes and reuses from its store, and refuses all but the defaults."""
 
     enabled: Switch = True
-    """Cache the results of the row-wise API; a build refuses another value."""
+    """Cache the results of the row-wise API."""
 
     cache_type: Literal["memory", "disk", "hierarchical"] = "hierarchical"
-    """Where: in memory, on disk, or both; a build refuses another value."""
+    """Where: in memory, on disk, or both."""
 
     cache_dir: Path | None = None
-    """Directory of the disk cache; null: the user's cache directory; a build refuses another value."""
+    """Directory of the disk cache; null: the user's cache directory."""
 
     memory_cache_size: Count = 100
-    """Most entries kept in memory; a build refuses another value."""
+    """Most entries kept in memory."""
 
     disk_cache_expiry: Count = 86400
-    """Seconds after which an entry on disk is stale; a build refuses another value."""
+    """Seconds after which an entry on disk is stale."""
 
     compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
-    """Compression of entries on disk; a build refuses another value."""
+    """Compression of entries on disk."""
 
     hash_fn: Literal["content", "path", "combined"] = "combined"
-    """What an entry's key is made of; a build refuses another value."""
+    """What an entry's key is made of."""
 
 
 class WeightSchedulePoint(Section):
@@ -427,19 +408,19 @@ class RayConfig(Section):
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`; a build refuses all but the defaults until they act."""
+    """Section `observability`; both builds and the row-by-row API refuse all but the defaults."""
 
     progress_enabled: Switch = True
-    """Show progress; a build refuses another value: its caller chooses how to report."""
+    """Show progress."""
 
     progress_type: Literal["rich", "tqdm", "json", "none"] = "rich"
-    """Form of the progress; a build refuses another value."""
+    """Form of the progress."""
 
     metrics_enabled: Switch = True
-    """Collect throughput figures; a build refuses another value."""
+    """Collect throughput figures."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least severe message that is logged; a build refuses another value."""
+    """Least severe message that is logged."""
 
     log_interval: Count = 100
-    """Rows or batches between two progress messages of the row-wise API; a build refuses another value."""
+    """Rows or batches between two progress messages of the row-wise API."""

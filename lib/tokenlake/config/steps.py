@@ -11,17 +11,11 @@ from collections.abc import Mapping
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve_mix
-from tokenlake.config.resolve_source import long_documents
-from tokenlake.config.resolved import ResolvedMix
+from tokenlake.config.resolve import resolve
+from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.config.stages import MixStageConfig, PackStageConfig
 from tokenlake.config.values import DATASET_NAME
 from tokenlake.errors import ConfigError, NotAvailableError
-
-
-def is_text_build(config: PipelineConfig) -> bool:
-    """Whether a configuration makes tokens of text, and nothing of what is stored."""
-    return not config.mixes and all(dataset.dataset is None for dataset in config.datasets)
 
 
 def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
@@ -32,7 +26,7 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
             stored tokens at once.
         NotAvailableError: the tokens are not to be kept.
     """
-    if is_text_build(config):
+    if config.is_text_build:
         return {}
     texts = [dataset for dataset in config.datasets if dataset.dataset is None]
     if texts and not config.mixes:
@@ -65,14 +59,14 @@ def last_step(config: PipelineConfig, versions: Mapping[str, int]) -> PipelineCo
     return config.model_copy(update={"datasets": datasets})
 
 
-def foreseen(config: PipelineConfig) -> ResolvedMix:
+def foreseen(config: PipelineConfig) -> ResolvedBuild:
     """Return the last step as it will be, before the first ones are done: what is wrong with a mixture must not be said
     after hours of tokens. Their versions are not known yet and stand there as 1.
 
     Raises:
-        ConfigError, NotAvailableError: as of :func:`first_steps` and :func:`tokenlake.config.resolve.resolve_mix`.
+        ConfigError, NotAvailableError: as of :func:`first_steps` and :func:`tokenlake.config.resolve.resolve`.
     """
-    return resolve_mix(last_step(config, dict.fromkeys(first_steps(config), 1)))
+    return resolve(last_step(config, dict.fromkeys(first_steps(config), 1)))
 
 
 def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
@@ -92,7 +86,7 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
 def _tokens_of(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig:
     """The same source, alone and unpacked; long documents are kept where packing, which comes later, keeps them."""
     tokenize = config.tokenize
-    if long_documents(config, dataset)[0] == "keep":
+    if config.long_documents_of(dataset) == "keep":
         tokenize = tokenize.model_copy(update={"long_documents": "keep"})
         dataset = dataset.model_copy(update={"long_documents": None})
     return config.model_copy(

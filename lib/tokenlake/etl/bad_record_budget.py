@@ -1,12 +1,13 @@
-"""`max_bad_fraction`: judged at commit, and earlier when no further record could save the build."""
+"""`max_bad_fraction`: checked at commit, and earlier, once no further record can bring a source below it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, final
 
+from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.plan.text import Plan
-from tokenlake.etl.plan.units import WorkUnit
+from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.sources.formats import Compression, Format
 from tokenlake.sources.inputs import FileRange
 from tokenlake.store.ledger import UnitRecord
@@ -33,23 +34,20 @@ class BadRecordBudget:
     """Bad and good records per source so far, against the most that can still come."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._judged = {source.name for source in plan.build.sources if source.on_bad_record == "quarantine"}
-        self._most = {unit.index: _most_records(unit) for unit in plan.units if unit.source in self._judged}
-        self._open = set(self._most)
-        self._all = dict.fromkeys(self._judged, 0)
+        self._allowed = {
+            source.name: source.max_bad_fraction
+            for source in plan.build.sources
+            if source.on_bad_record == "quarantine"
+        }
+        self._most: dict[int, int] = {}
+        self._left = dict.fromkeys(self._allowed, 0)
         for unit in plan.units:
-            if unit.source in self._judged:
-                self._all[unit.source] += self._most[unit.index]
-        self._left = dict(self._all)
-        self._rows: dict[str, int] = dict.fromkeys(self._judged, 0)
-        self._bad: dict[str, int] = dict.fromkeys(self._judged, 0)
-
-    def most_in_one_unit(self, unit: WorkUnit) -> int:
-        """Bad records in this unit past which the source fails whatever the other units hold."""
-        if unit.source not in self._judged:
-            return 0
-        return int(self._plan.source(unit.source).max_bad_fraction * self._all[unit.source])
+            if isinstance(unit, TextUnit) and unit.source in self._allowed:
+                self._most[unit.index] = most_records(unit)
+                self._left[unit.source] += self._most[unit.index]
+        self._open = set(self._most)
+        self._rows = dict.fromkeys(self._allowed, 0)
+        self._bad = dict.fromkeys(self._allowed, 0)
 
     def add(self, record: UnitRecord) -> None:
         self._count(record, +1)
@@ -63,25 +61,25 @@ class BadRecordBudget:
             self._open.add(record.unit)
             self._left[record.source] += self._most[record.unit]
 
-    def require_hope(self) -> None:
+    def check_possible(self) -> None:
         """Raise TooManyBadRecordsError when the rest of the input cannot dilute the bad records enough."""
-        for source in self._judged:
+        for source in self._allowed:
             self._require(
                 source, self._rows[source] + self._left[source], "even if every record still unread is good"
             )
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """Raise TooManyBadRecordsError when a source holds more bad records than allowed, all units being done."""
-        for source in self._judged:
+        for source in self._allowed:
             self._require(source, self._rows[source], "of all records read")
 
     def _count(self, record: UnitRecord, sign: int) -> None:
-        if record.source in self._judged:
+        if record.source in self._allowed:
             self._rows[record.source] += sign * record.account.rows_read
             self._bad[record.source] += sign * sum(record.account.quarantined.values())
 
     def _require(self, source: str, rows: int, when: str) -> None:
-        allowed = self._plan.source(source).max_bad_fraction
+        allowed = self._allowed[source]
         bad = self._bad[source]
         if bad > allowed * rows:
             raise TooManyBadRecordsError(
@@ -94,7 +92,21 @@ class BadRecordBudget:
             )
 
 
-def _most_records(unit: WorkUnit) -> int:
+def bad_budgets(build: ResolvedBuild, units: Iterable[TextUnit]) -> dict[str, int]:
+    """Return source to the bad records in one unit past which it fails whatever the other units hold."""
+    most = {source.name: 0 for source in build.sources if source.on_bad_record == "quarantine"}
+    for unit in units:
+        if unit.source in most:
+            most[unit.source] += most_records(unit)
+    return {
+        source.name: int(source.max_bad_fraction * most[source.name])
+        for source in build.sources
+        if source.name in most
+    }
+
+
+def most_records(unit: TextUnit) -> int:
+    """Return a number that a unit has no more records than."""
     return sum(_most_in_range(part) for part in unit.ranges)
 
 

@@ -1,7 +1,5 @@
 """The one commit point: everything else is in place, then the manifest appears.
 
-A build's hold on its version: still ours, or swept while we slept; and from a claim to a commit.
-
 What is guaranteed, whatever process dies, sleeps or is slow, and whatever the clocks say: of a build that commits and
 a ``gc`` that sweeps the same version one succeeds and the other changes nothing that counts.
 
@@ -21,19 +19,144 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.etl.project import Project
+from tokenlake.etl.mixture import MixtureSpec
+from tokenlake.etl.plan.parents import lineage
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.produced_by import produced_by
 from tokenlake.report.card import render_card
+from tokenlake.sources.inputs import InputFile
+from tokenlake.store.account import Account
 from tokenlake.store.base import Digest, Store, require_digest
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
-from tokenlake.store.entries import FileEntry
+from tokenlake.store.entries import FileEntry, InputFileEntry
 from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import MixtureOrder, MixtureRecord, WeightPoint, drawn_ids, share
+
+
+def draft_manifest(
+    plan: Plan, version: int, records: Sequence[UnitRecord], other_files: Mapping[str, FileEntry]
+) -> Manifest:
+    """Return the manifest of all units.
+
+    Args:
+        records: of all units, in plan order.
+        other_files: of the version, beside the shards.
+
+    Raises:
+        ConfigError: a list of documents to leave out left nothing out.
+    """
+    names = plan.spec.lengths if plan.spec is not None else [source.name for source in plan.build.sources]
+    accounts = _accounts_of(records, names)
+    plan.missed(accounts)
+    return Manifest(
+        kind=plan.kind,
+        dataset=plan.dataset,
+        version=version,
+        fingerprint=plan.fingerprint,
+        seq_length=plan.seq_length,
+        config=dict(plan.config),
+        tokenizer=_tokenizers(plan),
+        files=tuple(part for record in records for part in record.parts),
+        other_files=dict(other_files),
+        inputs=tuple(_input_entry(file) for file in plan.inputs),
+        accounts=accounts,
+        parents=lineage(plan.parents),
+        mixture=_mixture_record(plan, accounts, records),
+        produced_by=produced_by(),
+    )
+
+
+def _tokenizers(plan: Plan) -> dict[str, Any]:
+    return {
+        name: {
+            **planned.facts,
+            "folder": plan.tokenizer_folders[name],
+            "eos_id": planned.eos_id,
+            "pad_id": planned.pad_id,
+            "append_eos": planned.append_eos,
+        }
+        for name, planned in plan.tokenizers.items()
+    }
+
+
+def _input_entry(file: InputFile | InputFileEntry) -> InputFileEntry:
+    if isinstance(file, InputFileEntry):
+        return file
+    return InputFileEntry(
+        source=file.source, path=file.path, size=file.size, token=file.token, file_id=file.file_id
+    )
+
+
+def _accounts_of(records: Iterable[UnitRecord], names: Iterable[str]) -> dict[str, Account]:
+    """Return source -> account: those of `names` first, also where nothing came of them, then others of which did.
+
+    A unit that was taken over from another version may name a source that had no weight there, and is not here.
+    """
+    found = {name: list[Account]() for name in names}
+    for record in records:
+        for source, account in record.by_source().items():
+            if source in found or account.rows_read:
+                found.setdefault(source, []).append(account)
+    return {source: Account.total(accounts) for source, accounts in found.items()}
+
+
+def _mixture_record(
+    plan: Plan, accounts: Mapping[str, Account], records: Iterable[UnitRecord]
+) -> MixtureRecord | None:
+    """Return the record of a plan's mixture; None where nothing is mixed.
+
+    What was drawn is what was counted, what should have been is in the plan: the manifest's check compares the two.
+
+    Args:
+        accounts: of the sources, summed over all units.
+        records: of all units.
+    """
+    if plan.spec is None or plan.forecast is None or plan.build.mixture is None or plan.out is None:
+        return None
+    packed_here = plan.level == "documents" and plan.out.pack is not None
+    ids = {name: drawn_ids(account, packed_here=packed_here) for name, account in accounts.items()}
+    rows = {name: account.rows_read for name, account in accounts.items()}
+    sources = {
+        name: replace(
+            planned,
+            drawn_rows=rows[name],
+            drawn_tokens=ids[name],
+            achieved_rows=share(rows[name], sum(rows.values())),
+            achieved_tokens=share(ids[name], sum(ids.values())),
+        )
+        for name, planned in plan.forecast.sources.items()
+    }
+    whole = Account.total(record.account for record in records)
+    return MixtureRecord(
+        level=plan.level,
+        weights_by=plan.build.mixture.weights_by,
+        order=_order(plan.spec),
+        rows=Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad),
+        sources=sources,
+    )
+
+
+def _order(spec: MixtureSpec) -> MixtureOrder:
+    return MixtureOrder(
+        lanes=spec.lanes,
+        batch_size=spec.batch_size,
+        block_size=spec.block_size,
+        step_rows=spec.step_rows,
+        seed=spec.seed,
+        stop=spec.stop,
+        rows=spec.rows or 0,
+        points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
+        interpolation=spec.interpolation,
+        version=spec.order,
+    )
 
 
 def require_held(store: Store, layout: Layout, fingerprint: str) -> tuple[Claim, bytes]:
@@ -85,26 +208,26 @@ def _lost(layout: Layout) -> VersionConflictError:
     )
 
 
-def publish_preamble(store: Store, project: Project, layout: Layout) -> None:
+def publish_preamble(store: Store, plan: Plan, layout: Layout) -> None:
     """Publish what workers and readers need besides the data."""
-    for path, data in project.preamble().items():
+    for path, data in plan.preamble().items():
         # Left by an interrupted run of another release, if unequal: the manifest decides what counts.
         store.put_new(layout.key(path), data, replace_orphan=True)
 
 
-def commit_version(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
+def commit_version(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
     """Check the account and publish card and manifest.
 
     Raises:
         AccountError: the account does not close; nothing is visible.
         VersionConflictError: gc swept the version, or another writer committed something else.
     """
-    require_held(store, layout, project.plan.fingerprint)
+    require_held(store, layout, plan.fingerprint)
     try:
-        return _commit(store, project, layout, records)
+        return _commit(store, plan, layout, records)
     except (StoreError, IntegrityError):
         # Files that gc deletes are missed in many ways; that they were swept says more.
-        require_held(store, layout, project.plan.fingerprint)
+        require_held(store, layout, plan.fingerprint)
         raise
 
 
@@ -134,13 +257,13 @@ def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
     return manifest
 
 
-def _commit(store: Store, project: Project, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
-    made = _made(project, layout, records)
+def _commit(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
+    made = _made(plan, layout, records)
     kept = _tidied(store, layout, made)
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
     store.sweep_temp(layout.prefix)
     others = {path: entry for path, entry in (made | kept).items() if not path.startswith(f"{DATA}/")}
-    draft = project.manifest(layout.version, records, _sorted(others))
+    draft = draft_manifest(plan, layout.version, records, _sorted(others))
     draft.check(layout.manifest)
     card = render_card(draft).encode()
     # An equal build of another release may have committed meanwhile: its card stays.
@@ -151,9 +274,9 @@ def _commit(store: Store, project: Project, layout: Layout, records: Sequence[Un
     return manifest
 
 
-def _made(project: Project, layout: Layout, records: Sequence[UnitRecord]) -> dict[str, FileEntry]:
+def _made(plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> dict[str, FileEntry]:
     """Size and hash of every file of the version but card and manifest, by its path: of the bytes that were written."""
-    made = {path: _entry_of(data) for path, data in project.preamble().items()}
+    made = {path: _entry_of(data) for path, data in plan.preamble().items()}
     for record in records:
         made |= {part.path: FileEntry(bytes=part.bytes, sha256=part.sha256) for part in record.parts}
         made[layout.path(layout.ledger(record.unit))] = _entry_of(record.to_bytes())

@@ -14,7 +14,7 @@ from tokenlake.store.ledger import UnitRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BuildStep:
     """The next of several builds begins, where a configuration is more than one.
 
     Attributes:
@@ -63,7 +63,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class BuildPlanned:
     """The plan stands and its version is claimed.
 
     Attributes:
@@ -157,10 +157,10 @@ class Committed:
 
 
 Event: TypeAlias = (
-    Step
+    BuildStep
     | Planning
     | Listed
-    | Planned
+    | BuildPlanned
     | EngineChosen
     | UnitStarted
     | UnitProgress

@@ -1,125 +1,32 @@
-"""Jobs: what a worker process needs to know, as JSON.
+"""Jobs and answers: what a worker process is told and what it says, one JSON line each.
 
-A job names the store and says everything else by value, so that the same job runs in a local worker
-process or on another machine.
-
-Jobs of a build from stored datasets, as JSON, like those of :mod:`tokenlake.etl.job`.
-
-The store of a build as workers open it: wherever they run, and with references to credentials left as they are.
+A job names the stores and says everything else by value, so that the same job gives the same bytes in a worker
+process of this machine and in one of another.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from tokenlake.column_types import ColumnType
-from tokenlake.config.resolved import ResolvedBuild, ResolvedMix, ResolvedPack, ResolvedSource
+from tokenlake.config.resolved import ResolvedPack, ResolvedSource
+from tokenlake.errors import WorkerError
 from tokenlake.etl.mixture import MixtureSpec
-from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.inputs import FileRange
 from tokenlake.store.address import StoreAddress
 
+REFERENCE: Final = "tokenizers"
+"""The tokenizer engine whose ids are right by definition."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitJob:
-    """Build one unit.
+NO_ENGINE: Final = "none"
+"""What a record says of the tokenizer engine where nothing was tokenized."""
 
-    Attributes:
-        store, dataset, version: where the parts go.
-        unit, fingerprint: the unit's index and identity.
-        source: the resolved source, its tokenizer included.
-        ranges: what to read.
-        pack: how to pack; None writes one row per document (`tokens`).
-        tokenizer: key prefix of the tokenizer's files in the store.
-        tokenizer_files: their names and sha256 (hex).
-        engine: the engine that the gate chose.
-        eos_id, pad_id: resolved ids.
-        append_eos: whether packing adds EOS after each document.
-        max_shard_size: bytes after which a part is closed.
-        excluded: file id to the positions to leave out.
-        loss_mask: whether rows say which of their tokens bear loss.
-        attention_mask: whether unpacked rows say which of their ids are not padding.
-        kept: (name, type) of the dataset's columns of kept fields, see :mod:`tokenlake.column_types`.
-        files: write exactly so many files for each split, whatever their size; None: as `max_shard_size` says.
-        bad_budget: bad records after which the whole build cannot succeed any more.
-    """
-
-    store: StoreAddress
-    dataset: str
-    version: int
-    unit: int
-    fingerprint: str
-    source: ResolvedSource
-    ranges: tuple[FileRange, ...]
-    pack: ResolvedPack | None
-    tokenizer: str
-    tokenizer_files: Mapping[str, str]
-    engine: str
-    eos_id: int
-    pad_id: int
-    append_eos: bool
-    max_shard_size: int
-    excluded: dict[int, list[int]]
-    bad_budget: int
-    loss_mask: bool = False
-    attention_mask: bool = False
-    kept: tuple[tuple[str, ColumnType], ...] = ()
-    files: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"op": "unit", **asdict(self)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> UnitJob:
-        fields = {key: value for key, value in data.items() if key != "op"}
-        fields["store"] = StoreAddress.from_json(data["store"])
-        fields["source"] = ResolvedSource.from_json(data["source"])
-        fields["ranges"] = tuple(range_from_json(part) for part in data["ranges"])
-        fields["pack"] = ResolvedPack(**data["pack"]) if data["pack"] is not None else None
-        fields["kept"] = tuple((name, kind) for name, kind in data["kept"])
-        fields["excluded"] = {int(file): positions for file, positions in data["excluded"].items()}
-        return cls(**fields)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineJob:
-    """Choose the engine for a source: static checks, then a probe on its first documents."""
-
-    store: StoreAddress
-    tokenizer: str
-    tokenizer_files: Mapping[str, str]
-    source: ResolvedSource
-    ranges: tuple[FileRange, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"op": "engine", **asdict(self)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> EngineJob:
-        return cls(
-            store=StoreAddress.from_json(data["store"]),
-            tokenizer=data["tokenizer"],
-            tokenizer_files=data["tokenizer_files"],
-            source=ResolvedSource.from_json(data["source"]),
-            ranges=tuple(range_from_json(part) for part in data["ranges"]),
-        )
-
-
-def range_from_json(data: dict[str, Any]) -> FileRange:
-    """Rebuild what :func:`dataclasses.asdict` and JSON made of a range."""
-    fields: dict[str, Any] = {**data["file"], "stat": tuple(data["file"]["stat"])}
-    return FileRange(
-        file=InputFile(**fields),
-        start=data["start"],
-        stop=data["stop"],
-        weight=data["weight"],
-        rows=data["rows"],
-    )
-
-
-Level = Literal["documents", "sequences"]
+Level: TypeAlias = Literal["documents", "sequences"]
 """What the rows of a mixture are: documents, which are packed after they are mixed or stay rows, or packed rows."""
 
 
@@ -143,7 +50,7 @@ class ParentVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsOut:
-    """What the rows of the new version are.
+    """What the rows of a version made of stored versions are.
 
     Attributes:
         pack: how to pack documents; None: rows stay what they are (`tokens` or `packed`).
@@ -168,25 +75,90 @@ class RowsOut:
     loss_mask: bool
     max_shard_size: int
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        pack = data["pack"]
-        fields: dict[str, Any] = {
-            **data,
-            "pack": None if pack is None else ResolvedPack(**pack),
-            **{name: tuple(data[name]) for name in ("prefix", "suffix", "whole")},
-        }
-        return cls(**fields)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretBlocks:
+    """Values of secret blocks for the jobs that follow; not answered."""
+
+    values: Mapping[str, str]
+    op: Literal["blocks"] = "blocks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixJob:
-    """Write the rows at positions ``start .. stop`` of a mixture.
+class EngineJob:
+    """Choose the engine for a source: static checks, then a probe on its first documents."""
+
+    store: StoreAddress
+    tokenizer: str
+    tokenizer_files: Mapping[str, str]
+    source: ResolvedSource
+    ranges: tuple[FileRange, ...]
+    op: Literal["engine"] = "engine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """What all jobs that build a unit say.
 
     Attributes:
         store, dataset, version: where the parts go.
-        parents_store: where the parents are; normally the same store.
         unit, fingerprint: the unit's index and identity.
+    """
+
+    store: StoreAddress
+    dataset: str
+    version: int
+    unit: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitJob(_Target):
+    """Build one unit of texts.
+
+    Attributes:
+        source: the resolved source, its tokenizer included.
+        ranges: what to read.
+        pack: how to pack; None writes one row per document (`tokens`).
+        tokenizer: key prefix of the tokenizer's files in the store.
+        tokenizer_files: their names and sha256 (hex).
+        engine: the engine that the gate chose.
+        eos_id, pad_id: resolved ids.
+        append_eos: whether packing adds EOS after each document.
+        max_shard_size: bytes after which a part is closed.
+        excluded: file id to the positions to leave out.
+        bad_budget: bad records after which the whole build cannot succeed any more.
+        loss_mask: whether rows say which of their tokens bear loss.
+        attention_mask: whether unpacked rows say which of their ids are not padding.
+        kept: (name, type) of the dataset's columns of kept fields, see :mod:`tokenlake.column_types`.
+        files: write exactly so many files for each split, whatever their size; None: as `max_shard_size` says.
+    """
+
+    source: ResolvedSource
+    ranges: tuple[FileRange, ...]
+    pack: ResolvedPack | None
+    tokenizer: str
+    tokenizer_files: Mapping[str, str]
+    engine: str
+    eos_id: int
+    pad_id: int
+    append_eos: bool
+    max_shard_size: int
+    excluded: Mapping[int, list[int]]
+    bad_budget: int
+    loss_mask: bool = False
+    attention_mask: bool = False
+    kept: tuple[tuple[str, ColumnType], ...] = ()
+    files: int | None = None
+    op: Literal["unit"] = "unit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixJob(_Target):
+    """Write the rows at positions ``start .. stop`` of a mixture.
+
+    Attributes:
+        parents_store: where the parents are; normally the store that the parts go to.
         level: what the rows are.
         parents: in the order of the mixture's names.
         mixture: the order.
@@ -194,34 +166,18 @@ class MixJob:
         out: what the new rows are.
     """
 
-    store: StoreAddress
     parents_store: StoreAddress
-    dataset: str
-    version: int
-    unit: int
-    fingerprint: str
     level: Level
     parents: tuple[ParentVersion, ...]
     mixture: MixtureSpec
     start: int
     stop: int
     out: RowsOut
-
-    def to_json(self) -> dict[str, Any]:
-        return {"op": "mix", **asdict(self)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        fields: dict[str, Any] = {key: value for key, value in data.items() if key != "op"}
-        _open_addresses(fields)
-        fields["parents"] = tuple(ParentVersion(**parent) for parent in data["parents"])
-        fields["mixture"] = MixtureSpec.from_json(data["mixture"])
-        fields["out"] = RowsOut.from_json(data["out"])
-        return cls(**fields)
+    op: Literal["mix"] = "mix"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepackJob:
+class RepackJob(_Target):
     """Pack the documents of one unit of a parent again, in the order in which they are stored, split by split.
 
     A unit of the parent becomes a unit, so that greedy packing of stored tokens gives the very rows that packing the
@@ -235,37 +191,59 @@ class RepackJob:
         out: what the new rows are; `out.pack` is set.
     """
 
-    store: StoreAddress
     parents_store: StoreAddress
-    dataset: str
-    version: int
-    unit: int
-    fingerprint: str
     parent: ParentVersion
     parent_unit: int
     source: str
     out: RowsOut
-
-    def to_json(self) -> dict[str, Any]:
-        return {"op": "repack", **asdict(self)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        fields: dict[str, Any] = {key: value for key, value in data.items() if key != "op"}
-        _open_addresses(fields)
-        fields["parent"] = ParentVersion(**data["parent"])
-        fields["out"] = RowsOut.from_json(data["out"])
-        return cls(**fields)
+    op: Literal["repack"] = "repack"
 
 
-def _open_addresses(fields: dict[str, Any]) -> None:
-    for name in ("store", "parents_store"):
-        fields[name] = StoreAddress.from_json(fields[name])
+Job: TypeAlias = UnitJob | EngineJob | MixJob | RepackJob
 
 
-def store_address(build: ResolvedBuild | ResolvedMix) -> StoreAddress:
-    """Return where a build writes; a path becomes one that does not depend on the current folder."""
-    where = build.store
-    if where and "://" not in where:
-        where = str(Path(where).expanduser().absolute())
-    return StoreAddress(where, build.store_options)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAnswer:
+    """A line of a worker: any number with `progress` or `at`, then one with `rss` and either `result` or `error`.
+
+    Attributes:
+        progress: what more is done.
+        at: what is done next.
+        result: what the job gives, as JSON.
+        error: as :func:`tokenlake.errors.to_json` makes it.
+        rss: resident bytes of the worker.
+    """
+
+    progress: dict[str, int] | None = None
+    at: str | None = None
+    result: Any = None
+    error: dict[str, Any] | None = None
+    rss: int = 0
+
+
+_KINDS: Final[dict[str, Any]] = {
+    "unit": UnitJob,
+    "mix": MixJob,
+    "repack": RepackJob,
+    "engine": EngineJob,
+    "blocks": SecretBlocks,
+}
+
+
+def to_line(message: Job | SecretBlocks | WorkerAnswer) -> bytes:
+    """Return a job or an answer as a line of JSON."""
+    # Python's own JSON, which escapes what is no UTF-8: the name of a file may have such bytes.
+    return json.dumps(msgspec.to_builtins(message, str_keys=True)).encode() + b"\n"
+
+
+def job_of(line: bytes) -> Job | SecretBlocks:
+    """Return the job that a line holds."""
+    data = json.loads(line)
+    if (kind := _KINDS.get(data["op"])) is None:
+        raise WorkerError(f"unknown job {data['op']!r}; expected one of {', '.join(_KINDS)}")
+    return msgspec.convert(data, kind, str_keys=True)
+
+
+def answer_of(line: bytes) -> WorkerAnswer:
+    """Return the answer that a line holds."""
+    return msgspec.convert(json.loads(line), WorkerAnswer)

@@ -1,7 +1,4 @@
-"""The order of a mixture with every choice made, as JSON: enough to compute it anywhere.
-
-The stream of a mixture, as plan and workers agree on it.
-"""
+"""The order of a mixture with every choice made: plain values in a job, and the stream that they stand for."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ hour, or what the environment variable ``TOKENLAKE_WORKER_SECONDS`` says.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -32,6 +31,7 @@ from typing import Any, Final, Self, final
 
 from tokenlake.config.references import provided_blocks
 from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError, from_json
+from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_line
 from tokenlake.etl.worker_io import Lines, SilenceError, patience
 
 Progress = Callable[[dict[str, Any]], None]
@@ -68,7 +68,7 @@ class WorkerPool:
         for _ in range(workers):
             self._start_one()
 
-    def run(self, job: dict[str, Any], on_progress: Progress | None = None) -> dict[str, Any]:
+    def run(self, job: Job, on_progress: Progress | None = None) -> Any:
         """Do one job in one worker and return its result; blocks the calling thread.
 
         Raises:
@@ -91,13 +91,13 @@ class WorkerPool:
         except BaseException:
             self._replace(worker)
             raise
-        if answer.get("rss", 0) > self._rss_limit:
+        if answer.rss > self._rss_limit:
             self._replace(worker)
         else:
             self._give_back(worker)
-        if "error" in answer:
-            raise from_json(answer["error"])
-        return answer["result"]
+        if answer.error is not None:
+            raise from_json(answer.error)
+        return answer.result
 
     def cancel(self) -> None:
         """Kill all workers; running and later calls of :meth:`run` raise CancelledError."""
@@ -213,7 +213,7 @@ class _Worker:
         self._lines = Lines(self._process.stdout)
         self._told: dict[str, str] = {}
 
-    def ask(self, job: dict[str, Any], on_progress: Progress | None, seconds: float) -> dict[str, Any]:
+    def ask(self, job: Job, on_progress: Progress | None, seconds: float) -> WorkerAnswer:
         """Send a job and read lines until its answer.
 
         Raises:
@@ -222,21 +222,20 @@ class _Worker:
         """
         stdin = self._process.stdin
         assert stdin is not None
-        self.at = f"beginning a job ({job['op']})"
+        self.at = f"beginning a job ({job.op})"
         if (blocks := provided_blocks()) != self._told:
             # Not by the environment, which other programs of this user can read.
-            stdin.write(json.dumps({"op": "blocks", "values": blocks}).encode() + b"\n")
+            stdin.write(to_line(SecretBlocks(values=blocks)))
             self._told = blocks
-        stdin.write(json.dumps(job).encode() + b"\n")
+        stdin.write(to_line(job))
         stdin.flush()
         while line := self._lines.next(seconds):
-            answer = json.loads(line)
-            if "at" in answer:
-                self.at = answer["at"]
-            elif "progress" not in answer:
+            answer = answer_of(line)
+            if answer.rss:
                 return answer
-            elif on_progress is not None:
-                on_progress(answer["progress"])
+            self.at = answer.at or self.at
+            if answer.progress is not None and on_progress is not None:
+                on_progress(answer.progress)
         raise EOFError
 
     def kill(self) -> None:
@@ -262,8 +261,8 @@ class _Worker:
 def _stuck(worker: _Worker, seconds: float) -> WorkerError:
     return WorkerError(
         f"worker process {worker.pid} was stuck and was killed: nothing was heard of it for {seconds:g} seconds. "
-        f"It was {worker.at}. A function of the configuration may not return, or a pattern of the tokenizer may go "
-        "astray on one of the texts there; leave that record out, or fix the function. Where the work is only slow, "
+        f"It was {worker.at}. A function of the configuration may not return, or a pattern of the tokenizer may not "
+        "end on one of the texts there; leave that record out, or fix the function. Where the work is only slow, "
         "set TOKENLAKE_WORKER_SECONDS to more",
         at=worker.at,
         pid=worker.pid,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.etl.project import PlannedUnit
+from tokenlake.etl.plan.plan import PlannedUnit
 from tokenlake.store.base import Digest, Link, ObjectInfo, Store, caught, require_digest
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.entries import QuarantineEntry, ShardEntry

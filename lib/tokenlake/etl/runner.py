@@ -20,9 +20,9 @@ from tokenlake.errors import (
     VersionConflictError,
     WorkerDiedError,
 )
-from tokenlake.etl.events import Step, UnitRetried, Watcher, ignore
+from tokenlake.etl.events import BuildStep, UnitRetried, Watcher, ignore
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.projects import Configuration
 from tokenlake.etl.session import BuildSession
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
@@ -83,11 +83,11 @@ def build_dataset(
         foreseen(whole)
     with nullcontext(pool) if pool else WorkerPool(workers or available_cpus()) as pool:
         for source, step in steps.items():
-            on_event(Step(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
+            on_event(BuildStep(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
             made = _build(step, pool, on_event, retries)
             versions[source], notes = made.version, notes + made.notes
         if steps:
-            on_event(Step(len(steps) + 1, len(steps) + 1, "the mixture"))
+            on_event(BuildStep(len(steps) + 1, len(steps) + 1, "the mixture"))
         last = _build(last_step(whole, versions), pool, on_event, retries)
     return replace(last, notes=notes + last.notes)
 
@@ -108,7 +108,7 @@ def _build(config: PipelineConfig, pool: WorkerPool, on_event: Watcher, retries:
 def run_pending(
     session: BuildSession, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
 ) -> None:
-    """Run a session's pending units until none is left; the first error that no retry mends ends it.
+    """Run a session's pending units until none is left; the first error that retries do not cure ends it.
 
     A condemned engine makes finished units pending again, hence the loop.
     """

@@ -1,7 +1,7 @@
 """One build, from its plan to its commit; whoever drives it decides threads, retries and order.
 
-A session claims a version, finds out what is already done, runs single units through a worker pool,
-and commits. It can be dropped at any moment: what is finished has a ledger record, and the next session
+A session claims a version, finds out what is already done, chooses the engine of each source, runs single units through
+a worker pool, and commits. It can be dropped at any moment: what is finished has a ledger record, and the next session
 with the same configuration and inputs goes on from there.
 """
 
@@ -10,26 +10,80 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Literal, Self, final
+from typing import Literal, Self, final
 
 from tokenlake.config.load import load_config
-from tokenlake.errors import CancelledError, StoreError, TokenlakeError
+from tokenlake.errors import CancelledError, EngineMismatchError, StoreError, TokenlakeError
+from tokenlake.etl.bad_record_budget import BadRecordBudget
 from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
-from tokenlake.etl.events import Committed, Planned, UnitFinished, UnitProgress, UnitStarted, Watcher, ignore
-from tokenlake.etl.plan.text import Plan
+from tokenlake.etl.events import (
+    BuildPlanned,
+    Committed,
+    EngineChosen,
+    EngineCondemned,
+    UnitFinished,
+    UnitProgress,
+    UnitStarted,
+    Watcher,
+    ignore,
+)
+from tokenlake.etl.job import NO_ENGINE, REFERENCE, Job
+from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
+from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.project import PlannedUnit, Project
-from tokenlake.etl.projects import Configuration, plan_project
 from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
-from tokenlake.etl.run_config import Asked
-from tokenlake.etl.run_log import RunLog
-from tokenlake.etl.text_project import TextProject
-from tokenlake.store.address import open_store
+from tokenlake.etl.run_log import Asked, RunLog
+from tokenlake.sources.hub.repo import hub_commits
+from tokenlake.sources.inputs import InputFile
+from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
+
+
+@final
+class Engines:
+    """The engine of every source of one build; thread-safe.
+
+    Args:
+        store, layout: where the tokenizers' files are.
+    """
+
+    def __init__(self, plan: Plan, store: StoreAddress, layout: Layout, watcher: Watcher) -> None:
+        self._plan, self._store, self._layout = plan, store, layout
+        self._emit = watcher
+        self._lock = threading.Lock()
+        self._chosen: dict[str, str] = {}
+        self._condemned: set[str] = set()
+
+    def choose(self, unit: PlannedUnit, pool: WorkerPool) -> str:
+        """The engine for a unit's source; the first call for a source runs the gate in a worker."""
+        if not isinstance(unit, TextUnit):
+            return NO_ENGINE
+        with self._lock:
+            if unit.source not in self._chosen:
+                self._chosen[unit.source] = self._ask(unit, pool)
+            engine = self._chosen[unit.source]
+            return REFERENCE if engine in self._condemned else engine
+
+    def is_condemned(self, engine: str) -> bool:
+        return engine in self._condemned
+
+    def condemn(self, engine: str) -> bool:
+        """Never use an engine again in this build; False if that was so already."""
+        if engine == REFERENCE or engine in self._condemned:
+            return False
+        self._condemned.add(engine)
+        return True
+
+    def _ask(self, unit: TextUnit, pool: WorkerPool) -> str:
+        verdict = pool.run(self._plan.engine_job(unit, self._store, self._layout))
+        name = self._plan.tokenizers[unit.source].files.name
+        self._emit(EngineChosen(name, verdict["engine"], verdict["reason"]))
+        return verdict["engine"]
+
 
 How = Literal["built", "resumed", "reused"]
 
@@ -46,15 +100,14 @@ class BuildSession:
 
     def __init__(
         self,
-        project: Project,
+        plan: Plan,
         store: Store,
         version: int,
         status: Literal["new", "resumed", "committed"],
         watcher: Watcher,
     ) -> None:
-        self.project = project
-        self.plan = project.plan
-        self.dataset = project.dataset
+        self.plan = plan
+        self.dataset = plan.dataset
         self.version = version
         self.status: Literal["new", "resumed", "committed"] = status
         self._store = store
@@ -63,9 +116,10 @@ class BuildSession:
         self._lock = threading.Lock()
         self._records: dict[int, UnitRecord] = {}
         self._how: dict[int, How] = {}
-        self._layout = Layout(project.dataset, version)
+        self._layout = Layout(plan.dataset, version)
         self._log = RunLog(store, self._layout)
-        self.work = project.begin(project.store, self._layout, self._log, watcher)
+        self.engines = Engines(plan, plan.store, self._layout, watcher)
+        self._budget = BadRecordBudget(plan)
         self._manifest: Manifest | None = None
         self.found_committed = status == "committed"
 
@@ -83,13 +137,13 @@ class BuildSession:
             IntegrityError: the version is there already, and not whole.
         """
         whole = load_config(config) if plan is None else None
-        project = TextProject(plan) if plan is not None else plan_project(whole or config, on_event)
-        store = open_store(project.store)
-        claim = Catalog(store).claim(project.dataset, project.plan.fingerprint, {})
-        session = cls(project, store, claim.version, claim.status, on_event)
+        plan = plan or plan_build(whole or config, on_event)
+        store = open_store(plan.store)
+        claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {})
+        session = cls(plan, store, claim.version, claim.status, on_event)
         if claim.status != "committed":
             if whole is not None:
-                session._log.asked(Asked.of(whole, project.plan.fingerprint))
+                session._log.asked(Asked.of(whole, plan.fingerprint))
             session._prepare()
         else:
             # Killed right after its commit, a run leaves a temporary name; a store that is only read keeps it.
@@ -127,14 +181,16 @@ class BuildSession:
         """
         unit = self.plan.units[index]
         while True:
-            job = self.work.job(index, pool)
+            engine = self.engines.choose(unit, pool)
+            job = self.plan.job(unit, self.plan.store, self._layout, engine)
             try:
                 record, seconds, progressed = self._attempt(unit, job, pool)
-            except TokenlakeError as error:
-                if not self._redo(error, job):
-                    self._require_held()  # files that gc deletes are missed in many ways
-                    raise
+            except EngineMismatchError as error:
+                self._condemn(engine, error)
                 continue
+            except TokenlakeError:
+                self._require_held()  # files that gc deletes are missed in many ways
+                raise
             if self._accept(unit, record, seconds, progressed):
                 return record
 
@@ -155,9 +211,10 @@ class BuildSession:
                 f"are not built (first: {missing[0]}); run the build again to resume it"
             )
         records = [self._records[unit.index] for unit in self.plan.units]
-        self.work.judge()
-        manifest = commit_version(self._store, self.project, self._layout, records)
-        self._log.finish(self.how, self.project.commits())
+        self._budget.check()
+        manifest = commit_version(self._store, self.plan, self._layout, records)
+        inputs = [file for file in self.plan.inputs if isinstance(file, InputFile)]
+        self._log.finish(self.how, hub_commits(inputs))
         self.status, self._manifest = "committed", manifest
         self._emit(Committed(self.dataset, self.version))
         return manifest
@@ -172,9 +229,7 @@ class BuildSession:
             with contextlib.suppress(StoreError):
                 self._log.failed(error)
 
-    def _attempt(
-        self, unit: PlannedUnit, job: dict[str, Any], pool: WorkerPool
-    ) -> tuple[UnitRecord, float, int]:
+    def _attempt(self, unit: PlannedUnit, job: Job, pool: WorkerPool) -> tuple[UnitRecord, float, int]:
         started = time.monotonic()
         progressed = 0
 
@@ -193,35 +248,37 @@ class BuildSession:
         """Publish a record, unless its engine was condemned in the meantime."""
         self._require_held()
         with self._lock:
-            if not self.work.stands(record):
+            if self.engines.is_condemned(record.engine):
                 return False
             publish_record(self._store, self._layout, record)
             self._records[unit.index] = record
             self._how[unit.index] = "built"
-            self.work.add(record)
+            self._budget.add(record)
         self._log.finished(unit.index, seconds)
         self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", seconds, progressed))
-        self.work.require_hope()
+        self._budget.check_possible()
         return True
 
     def _require_held(self) -> None:
         require_held(self._store, self._layout, self.plan.fingerprint)
 
-    def _redo(self, error: TokenlakeError, job: dict[str, Any]) -> bool:
-        """Whether an error only means that some units, this one too, are to be built in another way."""
+    def _condemn(self, engine: str, error: EngineMismatchError) -> None:
+        """Never use an engine again that was wrong once: what it built is to be built again by the reference."""
         with self._lock:
-            undone = self.work.redo(error, job, self._records)
-            for index in undone or ():
+            if not self.engines.condemn(engine):
+                return
+            self._log.condemned(engine, error)
+            self._emit(EngineCondemned(engine, str(error)))
+            for index in [index for index, record in self._records.items() if record.engine == engine]:
                 remove_record(self._store, self._layout, index)
-                self.work.remove(self._records.pop(index))
+                self._budget.remove(self._records.pop(index))
                 self._how.pop(index, None)
-        return undone is not None
 
     def _prepare(self) -> None:
         """Publish what workers read, then collect finished and reusable units."""
         if self.status == "resumed":
             self._log.resumed()  # first of all: gc leaves alone what changed lately
-        publish_preamble(self._store, self.project, self._layout)
+        publish_preamble(self._store, self.plan, self._layout)
         self._store.sweep_temp(self._layout.prefix)
         for record in finished_records(self._catalog, self.plan.units, self.dataset, self.version):
             self._know(record, "resumed")
@@ -233,12 +290,12 @@ class BuildSession:
         with self._lock:
             self._records[record.unit] = record
             self._how[record.unit] = how
-            self.work.add(record)
+            self._budget.add(record)
 
     def _announce(self) -> None:
         pending = self.pending
         self._emit(
-            Planned(
+            BuildPlanned(
                 dataset=self.dataset,
                 version=self.version,
                 units=len(self.plan.units),

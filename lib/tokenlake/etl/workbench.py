@@ -5,17 +5,15 @@ Tokenizers stay loaded between jobs, and parents open.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from tokenlake.config.resolved import ResolvedTokenizer
-from tokenlake.etl.job import EngineJob, MixJob, RepackJob, UnitJob
-from tokenlake.etl.unit.mix import MixUnit
+from tokenlake.etl.job import EngineJob, Job, MixJob, UnitJob, WorkerAnswer, answer_of, job_of, to_line
+from tokenlake.etl.unit.mix import MixBuild, RepackBuild
 from tokenlake.etl.unit.recipe import Recipe, open_recipe, special_mode
-from tokenlake.etl.unit.repack import RepackUnit
 from tokenlake.etl.unit.stored_rows import OpenedParents
-from tokenlake.etl.unit.text import Progress, Unit
+from tokenlake.etl.unit.text import Progress, TextBuild
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.ledger import UnitRecord
@@ -40,7 +38,17 @@ class Workbench:
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
         self._parents = OpenedParents()
 
-    def build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
+    def run(self, job: Job, progress: Progress) -> dict[str, Any]:
+        """Do a job and return its result as JSON: the record of a unit, or a verdict on an engine."""
+        if isinstance(job, EngineJob):
+            return self._choose_engine(job)
+        if isinstance(job, UnitJob):
+            return self._build_unit(job, progress).to_json()
+        unit = MixBuild if isinstance(job, MixJob) else RepackBuild
+        stores = self._store(job.store), self._store(job.parents_store)
+        return unit(cast("Any", job), *stores, self._parents, progress).build().to_json()
+
+    def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
         store = self._store(job.store)
         files = self._tokenizer(job)
@@ -55,17 +63,9 @@ class Workbench:
                 special_tokens_in_text=mode,
                 add_special_tokens=settings.add_special_tokens,
             )
-        return Unit(job, store, self._encoders[key], recipe, progress).build()
+        return TextBuild(job, store, self._encoders[key], recipe, progress).build()
 
-    def mix(self, job: MixJob, progress: Progress) -> UnitRecord:
-        """Build one unit of a mixture and publish its parts."""
-        return MixUnit(job, *self._stores_of(job), self._parents, progress).build()
-
-    def repack(self, job: RepackJob, progress: Progress) -> UnitRecord:
-        """Pack one unit of a parent again and publish its parts."""
-        return RepackUnit(job, *self._stores_of(job), self._parents, progress).build()
-
-    def choose_engine(self, job: EngineJob) -> dict[str, Any]:
+    def _choose_engine(self, job: EngineJob) -> dict[str, Any]:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""
         files = self._tokenizer(job)
         settings = job.source.tokenizer
@@ -85,14 +85,10 @@ class Workbench:
 
     def _store(self, address: StoreAddress) -> Store:
         """Return an open store; its connections are kept."""
-        key = json.dumps(address.to_json(), sort_keys=True)
+        key = repr((address.url, address.options))
         if key not in self._stores:
             self._stores[key] = open_store(address)
         return self._stores[key]
-
-    def _stores_of(self, job: MixJob | RepackJob) -> tuple[Store, Store]:
-        """Where the parts go, and where the parents are."""
-        return self._store(job.store), self._store(job.parents_store)
 
     def _tokenizer(self, job: UnitJob | EngineJob) -> TokenizerFiles:
         """Return a tokenizer's files, read from the store once, and the very ones that the plan saw."""
@@ -122,3 +118,25 @@ def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
                 yield text
                 if count >= _PROBE_DOCUMENTS or size >= _PROBE_BYTES:
                     return
+
+
+@final
+class InProcessPool:
+    """Stands in for a pool of workers in tests and profiles: this process does the jobs, after a trip through JSON.
+
+    Args:
+        workbench: to keep between pools; None: a new one.
+    """
+
+    workers = 1
+
+    def __init__(self, workbench: Workbench | None = None) -> None:
+        self._workbench = workbench or Workbench()
+
+    def run(self, job: Job, on_progress: Progress = lambda fields: None) -> Any:
+        """Do a job; errors are raised as they are."""
+        told = cast("Job", job_of(to_line(job)))
+        return answer_of(to_line(WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))).result
+
+    def cancel(self) -> None:
+        """Nothing runs beside the caller."""

@@ -1,17 +1,12 @@
 """The worker process: one JSON job per line in, JSON lines out. Arguments: folders of a user's own modules.
 
-A line ``{"op": "blocks", "values": {...}}`` holds values of secret blocks for the jobs that follow; it has no answer.
-
-Answers are ``{"progress": {...}}`` and ``{"at": TEXT}``, what is done next, any number of times, then
-``{"result": ..., "rss": bytes}`` or
-``{"error": {"type", "message", "details"}, "rss": bytes}``. An unexpected exception is an error of type
-``WorkerError`` whose message ends with the traceback: a bug should be seen, and the pool should live.
+The lines are those of :mod:`tokenlake.etl.job`. An unexpected exception is an error of type ``WorkerError`` whose
+message ends with the traceback: a bug should be seen, and the pool should live.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import queue
 import resource
@@ -23,11 +18,10 @@ from importlib.abc import MetaPathFinder
 from typing import Any, BinaryIO
 
 from tokenlake.config.references import hide, provide_blocks, scrub
-from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
-from tokenlake.etl.heartbeat import last_told, listen
-from tokenlake.etl.job import EngineJob, MixJob, RepackJob, UnitJob
+from tokenlake.etl.job import Job, MixJob, RepackJob, SecretBlocks, WorkerAnswer, job_of, to_line
 from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.worker_io import last_told, listen
 
 
 def main() -> None:
@@ -47,14 +41,10 @@ def main() -> None:
     os.dup2(2, 1)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
-    listen(lambda text: _send(answers, {"at": hide(text)}))
+    listen(lambda text: _send(answers, WorkerAnswer(at=hide(text))))
     workbench = Workbench()
     while True:
-        job = json.loads(jobs.get())
-        if job["op"] == "blocks":
-            provide_blocks(job["values"])
-        else:
-            _answer(workbench, job, answers)
+        _answer(workbench, jobs.get(), answers)
 
 
 class _WithoutPandas(MetaPathFinder):
@@ -65,9 +55,9 @@ class _WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError("pandas is not used here", name=fullname)
 
 
-def _let_pandas_in(source: ResolvedSource) -> None:
+def _let_pandas_in(job: Job) -> None:
     """Functions of a user's own may use what they like."""
-    if source.texts.callables:
+    if not isinstance(job, MixJob | RepackJob) and job.source.texts.callables:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WithoutPandas)]
 
 
@@ -78,22 +68,26 @@ def _receive(jobs: queue.SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _answer(workbench: Workbench, job: dict[str, Any], answers: BinaryIO) -> None:
-    def progress(fields: dict[str, Any]) -> None:
-        _send(answers, {"progress": fields})
+def _answer(workbench: Workbench, line: bytes, answers: BinaryIO) -> None:
+    def progress(fields: dict[str, int]) -> None:
+        _send(answers, WorkerAnswer(progress=fields))
 
+    result, error = None, None
     try:
-        outcome = {"result": _perform(workbench, job, progress)}
-    except TokenlakeError as error:
-        outcome = {"error": _hidden(to_json(error))}
-    except MemoryError as error:
-        outcome = {"error": _hidden(to_json(_out_of_memory(error)))}
+        job = job_of(line)
+        if isinstance(job, SecretBlocks):
+            provide_blocks(job.values)
+            return
+        _let_pandas_in(job)
+        result = workbench.run(job, progress)
+    except TokenlakeError as wrong:
+        error = _hidden(to_json(wrong))
+    except MemoryError as wrong:
+        error = _hidden(to_json(_out_of_memory(wrong)))
     except BaseException:
-        wrong = WorkerError(
-            scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
-        )
-        outcome = {"error": _hidden(to_json(wrong))}
-    _send(answers, outcome | {"rss": _resident()})
+        bug = scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
+        error = _hidden(to_json(WorkerError(bug)))
+    _send(answers, WorkerAnswer(result=result, error=error, rss=_resident()))
 
 
 def _out_of_memory(error: MemoryError) -> WorkerError:
@@ -113,25 +107,9 @@ def _hidden(error: dict[str, Any]) -> dict[str, Any]:
     return {**error, "message": hide(error["message"]), "details": details}
 
 
-def _perform(workbench: Workbench, job: dict[str, Any], progress: Any) -> dict[str, Any]:
-    if job["op"] == "unit":
-        unit = UnitJob.from_json(job)
-        _let_pandas_in(unit.source)
-        return workbench.build_unit(unit, progress).to_json()
-    if job["op"] == "engine":
-        engine = EngineJob.from_json(job)
-        _let_pandas_in(engine.source)
-        return workbench.choose_engine(engine)
-    if job["op"] == "mix":
-        return workbench.mix(MixJob.from_json(job), progress).to_json()
-    if job["op"] == "repack":
-        return workbench.repack(RepackJob.from_json(job), progress).to_json()
-    raise WorkerError(f"unknown job {job['op']!r}; expected 'unit', 'engine', 'mix' or 'repack'")
-
-
-def _send(answers: BinaryIO, message: dict[str, Any]) -> None:
+def _send(answers: BinaryIO, answer: WorkerAnswer) -> None:
     # One write per line: a pipe keeps it whole for its single reader.
-    data = json.dumps(message).encode() + b"\n"
+    data = to_line(answer)
     while data:
         data = data[answers.write(data) or 0 :]
 

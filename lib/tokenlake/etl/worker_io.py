@@ -1,12 +1,19 @@
-"""Lines from a process that may fall silent: each is waited for, but not for ever."""
+"""What a worker reports and how its parent listens: lines from a process that may fall silent.
+
+A user's function that never returns, or a tokenizer's regular expression that never ends, cannot be stopped from
+inside. So a worker reports what it does before it begins, and the parent, which waits for each line but not for
+ever, ends a silent worker and names the last report (see :mod:`tokenlake.etl.pool`).
+"""
 
 from __future__ import annotations
 
 import os
 import select
-from typing import IO, Final, final
+from collections.abc import Callable, Sequence
+from typing import IO, Any, Final, final
 
 from tokenlake.errors import ConfigError
+from tokenlake.sources.inputs import InputFile
 
 VARIABLE: Final = "TOKENLAKE_WORKER_SECONDS"
 """Environment variable: how many seconds a worker may be silent."""
@@ -65,3 +72,26 @@ class Lines:
         if not waiting.poll(seconds * 1000):
             raise SilenceError
         return os.read(self._pipe.fileno(), _PIECE)
+
+
+_LISTENERS: Final[list[Callable[[str], None]]] = []
+_TOLD: Final[list[str]] = ["beginning a job"]
+
+
+def listen(listener: Callable[[str], None]) -> None:
+    """Have `listener` told of everything from now on, in place of any other."""
+    _LISTENERS[:] = [listener]
+
+
+def begin(what: str, file: InputFile, positions: Sequence[int] | Any = ()) -> None:
+    """Tell that something is about to be done with a file, or with the records at these positions of it."""
+    if _LISTENERS:
+        where = f", records from {int(positions[0])} to {int(positions[-1])}" if len(positions) else ""
+        _TOLD[:] = [f"{what} {file.source}: {file.path}{where}"]
+    for listener in _LISTENERS:
+        listener(*_TOLD)
+
+
+def last_told() -> str:
+    """Return what was told last."""
+    return _TOLD[0]

@@ -13,8 +13,8 @@ from typing import Final, final
 from tokenlake.config.load import load_config
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl.events import Event, Planning
-from tokenlake.etl.project import Project
-from tokenlake.etl.projects import Configuration
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.planner import Configuration
 from tokenlake.integrity.findings import (
     Damage,
     How,
@@ -161,7 +161,7 @@ class _Repair:
         except IntegrityError:
             lost = LostManifest.look(self.store, self.layout)
         replanned, fewer = self._plan_of(lost)
-        made = lost.again(self.store, replanned.project, replanned.names, fewer=fewer)
+        made = lost.again(self.store, replanned.plan, replanned.names, fewer=fewer)
         data = made.to_bytes()
         damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
         if damage is not None:
@@ -174,10 +174,10 @@ class _Repair:
             self.address, self.layout, lost.fingerprint, (), None, self.config, self.overrides
         )
         replanned = self._plan(request)
-        if replanned.project.plan.fingerprint == lost.fingerprint:
+        if replanned.plan.fingerprint == lost.fingerprint:
             return replanned, False
         fewer = replace(request, inputs=lost.inputs).plan(self.store, self._on_event)
-        if fewer.project.plan.fingerprint != lost.fingerprint:
+        if fewer.plan.fingerprint != lost.fingerprint:
             return replanned, False
         self._replanned = fewer
         return fewer, True
@@ -200,14 +200,14 @@ class _Repair:
         records = readable_records(self.store, self.layout, manifest)
         request = BuildRequest.of(self.address, manifest, self.config, self.overrides)
         self._say("looking for copies")
-        files, intact = find(self.store, manifest, records, damaged, lambda: self._plan(request).project)
+        files, intact = find(self.store, manifest, records, damaged, lambda: self._plan(request).plan)
         self._put_all(files)
         left = [file for file in files if file.good is None]
         units = {file.unit: file.planned for file in left if file.unit is not None and file.planned}
         if not units or self.dry_run or self._replanned is None:
             return intact, self._finish(manifest, left, {}, None)
-        with Workshop(self._replanned.project, self.layout, self._on_event) as workshop:
-            built = self._build(workshop, self._replanned.project, units)
+        with Workshop(self._replanned.plan, self.layout, self._on_event) as workshop:
+            built = self._build(workshop, self._replanned.plan, units)
             for unit, came in built.items():
                 of_unit = [file for file in left if file.unit == unit]
                 judge(workshop.store, self.layout, manifest, came, records, of_unit)
@@ -279,9 +279,9 @@ class _Repair:
         ).commit(self.store)
 
     def _build(
-        self, workshop: Workshop, project: Project, units: Mapping[int, tuple[int, str | None]]
+        self, workshop: Workshop, plan: Plan, units: Mapping[int, tuple[int, str | None]]
     ) -> dict[int, UnitRecord | TokenlakeError]:
-        total = sum(project.plan.units[index].bytes for index, _ in units.values())
+        total = sum(plan.units[index].bytes for index, _ in units.values())
         done = 0
 
         def on_bytes(more: int) -> None:

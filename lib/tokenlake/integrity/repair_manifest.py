@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from tokenlake.errors import AccountError, IntegrityError, StoreError
+from tokenlake.etl.commit import draft_manifest
+from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.produced_by import produced_by
-from tokenlake.etl.project import Project
 from tokenlake.integrity.repair_plan import input_changes, planned_inputs
 from tokenlake.integrity.repair_sources import common, manifests, rendered
 from tokenlake.store.base import ReadStore
@@ -70,31 +71,31 @@ class LostManifest:
             )
         return cls(layout, store.read(layout.manifest), claim.fingerprint, _records(store, layout))
 
-    def again(self, store: ReadStore, project: Project, names: Mapping[str, str], *, fewer: bool) -> Manifest:
+    def again(self, store: ReadStore, plan: Plan, names: Mapping[str, str], *, fewer: bool) -> Manifest:
         """Make the manifest.
 
         Args:
-            names: of tokenizers as they are in the project -> as they were given.
-            fewer: the project leaves out files that no record names; one of them may have been there, empty.
+            names: of tokenizers as they are in the plan -> as they were given.
+            fewer: the plan leaves out files that no record names; one of them may have been there, empty.
 
         Raises:
             IntegrityError: it would not be the one that was committed, or nobody could tell; says why.
         """
-        self._check_plan(project)
-        missing = [unit.index for unit in project.plan.units if unit.index not in self.records]
+        self._check_plan(plan)
+        missing = [unit.index for unit in plan.units if unit.index not in self.records]
         if missing:
             raise self._refused(
                 f"{len(missing)} ledger records are damaged as well (first: {ledger_path(missing[0])})"
             )
-        records = [self.records[unit.index] for unit in project.plan.units]
+        records = [self.records[unit.index] for unit in plan.units]
         strange = [
             record.unit
-            for record, unit in zip(records, project.plan.units, strict=True)
+            for record, unit in zip(records, plan.units, strict=True)
             if record.fingerprint != unit.fingerprint
         ]
         if strange:
             raise self._refused(f"{ledger_path(strange[0])} is of another unit than the plan's")
-        return self._chosen(store, list(self._candidates(project, records, names)), fewer)
+        return self._chosen(store, list(self._candidates(plan, records, names)), fewer)
 
     def _chosen(self, store: ReadStore, made: Sequence[Manifest], fewer: bool) -> Manifest:
         """Return the one of several forms that was committed."""
@@ -120,34 +121,31 @@ class LostManifest:
             raise self._refused("too little is left of it to tell which release of which writer committed it")
         return made[alike.index(best)]
 
-    def _check_plan(self, project: Project) -> None:
-        if project.plan.fingerprint == self.fingerprint:
+    def _check_plan(self, plan: Plan) -> None:
+        if plan.fingerprint == self.fingerprint:
             return
         known = {
             (entry.source, entry.path): entry.file
             for record in self.records.values()
             for entry in record.inputs
         }
-        changes = input_changes(known.values(), planned_inputs(project), added=True)
+        changes = input_changes(known.values(), planned_inputs(plan), added=True)
         raise self._refused(
             "the configuration and its inputs are not what the claim was for: "
-            + (
-                "; ".join(changes)
-                or f"their fingerprint is {project.plan.fingerprint}; expected {self.fingerprint}"
-            )
+            + ("; ".join(changes) or f"their fingerprint is {plan.fingerprint}; expected {self.fingerprint}")
         )
 
     def _candidates(
-        self, project: Project, records: Sequence[UnitRecord], names: Mapping[str, str]
+        self, plan: Plan, records: Sequence[UnitRecord], names: Mapping[str, str]
     ) -> Iterator[Manifest]:
         """Yield the manifest as each release that is known here would have written it."""
         writers = [_without(record.produced_by, record.engine) for record in records] or [produced_by()]
-        others = {path: _entry(data) for path, data in project.preamble().items()}
+        others = {path: _entry(data) for path, data in plan.preamble().items()}
         others |= {ledger_path(record.unit): _entry(record.to_bytes()) for record in records}
         for record in records:
             if (held := record.quarantine) is not None:
                 others[held.path] = FileEntry(bytes=held.bytes, sha256=held.sha256)
-        plain = project.manifest(self.layout.version, records, dict(sorted(others.items())))
+        plain = draft_manifest(plan, self.layout.version, records, dict(sorted(others.items())))
         try:
             plain.check(self.layout.manifest)
         except AccountError as error:

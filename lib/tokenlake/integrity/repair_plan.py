@@ -23,11 +23,10 @@ from tokenlake.config.steps import first_steps, last_step, tokens_name
 from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher
-from tokenlake.etl.mix_project import MixProject
 from tokenlake.etl.plan.parents import lineage
-from tokenlake.etl.project import Project
-from tokenlake.etl.projects import Configuration, plan_project
-from tokenlake.etl.run_config import newest_asked
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.planner import Configuration, plan_build
+from tokenlake.etl.run_log import newest_asked
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store
 from tokenlake.store.entries import Parent
@@ -80,9 +79,9 @@ _HUB = ("hf", "huggingface")
 @final
 @dataclass(frozen=True, slots=True)
 class Replanned:
-    """A project, and the names of its tokenizers as they were given, of those whose paths were made absolute."""
+    """A plan, and the names of its tokenizers as they were given, of those whose paths were made absolute."""
 
-    project: Project
+    plan: Plan
     names: Mapping[str, str]
 
 
@@ -135,7 +134,7 @@ class BuildRequest:
             "save": save,
             "datasets": _pinned(whole.datasets, self.parents),
         }
-        return Replanned(plan_project(whole.model_copy(update=changes), on_event, only=self.inputs), names)
+        return Replanned(plan_build(whole.model_copy(update=changes), on_event, only=self.inputs), names)
 
     def _loaded(self, store: Store) -> tuple[PipelineConfig, dict[str, str]]:
         """Return the configuration, and what was made of names of tokenizers -> what they were."""
@@ -266,30 +265,28 @@ class Identity(Protocol):
     def token(self) -> str: ...
 
 
-def planned_unit(project: Project, manifest: Manifest, unit: int, record: UnitRecord | None) -> int | None:
+def planned_unit(plan: Plan, manifest: Manifest, unit: int, record: UnitRecord | None) -> int | None:
     """Return the index in a plan of the unit that built a version's unit; None if the plan has no such unit.
 
     Units are found by what they are, not by where they stand: a file that was added since moves others.
     """
     if record is not None:
-        found = (planned.index for planned in project.plan.units if planned.fingerprint == record.fingerprint)
+        found = (planned.index for planned in plan.units if planned.fingerprint == record.fingerprint)
         return next(found, None)
-    return (
-        unit if project.plan.fingerprint == manifest.fingerprint and unit < len(project.plan.units) else None
-    )
+    return unit if plan.fingerprint == manifest.fingerprint and unit < len(plan.units) else None
 
 
-def why_not(project: Project, manifest: Manifest, record: UnitRecord | None) -> str:
+def why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
     """Say what of a plan is not what a version, or one unit of which there is a record, was built from."""
     wanted = manifest.inputs if record is None else tuple(entry.file for entry in record.inputs)
-    inputs = input_changes(wanted, planned_inputs(project))
+    inputs = input_changes(wanted, planned_inputs(plan))
     if inputs:
         return "its inputs are not what they were: " + "; ".join(inputs)
-    parents = _parents(manifest, project)
-    settings = parents or _differences(manifest.config, yaml.safe_load(project.preamble()[CONFIG]))
+    parents = _parents(manifest, plan)
+    settings = parents or _differences(manifest.config, yaml.safe_load(plan.preamble()[CONFIG]))
     if settings:
         return "the configuration is not what it was built with: " + "; ".join(settings[:_SHOWN])
-    if record is None and (others := input_changes(manifest.inputs, planned_inputs(project), added=True)):
+    if record is None and (others := input_changes(manifest.inputs, planned_inputs(plan), added=True)):
         return (
             "the list of inputs is not what it was, and its ledger record is damaged as well: "
             + "; ".join(others)
@@ -300,9 +297,9 @@ def why_not(project: Project, manifest: Manifest, record: UnitRecord | None) -> 
     )
 
 
-def planned_inputs(project: Project) -> Iterable[Identity]:
+def planned_inputs(plan: Plan) -> Iterable[Identity]:
     """Return the input files of a plan."""
-    return cast("Any", project.plan).inputs
+    return plan.inputs
 
 
 def input_changes(wanted: Iterable[Identity], got: Iterable[Identity], *, added: bool = False) -> list[str]:
@@ -330,9 +327,9 @@ def _what(file: Identity) -> str:
     return f"{file.size} bytes, {file.token}"
 
 
-def _parents(manifest: Manifest, project: Project) -> list[str]:
+def _parents(manifest: Manifest, plan: Plan) -> list[str]:
     wanted = {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in manifest.parents}
-    now = lineage(project.plan.parents) if isinstance(project, MixProject) else ()
+    now = lineage(plan.parents)
     got = {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in now}
     return [
         f"its parent {name} has a manifest of sha256 {got[name]}; expected {sha256}"

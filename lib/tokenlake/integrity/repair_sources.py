@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
-from tokenlake.etl.engines import REFERENCE
+from tokenlake.etl.job import REFERENCE
+from tokenlake.etl.plan.plan import Plan, config_yaml
 from tokenlake.etl.produced_by import produced_by
-from tokenlake.etl.project import Project
 from tokenlake.etl.reuse import renamed_record
-from tokenlake.etl.text_project import config_yaml
 from tokenlake.integrity.findings import Damage, How, listed_files, look, unit_of
 from tokenlake.integrity.repair_plan import planned_unit, why_not
 from tokenlake.report.card import render_card
@@ -31,7 +30,7 @@ from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.local_files import HashingFile
 from tokenlake.store.manifest import Manifest
 
-MakePlan = Callable[[], Project]
+MakePlan = Callable[[], Plan]
 
 _ENGINES: Final = ("gigatoken", REFERENCE)
 
@@ -127,14 +126,14 @@ def find(
     manifest: Manifest,
     records: Mapping[int, UnitRecord],
     damages: Sequence[Damage],
-    plan: MakePlan,
+    make_plan: MakePlan,
 ) -> tuple[list[DamagedFile], list[str]]:
     """Find the good bytes of damaged files, or what has to be built to have them.
 
     Args:
         records: unit -> ledger record, of those that are intact.
-        plan: plans again what the version was built from; called at most once, where nothing else helps. Its errors are
-            what is said of the files that would have needed it.
+        make_plan: plans again what the version was built from; called at most once, where nothing else helps. Its
+            errors are what is said of the files that would have needed it.
 
     Returns:
         The files, and the places in other versions that hold the same bytes undamaged.
@@ -150,7 +149,7 @@ def find(
             file.good = _derived(store, manifest, file)
     left = [file for file in files if file.good is None and not file.lost]
     if left:
-        _plan(manifest, records, left, plan)
+        _plan(manifest, records, left, make_plan)
     return files, intact
 
 
@@ -206,18 +205,18 @@ def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | 
 
 
 def _plan(
-    manifest: Manifest, records: Mapping[int, UnitRecord], left: Sequence[DamagedFile], plan: MakePlan
+    manifest: Manifest, records: Mapping[int, UnitRecord], left: Sequence[DamagedFile], make_plan: MakePlan
 ) -> None:
     try:
-        project = plan()
-        preamble = project.preamble()
+        plan = make_plan()
+        preamble = plan.preamble()
     except TokenlakeError as error:
         for file in left:
             file.lost = str(error)
         return
     for file in left:
         if file.unit is not None:
-            _plan_unit(manifest, records.get(file.unit), project, file, file.unit)
+            _plan_unit(manifest, records.get(file.unit), plan, file, file.unit)
         elif file.is_data(data := preamble.get(file.path)):
             file.good = Good("rendered", "from the configuration", data=data or b"")
         elif file.path.startswith(f"{TOKENIZER}/"):
@@ -226,11 +225,11 @@ def _plan(
 
 
 def _plan_unit(
-    manifest: Manifest, record: UnitRecord | None, project: Project, file: DamagedFile, unit: int
+    manifest: Manifest, record: UnitRecord | None, plan: Plan, file: DamagedFile, unit: int
 ) -> None:
-    index = planned_unit(project, manifest, unit, record)
+    index = planned_unit(plan, manifest, unit, record)
     if index is None:
-        file.lost = f"unit {unit} cannot be built again: {why_not(project, manifest, record)}"
+        file.lost = f"unit {unit} cannot be built again: {why_not(plan, manifest, record)}"
     else:
         file.planned = index, None if record is None else record.engine
 

@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Final, Self, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.errors import TokenlakeError, WorkerDiedError
+from tokenlake.errors import EngineMismatchError, TokenlakeError, WorkerDiedError
 from tokenlake.etl.commit import publish_preamble
-from tokenlake.etl.engines import REFERENCE
-from tokenlake.etl.events import Watcher
+from tokenlake.etl.events import EngineCondemned, Watcher
+from tokenlake.etl.job import NO_ENGINE, REFERENCE
+from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.project import Project, Work
-from tokenlake.etl.run_log import RunLog
-from tokenlake.etl.text_project import TextWork
+from tokenlake.etl.session import Engines
 from tokenlake.integrity.repair_sources import DamagedFile, Good, exact
 from tokenlake.schema import LogicalHasher
 from tokenlake.store.address import StoreAddress
@@ -52,8 +51,8 @@ class Workshop:
         store: what was built lies there, under the version's own keys.
     """
 
-    def __init__(self, project: Project, layout: Layout, watcher: Watcher) -> None:
-        self._project, self._layout, self._watcher = project, layout, watcher
+    def __init__(self, plan: Plan, layout: Layout, watcher: Watcher) -> None:
+        self._plan, self._layout, self._watcher = plan, layout, watcher
         # Only its context may remove it: a report of a failure must not lose what was built.
         self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
         self.store = LocalStore(self._folder.name)
@@ -79,9 +78,8 @@ class Workshop:
         Returns:
             Unit -> its record as it is now, or why it could not be built.
         """
-        publish_preamble(self.store, self._project, self._layout)
-        log = RunLog(self.store, self._layout)
-        work = self._project.begin(StoreAddress(self.store.url), self._layout, log, self._watcher)
+        publish_preamble(self.store, self._plan, self._layout)
+        engines = Engines(self._plan, StoreAddress(self.store.url), self._layout, self._watcher)
         count = max(1, min(workers, len(units)))
         with (
             WorkerPool(count) as pool,
@@ -89,7 +87,7 @@ class Workshop:
         ):
             try:
                 futures = {
-                    unit: threads.submit(self._one, unit, index, engine, work, pool, on_bytes)
+                    unit: threads.submit(self._one, unit, index, engine, engines, pool, on_bytes)
                     for unit, (index, engine) in units.items()
                 }
                 return {unit: future.result() for unit, future in futures.items()}
@@ -98,35 +96,40 @@ class Workshop:
                 raise
 
     def _one(
-        self, unit: int, index: int, engine: str | None, work: Work, pool: WorkerPool, on_bytes: OnBytes
+        self,
+        unit: int,
+        index: int,
+        engine: str | None,
+        engines: Engines,
+        pool: WorkerPool,
+        on_bytes: OnBytes,
     ) -> UnitRecord | TokenlakeError:
         def progress(fields: Mapping[str, int]) -> None:
             on_bytes(fields["bytes"])
 
+        planned, address = self._plan.units[index], StoreAddress(self.store.url)
         try:
+            # The engine of then, if there is one: which one it is changes no id.
+            chosen = engines.choose(planned, pool) if engine is None else _installed(engine)
             for attempt in range(_TRIES):
                 # Files are named by the unit's place in the version, which may be another one in the plan.
-                job = {**_job(work, index, engine, pool), "unit": unit}
+                job = replace(self._plan.job(planned, address, self._layout, chosen), unit=unit)
                 try:
                     return UnitRecord.from_json(pool.run(job, progress))
                 except WorkerDiedError:
                     if attempt == _TRIES - 1:
                         raise
-                except TokenlakeError as error:
-                    if work.redo(error, job, {}) is None:
-                        raise
-                    engine = REFERENCE
+                except EngineMismatchError as error:
+                    if engines.condemn(chosen):
+                        self._watcher(EngineCondemned(chosen, str(error)))
+                    chosen = REFERENCE
         except TokenlakeError as error:
             return error
         raise AssertionError("unreachable")
 
 
-def _job(work: Work, index: int, engine: str | None, pool: WorkerPool) -> dict[str, Any]:
-    """Return the job of a unit, with the engine of then if there is one: which one it is changes no id."""
-    if engine is None or not isinstance(work, TextWork):
-        return work.job(index, pool)
-    installed = importlib.util.find_spec(engine) is not None
-    return work.job_with(index, engine if installed else REFERENCE).to_json()
+def _installed(engine: str) -> str:
+    return engine if engine == NO_ENGINE or importlib.util.find_spec(engine) is not None else REFERENCE
 
 
 def other_rows(

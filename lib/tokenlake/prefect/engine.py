@@ -23,7 +23,7 @@ from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import CancelledError, TokenlakeError
-from tokenlake.etl.events import Event, Planning, Step, UnitProgress, UnitRetried, Watcher, ignore
+from tokenlake.etl.events import BuildStep, Event, Planning, UnitProgress, UnitRetried, Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
@@ -172,14 +172,14 @@ class LocalEngine:
             yield part
             versions[source], self._notes = part.result().version, self._notes + part.result().notes
         if self._sources:
-            self._on_event(Step(len(self._sources) + 1, len(self._sources) + 1, "the mixture"))
+            self._on_event(BuildStep(len(self._sources) + 1, len(self._sources) + 1, "the mixture"))
             self.raise_if_cancelled()
             self._open(last_step(self.config, versions))
 
     def _open_part(self, number: int) -> LocalEngine:
         """Start the build of one source's tokens."""
         source, config = list(self._sources.items())[number]
-        self._on_event(Step(number + 1, len(self._sources) + 1, f"tokens of {source}"))
+        self._on_event(BuildStep(number + 1, len(self._sources) + 1, f"tokens of {source}"))
         with self._lock:
             self.raise_if_cancelled()
             self._part = LocalEngine(config, on_event=self._on_event, pool=self._pool)

@@ -27,7 +27,6 @@ from prefect.exceptions import ObjectNotFound
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tokenlake.config.steps import is_text_build
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.runner import BuildResult
@@ -55,7 +54,7 @@ def run_flow(
 ) -> BuildResult:
     """Run the configuration's flow on ``server`` (None: the configured one); see :func:`.launch.launch`."""
     request = resolve_request(config, overrides=overrides)
-    run = tokenize if is_text_build(request) else mix
+    run = tokenize if request.is_text_build else mix
     with ExitStack() as stack:
         engine = stack.enter_context(LocalEngine(request, workers=workers, on_event=on_event or ignore))
         if server is not None:

@@ -51,7 +51,7 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.secret import BlockSecret, EnvSecret, references
-from tokenlake.config.steps import first_steps, foreseen, is_text_build
+from tokenlake.config.steps import first_steps, foreseen
 from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
 from tokenlake.sources.local.patterns import is_url
@@ -200,14 +200,14 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     for reference in references(config):
         _check_reference(reference, environment)
     first = first_steps(config)
-    builds = [resolve(step) for step in ([config] if is_text_build(config) else first.values())]
+    builds = [resolve(step) for step in ([config] if config.is_text_build else first.values())]
     for source in (source for build in builds for source in build.sources):
         _check_source(source, environment.get(INPUTS))
         _check_tokenizer(source, environment)
         _check_templates(source, environment)
         _check_callables(source, environment.get(CALLABLES, ""))
     # What is mixed is read from the store that it is written to, whatever the steps before.
-    last = builds[0] if is_text_build(config) else foreseen(config)
+    last = builds[0] if config.is_text_build else foreseen(config)
     _check_store(last.store, last.store_options, entries_of(environment.get(OUTPUTS)))
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from tokenlake.config.load import config_text, load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.steps import is_text_build
 from tokenlake.config.stores import store_overrides
 from tokenlake.config.suggestion import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
@@ -72,13 +71,13 @@ def require_flow(flow: str, config: PipelineConfig) -> None:
         ConfigError: the configuration is for the other flow.
     """
     name = config.name or "the configuration"
-    if flow == "tokenize" and not is_text_build(config):
+    if flow == "tokenize" and not config.is_text_build:
         what = "mixes its datasets (section mix)" if config.mixes else "packs or mixes stored datasets"
         raise ConfigError(
             f"{name} {what}, and the flow `tokenize` builds one dataset from text; run the flow `mix` with the same "
             "parameters, or `tokenlake run`, which chooses the flow by itself"
         )
-    if flow == "mix" and is_text_build(config):
+    if flow == "mix" and config.is_text_build:
         raise ConfigError(
             f"{name} mixes nothing: it has no section mix and names no stored dataset; run the flow `tokenize`, or "
             "write mix: {weights: ..., epochs: 1}"

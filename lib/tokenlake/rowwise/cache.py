@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tokenlake._version import __version__
 from tokenlake.config.identity import source_identity
-from tokenlake.config.resolve_source import resolve_source
+from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.rowwise.directory import FlatManifest

@@ -11,8 +11,8 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.resolve import resolve_dataset
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.projects import Configuration
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
+from tokenlake.config.contradictions import raise_problems
+from tokenlake.config.refusals import refused
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.rowwise.source import ShardedDataSource
 
@@ -27,57 +29,8 @@ _AFTER: Final = {
 }
 """A stage to those that may not come before it; rows can be saved at any place."""
 
-_BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
-_CACHES: Final = "it comes with the caches; today tokens are kept by tokenize.cache_tokenized"
-_SILENT: Final = "a pipeline reports nothing"
-
-_INSTEAD: Final[dict[str, dict[str, str]]] = {
-    "datasets": {
-        **dict.fromkeys(("exclude", "splits", "max_bad_fraction"), _BUILDS),
-        "preference": f"{_BUILDS}; for rows there is PreferenceRows",
-        "tokenizer_kwargs": "the tokenizer.json is used as it is",
-        "shard_column": "rows are saved in their order, to files of save.num_shards or save.max_shard_size",
-    },
-    "source": dict.fromkeys(("splits", "max_bad_fraction"), _BUILDS),
-    "mix": {
-        "lanes": "rows are drawn in one lane; lanes act where a mixture is built",
-        "weights_by": "rows; tokens act where a mixture is built",
-        "order": "rows are drawn in one lane, in one order; it acts where a mixture is built",
-        "epochs": "total_rows and total_tokens end a mixture, and stop_strategy does",
-    },
-    "save": {
-        "push_to_hub": "build a version, and `tokenlake push` it",
-        "storage_options": "files are saved to paths of this machine",
-    },
-    "cache": dict.fromkeys(
-        (
-            "enabled",
-            "cache_type",
-            "cache_dir",
-            "memory_cache_size",
-            "disk_cache_expiry",
-            "compression",
-            "hash_fn",
-        ),
-        _CACHES,
-    ),
-    "observability": dict.fromkeys(
-        ("progress_enabled", "progress_type", "metrics_enabled", "log_level", "log_interval"), _SILENT
-    ),
-    "ray": {"enabled": "rows are made in this process"},
-}
-"""Options that a pipeline does not act on, by section, and what it does instead of what they ask for.
-
-Options that change only the speed (`unit_size`, `engine` ...) are accepted, so that one file can configure a build
-and a pipeline. Any other option acts, or a value beside its default is an error.
-"""
-
-_ALSO_FINE: Final[dict[str, tuple[Any, ...]]] = {
-    "splits": ({"train": 1.0},),
-    "tokenizer_kwargs": ({}, {"use_fast": True}),
-    "storage_options": ({},),
-}
-"""Values beside the default that ask for what is done anyway."""
+_CHECKED_FIRST: Final = ("datasets", "source", "cache", "observability", "ray")
+"""Sections of which no stage is called, so that they are checked before the first one."""
 
 
 @final
@@ -198,39 +151,11 @@ def check_pipeline(config: PipelineConfig) -> None:
         ConfigError: it contradicts itself; the message lists everything.
         NotAvailableError: an option that a pipeline does not act on is set.
     """
-    datasets = [(dataset, "datasets", f"datasets.{dataset.name}") for dataset in config.datasets]
-    sections = [(getattr(config, name), name, name) for name in ("source", "cache", "observability", "ray")]
-    _check(config, [*datasets, *sections])
+    raise_problems(ConfigError, config.validate())
+    raise_problems(NotAvailableError, refused(config, "rows", _CHECKED_FIRST))
 
 
 def check_stage(config: PipelineConfig, section: str) -> None:
     """Check the section of a stage that was called; raises as :func:`check_pipeline`."""
-    _check(config, [(getattr(config, section), section, section)])
-
-
-def _check(config: PipelineConfig, sections: Sequence[tuple[Any, str, str]]) -> None:
-    refuse(config.validate())
-    refuse([line for given in sections for line in _idle(*given)], NotAvailableError)
-
-
-def _idle(section: Any, kind: str, path: str) -> list[str]:
-    found: list[str] = []
-    for field, instead in _INSTEAD.get(kind, {}).items():
-        value = getattr(section, field)
-        fine = (
-            type(section).model_fields[field].get_default(call_default_factory=True),
-            *_ALSO_FINE.get(field, ()),
-        )
-        if not any(type(value) is type(each) and value == each for each in fine):
-            # What options hold may be a secret.
-            shown = f"a {type(value).__name__}" if isinstance(value, Mapping) else repr(value)
-            found.append(f"{path}.{field}: {shown:.200} does not act in a pipeline yet; today: {instead}")
-    return found
-
-
-def refuse(problems: list[str], kind: type[ConfigError] = ConfigError) -> None:
-    """Raise an error that lists all `problems`, if there is one."""
-    if problems:
-        listed = "\n".join(f"  {line}" for line in problems)
-        many = f"{len(problems)} problems in the configuration\n{listed}"
-        raise kind(problems[0] if len(problems) == 1 else many, problems=problems)
+    raise_problems(ConfigError, config.validate())
+    raise_problems(NotAvailableError, refused(config, "rows", (section,)))

@@ -9,8 +9,7 @@ from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from tokenlake.config.outputs import output_problems
-from tokenlake.config.resolve_source import contradictions
+from tokenlake.config.contradictions import output_problems, raise_problems, truncation_problems
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.schedule import WeightScheduler
@@ -29,7 +28,6 @@ from tokenlake.rowwise.stage import (
     PipelineContext,
     check_pipeline,
     check_stage,
-    refuse,
 )
 from tokenlake.rowwise.tokenized import (
     RowTokens,
@@ -122,7 +120,7 @@ class TokenizeStage(_OwnStage):
         """
         config = context.config
         check_stage(config, "tokenize")
-        refuse(contradictions(config))
+        raise_problems(ConfigError, truncation_problems(config))
         manager = TokenizerManager()
         for name in data:
             options = _chosen_tokenizer(config, context.dataset(name), name)
@@ -276,7 +274,7 @@ def _require_packable(context: PipelineContext) -> None:
         if dataset.name in context.tokenizers
         for line in output_problems(config, dataset, context.tokenizers[dataset.name].options)
     ]
-    refuse(problems + contradictions(config))
+    raise_problems(ConfigError, problems + truncation_problems(config))
 
 
 @final

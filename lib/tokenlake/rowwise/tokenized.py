@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake import config as configuration
-from tokenlake.config.resolve_source import resolve_source
+from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedChat, ResolvedSource, ResolvedTokenizer
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError

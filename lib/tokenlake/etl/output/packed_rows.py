@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Int32
 from tokenlake.column_types import arrow_type
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.errors import AccountError
@@ -26,10 +26,6 @@ from tokenlake.schema import packed_schema, tokens_schema
 from tokenlake.store.base import Store
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 def open_sink(

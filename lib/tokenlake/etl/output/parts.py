@@ -6,9 +6,9 @@ import contextlib
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Bools
 from tokenlake.errors import StoreError
 from tokenlake.packing.segments import Packed
 from tokenlake.ragged import cells
@@ -17,8 +17,6 @@ from tokenlake.store.base import Store
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.local_files import HashingFile, remove_temp
-
-Bools = npt.NDArray[np.bool_]
 
 
 @final
@@ -52,7 +50,7 @@ class PartWriter:
         self._max_bytes = max_bytes
         self._only = only
         self._entries: list[ShardEntry] = []
-        self._part: _Part | None = None
+        self._part: _PartFile | None = None
 
     def write(self, rows: pa.RecordBatch, *, tokens: int, documents: int) -> None:
         """Write one row group.
@@ -63,7 +61,7 @@ class PartWriter:
             documents: documents that begin in it.
         """
         if self._part is None:
-            self._part = _Part(self._store, self._layout, self._schema)
+            self._part = _PartFile(self._store, self._layout, self._schema)
         self._part.write(rows, tokens, documents)
         if self._only is None and self._part.bytes >= self._max_bytes:
             self._close_part()
@@ -71,7 +69,7 @@ class PartWriter:
     def finish(self) -> list[ShardEntry]:
         """Publish the last part and return all entries."""
         if self._only is not None and self._part is None:
-            self._part = _Part(self._store, self._layout, self._schema)
+            self._part = _PartFile(self._store, self._layout, self._schema)
         if self._part is not None:
             self._close_part()
         return self._entries
@@ -91,7 +89,7 @@ class PartWriter:
 
 
 @final
-class _Part:
+class _PartFile:
     """One Parquet file being written to a temporary place."""
 
     def __init__(self, store: Store, layout: Layout, schema: pa.Schema) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Int64
 from tokenlake.column_types import arrow_type
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.output.parts import PartWriter
 from tokenlake.etl.output.sink import group_tokens
-from tokenlake.etl.unit.documents import Documents, taken
+from tokenlake.etl.output.token_rows import Padding, RowGroups
+from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.preference_columns import text_weights
 from tokenlake.schema import preference_schema
 from tokenlake.store.base import Store
@@ -25,16 +25,13 @@ from tokenlake.text.preference.columns import Joined, Joiner, preference_batch
 from tokenlake.tokenizers.encoder import Encoded, Encoder
 
 _ARROW: Final[Any] = pa
-Int64 = npt.NDArray[np.int64]
 
 
 def open_pairs(
-    job: UnitJob, store: Store, layout: Layout, split: str, encoder: Encoder
-) -> PreferenceSink | None:
-    """Return the sink for one split of a unit; None where its rows are no preferences."""
-    settings, tokenizer = job.source.texts.preference, job.source.tokenizer
-    if settings is None:
-        return None
+    job: UnitJob, settings: ResolvedPreference, store: Store, layout: Layout, split: str, encoder: Encoder
+) -> PreferenceSink:
+    """Return the sink of preferences for one split of a unit."""
+    tokenizer = job.source.tokenizer
     joiner = Joiner(
         settings.method, encoder.prefix, job.eos_id, tokenizer.max_length, tokenizer.long_documents
     )
@@ -52,46 +49,35 @@ def open_pairs(
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """Rows that wait for their row group to be full."""
-
-    rows: pa.RecordBatch
-    tokens: int
-
-
-@final
 class _RowsFile:
     """Rows on their way to one file after the other, or to the only one."""
 
     def __init__(self, writer: PartWriter, full: int) -> None:
         self.writer = writer
-        self._full = full
-        self._waiting: list[_Waiting] = []
+        # Rows are not padded here, but none goes into a group that it does not fit into.
+        self._groups = RowGroups(Padding("max_length", 0, "right", 0), full)
+        self._rows: list[pa.RecordBatch] = []
+        self._tokens = 0
 
     def add(self, rows: pa.RecordBatch, lengths: Int64) -> None:
         """Lay rows of so many ids into row groups, whose borders do not depend on how rows arrive."""
-        ends = np.cumsum(lengths)
-        first, before = 0, 0
+        first = 0
         while first < len(lengths):
-            room = self._full - sum(each.tokens for each in self._waiting)
-            last = int(np.searchsorted(ends, before + room, side="right"))
-            last = max(last, first if self._waiting else first + 1)
-            if last > first:
-                tokens = int(ends[last - 1]) - before
-                self._waiting.append(_Waiting(rows.slice(first, last - first), tokens))
-                before += tokens
-            if last < len(lengths):
+            taken, full = self._groups.take(lengths[first:])
+            if taken:
+                self._rows.append(rows.slice(first, taken))
+                self._tokens += int(lengths[first : first + taken].sum())
+            if full:
                 self.flush()
-            first = last
+            first += taken
 
     def flush(self) -> None:
         """Write what waits as one row group."""
-        if not self._waiting:
-            return
-        rows = _ARROW.concat_batches([each.rows for each in self._waiting])
-        self.writer.write(rows, tokens=sum(each.tokens for each in self._waiting), documents=len(rows))
-        self._waiting.clear()
+        self._groups.clear()
+        if self._rows:
+            rows = _ARROW.concat_batches(self._rows)
+            self.writer.write(rows, tokens=self._tokens, documents=len(rows))
+        self._rows, self._tokens = [], 0
 
 
 @final
@@ -109,7 +95,7 @@ class PreferenceSink:
         self._settings, self._joiner, self._schema, self._files = settings, joiner, schema, files
         self._dealt = 0
 
-    def add(self, documents: Documents, encoded: Encoded) -> Joined:
+    def add(self, documents: TextDocuments, encoded: Encoded) -> Joined:
         """Add documents whose texts were encoded; returns what became of them."""
         joined = self._joiner.join(encoded.ids, encoded.offsets)
         self.counts.update(
@@ -123,7 +109,7 @@ class PreferenceSink:
             self._deal(self._rows(documents, joined), joined.lengths)
         return joined
 
-    def text_bytes(self, documents: Documents) -> int:
+    def text_bytes(self, documents: TextDocuments) -> int:
         """Return the UTF-8 bytes of prompts and answers, each counted once as ids are."""
         sizes = documents.text_sizes.reshape(-1, documents.parts).sum(axis=0)
         return int(sizes @ np.array(text_weights(self._settings.method)))
@@ -139,7 +125,7 @@ class PreferenceSink:
         for file in self._files:
             file.writer.discard()
 
-    def _rows(self, documents: Documents, joined: Joined) -> pa.RecordBatch:
+    def _rows(self, documents: TextDocuments, joined: Joined) -> pa.RecordBatch:
         batch = preference_batch(self._settings, joined, documents.label, documents.text)
         columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns["file"] = _ARROW.array(documents.file[joined.origin])

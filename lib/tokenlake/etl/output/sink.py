@@ -1,7 +1,4 @@
-"""What takes the documents of one split of a unit.
-
-One unit, several files: its documents are dealt out to them one by one, as cards are.
-"""
+"""What takes the documents of one split of a unit, in one file or dealt to several, one document after the other."""
 
 from __future__ import annotations
 
@@ -11,22 +8,18 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.etl.unit.documents import taken
 from tokenlake.ragged import Ragged
 from tokenlake.schema import ROW_GROUP_TOKENS
 from tokenlake.store.entries import ShardEntry
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 
 @final
 @dataclass(frozen=True, slots=True)
-class Around:
+class AddedIds:
     """How many of the ids given to a sink are BOS and EOS put there already, and how many documents had an EOS."""
 
     bos: int = 0
@@ -34,7 +27,7 @@ class Around:
     eos_existing: int = 0
 
 
-NOTHING_AROUND: Final = Around()
+NOTHING_ADDED: Final = AddedIds()
 
 
 @final
@@ -55,7 +48,7 @@ class TokenDocuments:
     offsets: Int64
     file: Int64
     position: Int64
-    around: Around = NOTHING_AROUND
+    around: AddedIds = NOTHING_ADDED
     again: Bools | None = None
     kept: pa.RecordBatch | None = None
 
@@ -111,10 +104,6 @@ class Sink(Protocol):
         ...
 
 
-DealingInt32 = npt.NDArray[np.int32]
-DealingInt64 = npt.NDArray[np.int64]
-DealingBools = npt.NDArray[np.bool_]
-
 MOST_FILES: Final = 512
 """That a unit writes at a time, all splits together: each is an open file with a row group in the making."""
 
@@ -164,7 +153,7 @@ class DealingSink:
                 sink.add(documents.take(rows))
         self._next = (self._next + int(whole.sum())) % len(self._sinks)
 
-    def add_long(self, windows: Iterable[DealingInt32], file: int, position: int) -> None:
+    def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
         self._sinks[self._next].add_long(windows, file, position)
         self._next = (self._next + 1) % len(self._sinks)
 

@@ -1,7 +1,4 @@
-"""Unpacked rows: each is a document, with its mask and the fields kept beside it.
-
-Rows of documents made equally long: ids, and the mask that says which of them are the document's.
-"""
+"""Unpacked rows: each is a document, padded where asked, with its masks and the fields kept beside it."""
 
 from __future__ import annotations
 
@@ -11,18 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Int32, Int64
 from tokenlake.etl.output.parts import PartWriter
 from tokenlake.etl.output.sink import TokenDocuments
 from tokenlake.packing.greedy import join_documents
 from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.ragged import places
 from tokenlake.store.entries import ShardEntry
-
-PaddingInt32 = npt.NDArray[np.int32]
-PaddingInt64 = npt.NDArray[np.int64]
 
 
 @final
@@ -43,15 +37,13 @@ class Padding:
     side: Literal["left", "right"]
     pad_id: int
 
-    def sizes(self, lengths: PaddingInt64) -> PaddingInt64:
+    def sizes(self, lengths: Int64) -> Int64:
         """Return how many ids each of the n rows of a row group has, its documents having `lengths` (int64[n])."""
         if self.kind == "none" or not len(lengths):
             return lengths
         return np.maximum(lengths, self.length if self.kind == "max_length" else lengths.max())
 
-    def apply(
-        self, ids: PaddingInt32, lengths: PaddingInt64, sizes: PaddingInt64
-    ) -> tuple[PaddingInt32, PaddingInt32]:
+    def apply(self, ids: Int32, lengths: Int64, sizes: Int64) -> tuple[Int32, Int32]:
         """Lay documents (ids int32[sum of lengths]) into rows of `sizes`; return ids and mask, int32[sum of sizes]."""
         starts = np.cumsum(sizes) - sizes
         begin = starts if self.side == "right" else starts + sizes - lengths
@@ -74,7 +66,7 @@ class RowGroups:
         self._padding, self._tokens = padding, tokens
         self._held = self._longest = self._count = 0
 
-    def take(self, lengths: PaddingInt64) -> tuple[int, bool]:
+    def take(self, lengths: Int64) -> tuple[int, bool]:
         """Return how many of the next documents (int64[n], n > 0) go into the open group, and whether it is full."""
         if self._padding.kind == "longest":
             return self._take_longest(lengths)
@@ -87,7 +79,7 @@ class RowGroups:
         self._held += int(ends[taken - 1])
         return taken, self._held >= self._tokens or taken < len(lengths)
 
-    def _take_longest(self, lengths: PaddingInt64) -> tuple[int, bool]:
+    def _take_longest(self, lengths: Int64) -> tuple[int, bool]:
         widths = np.maximum.accumulate(np.maximum(lengths[: self._tokens], self._longest))
         areas: Any = widths * np.arange(self._count + 1, self._count + 1 + len(widths))
         taken = int(np.searchsorted(areas, self._tokens, side="right"))
@@ -101,10 +93,6 @@ class RowGroups:
         """Begin a new group."""
         self._held = self._longest = self._count = 0
 
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _ARROW: Final[Any] = pa
 _KEPT_BYTES: Final = 64 << 20  # of kept fields after which a row group ends, however few tokens it has

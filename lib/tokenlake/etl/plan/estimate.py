@@ -12,20 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from tempfile import TemporaryDirectory
-from typing import Final, final
+from typing import Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
-from tokenlake.etl.events import ignore
-from tokenlake.etl.plan.text import Plan
-from tokenlake.etl.run_log import RunLog
-from tokenlake.etl.text_project import TextWork
-from tokenlake.etl.unit.documents import Documents
+from tokenlake.etl.job import REFERENCE, UnitJob
+from tokenlake.etl.plan.plan import Plan, TextUnit
+from tokenlake.etl.unit.documents import TextDocuments
 from tokenlake.etl.unit.recipe import Prepared, Recipe, open_recipe, special_mode
-from tokenlake.etl.unit.text import Unit
+from tokenlake.etl.unit.text import TextBuild
 from tokenlake.preference_columns import text_weights
 from tokenlake.sources.inputs import FileRange
 from tokenlake.store.address import StoreAddress, open_store
@@ -88,8 +86,8 @@ def total(estimates: dict[str, Estimate]) -> Estimate:
 
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
-    ranges = [part for unit in plan.units if unit.source == source.name for part in unit.ranges]
-    units = [unit for unit in plan.units if unit.source == source.name]
+    units = [unit for unit in plan.units if isinstance(unit, TextUnit) and unit.source == source.name]
+    ranges = [part for unit in units for part in unit.ranges]
     documents = tokens = rows = long = dropped = stored = 0.0
     for alike in _alike(ranges):
         sample = _sample(plan, source, alike)
@@ -151,7 +149,7 @@ def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sam
     documents = sum(place.documents * part.weight / max(place.bytes_read, 1) for part, place in places)
     encoder = Encoder(
         plan.tokenizers[source.name].files,
-        engine="tokenizers",
+        engine=REFERENCE,
         special_tokens_in_text=special_mode(source.tokenizer, recipe),
         add_special_tokens=source.tokenizer.add_special_tokens,
     )
@@ -193,9 +191,7 @@ def _built(
     with TemporaryDirectory(prefix="tokenlake-plan-") as folder:
         address = StoreAddress(folder)
         store = open_store(address)
-        job = TextWork(plan, address, layout, RunLog(store, layout), ignore).job_with(
-            first.index, "tokenizers"
-        )
+        job = cast("UnitJob", plan.job(first, address, layout, REFERENCE))
         job = replace(
             job,
             source=replace(job.source, on_bad_record="quarantine"),
@@ -204,7 +200,7 @@ def _built(
             files=None,
             bad_budget=sum(len(batch.documents) for batch in found),
         )
-        return Unit(job, store, encoder, _Found(recipe, found), lambda _: None).build()
+        return TextBuild(job, store, encoder, _Found(recipe, found), lambda _: None).build()
 
 
 @final
@@ -212,16 +208,9 @@ class _Found:
     """A recipe's beginnings, read already; each of them is cut to a share of the sample."""
 
     def __init__(self, recipe: Recipe, found: Sequence[Prepared]) -> None:
-        self._recipe, self._found = recipe, found
+        self.rendered, self.control_tokens = recipe.rendered, recipe.control_tokens
+        self._found = found
         self._share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(found))
-
-    @property
-    def rendered(self) -> bool:
-        return self._recipe.rendered
-
-    @property
-    def control_tokens(self) -> bool:
-        return self._recipe.control_tokens
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
         for batch in self._found:
@@ -306,7 +295,7 @@ def _spread(ranges: list[FileRange]) -> list[FileRange]:
     return ranges[:: math.ceil(len(ranges) / places)]
 
 
-def _beginning(documents: Documents, most: int) -> Documents:
+def _beginning(documents: TextDocuments, most: int) -> TextDocuments:
     """The first documents up to a size; a plain text is cut to it."""
     sizes = np.cumsum(documents.text_sizes.reshape(len(documents), -1).sum(axis=1))
     some = documents.slice(0, max(1, int(np.searchsorted(sizes, most, side="right"))))

@@ -1,22 +1,16 @@
-"""A mixture with every choice made: weights per row, lanes, and the row at which it ends.
+"""A mixture with every choice made: weights per row, lanes, units, the row at which it ends, and what it comes to.
 
-Where a mixture ends, in rows: as many as are asked for, or as many as there are.
-
-How many rows a unit of a mixture has, where the configuration leaves that open.
-
-A unit takes some neighbouring rows of each source from each lane. They begin inside a row group and end inside one:
-together about one row group more than they need is decoded for each lane and source. So for a unit that takes twelve
-times the bytes of a row group of every source from each lane, 13 / 12 = 1.08 of what it takes are decoded. A unit that
-is a whole stream is cut at the ends of its lanes only: half of that is enough, which is what
-:func:`tokenlake.mixing.lanes.choose_lanes` sees to.
+The rows of a unit, where the configuration leaves them open: a unit takes some neighbouring rows of each source from
+each lane. They begin inside a row group and end inside one, so that together about one row group more than they need is
+decoded for each lane and source. For a unit that takes twelve times the bytes of a row group of every source from each
+lane, 13 / 12 = 1.08 of what it takes are decoded. A unit that is a whole stream is cut at the ends of its lanes only:
+half of that is enough, which is what :func:`tokenlake.mixing.lanes.choose_lanes` sees to.
 
     unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches; what is
                 left at the end, if it is less than two thirds of that, goes to the last unit.
 
-Nothing here depends on how many workers there are. Another schedule may get other units; who wants to make a mixture
-longer without beginning anew writes them down.
-
-What a mixture will come to, known before any of it is written; only tokens are a guess, by the means of sources.
+Nothing here depends on the number of workers. Another schedule may get other units; write them into the configuration
+to make a mixture longer without beginning anew.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
 from tokenlake.report import numbers
-from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, SourceDraw, token_shares
+from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, SourceDraw, token_shares
 
 _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
@@ -212,42 +206,6 @@ _MANY_EPOCHS = 4
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceForecast:
-    """What is drawn of one source.
-
-    Attributes:
-        parent: ``code@v3``.
-        split: of it.
-        rows, tokens: of the split.
-        drawn_rows: rows of the mixture that are of this source.
-        drawn_tokens: ids that these rows are expected to hold.
-        full_epochs: how often each of its rows is drawn at least.
-        partial_rows: rows drawn beyond that.
-        unread_rows: rows that are never drawn.
-        asked: share of the mixture's rows that the weights ask for, over the whole run.
-        asked_tokens: the same of its tokens, where weights are per token; else None.
-    """
-
-    parent: str
-    split: str
-    rows: int
-    tokens: int
-    drawn_rows: int
-    drawn_tokens: int
-    full_epochs: int
-    partial_rows: int
-    unread_rows: int
-    asked: float
-    asked_tokens: float | None
-
-    @property
-    def epochs(self) -> float:
-        """How often its rows are drawn in the mean."""
-        return self.drawn_rows / self.rows
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MixForecast:
     """What a mixture will come to.
 
@@ -258,7 +216,7 @@ class MixForecast:
         sequences: rows that are written; where documents are packed, expected.
         lanes, batch_size: of the order.
         units, unit_rows: of work.
-        sources: by name, in the order of the mixture.
+        sources: by name, in the order of the mixture: what the manifest will say, but with expected tokens.
     """
 
     level: Level
@@ -269,11 +227,27 @@ class MixForecast:
     batch_size: int
     units: int
     unit_rows: int
-    sources: Mapping[str, SourceForecast]
+    sources: Mapping[str, MixedSource]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form."""
-        each = {name: {**asdict(one), "epochs": one.epochs} for name, one in self.sources.items()}
+        each = {
+            name: {
+                "parent": f"{one.dataset}@v{one.version}",
+                "split": one.split,
+                "rows": one.rows,
+                "tokens": one.tokens,
+                "drawn_rows": one.drawn_rows,
+                "drawn_tokens": one.drawn_tokens,
+                "full_epochs": one.full_epochs,
+                "partial_rows": one.partial_rows,
+                "unread_rows": one.unread_rows,
+                "asked": one.asked,
+                "asked_tokens": one.asked_tokens,
+                "epochs": one.drawn_rows / one.rows,
+            }
+            for name, one in self.sources.items()
+        }
         return {**asdict(self), "sources": each}
 
 
@@ -314,20 +288,22 @@ def forecast_of(
     )
 
 
-def _source(parent: FoundParent, outcome: SourceDraw, asked_tokens: float | None) -> SourceForecast:
-    partial = outcome.rows - outcome.full_epochs * parent.rows
-    return SourceForecast(
-        parent=parent.reference,
+def _source(parent: FoundParent, outcome: SourceDraw, asked_tokens: float | None) -> MixedSource:
+    return MixedSource(
+        dataset=parent.manifest.dataset,
+        version=parent.manifest.version,
         split=parent.split,
+        window=parent.window,
         rows=parent.rows,
         tokens=parent.tokens,
         drawn_rows=outcome.rows,
         drawn_tokens=round(Fraction(outcome.rows * parent.tokens, parent.rows)),
         full_epochs=outcome.full_epochs,
-        partial_rows=partial,
         unread_rows=outcome.unread,
         asked=outcome.asked,
         asked_tokens=asked_tokens,
+        achieved_rows=0.0,
+        achieved_tokens=0.0,
     )
 
 
@@ -335,9 +311,10 @@ def notes_on(forecast: MixForecast) -> list[str]:
     """Return what a user should know of a mixture before it is made."""
     notes: list[str] = []
     for name, one in forecast.sources.items():
-        if one.epochs > _MANY_EPOCHS:
+        epochs = one.drawn_rows / one.rows
+        if epochs > _MANY_EPOCHS:
             notes.append(
-                f"{name}: each of its {numbers.count(one.rows)} rows comes about {one.epochs:.1f} times; beyond "
+                f"{name}: each of its {numbers.count(one.rows)} rows comes about {epochs:.1f} times; beyond "
                 f"{_MANY_EPOCHS} times it teaches little more. Give it less weight, or more data"
             )
         if one.unread_rows:

@@ -1,9 +1,4 @@
-"""The versions that a build takes rows from, as its plan finds them in the store.
-
-The tokenizers of parents, which go along into what is made of their rows.
-
-What the rows of several versions must have in common to become rows of one.
-"""
+"""The versions that a build takes rows from, and what they must have in common to become rows of one version."""
 
 from __future__ import annotations
 
@@ -14,12 +9,13 @@ from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 
+from tokenlake.arrays import Int64
 from tokenlake.column_types import ColumnType
-from tokenlake.config.resolved import ResolvedMix, ResolvedPack, ResolvedParent
+from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
+from tokenlake.etl.plan.tokenizer import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -27,8 +23,6 @@ from tokenlake.store.entries import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.files import TokenizerFiles
-
-Int64 = npt.NDArray[np.int64]
 
 
 @final
@@ -195,24 +189,17 @@ def lineage(parents: tuple[FoundParent, ...]) -> tuple[Parent, ...]:
     return tuple(found.values())
 
 
-def tokenizer_folder(parent: FoundParent, source: str) -> str:
-    """Return the folder of a source's tokenizer in the parent, relative to the version."""
-    folder = parent.manifest.tokenizer[source].get("folder", "")
-    return f"{TOKENIZER}/{folder}" if folder else TOKENIZER
-
-
-def read_tokenizer(store: Store, parent: FoundParent, source: str) -> dict[str, bytes]:
-    """Return the files of a source's tokenizer, compared with the parent's manifest.
+def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTokenizer:
+    """Return a source's tokenizer as the parent has it, its files compared with the parent's manifest.
 
     Raises:
-        IntegrityError: one is missing or changed; names it.
+        IntegrityError: a file is missing or changed; names it.
     """
     layout = Layout(parent.manifest.dataset, parent.manifest.version)
-    folder = tokenizer_folder(parent, source)
-    hashes: dict[str, str] = parent.manifest.tokenizer[source]["files"]
+    facts = parent.manifest.tokenizer[source]
     found: dict[str, bytes] = {}
-    for name, expected in sorted(hashes.items()):
-        path = f"{folder}/{name}"
+    for name, expected in sorted(facts["files"].items()):
+        path = "/".join(filter(None, (TOKENIZER, facts.get("folder", ""), name)))
         try:
             data = store.read(layout.key(path))
         except NotFoundError as error:
@@ -221,28 +208,8 @@ def read_tokenizer(store: Store, parent: FoundParent, source: str) -> dict[str, 
         if digest != expected:
             raise _damaged(parent, path, f"has sha256 {digest}; expected {expected}")
         found[name] = data
-    return found
-
-
-def merged_tokenizers(parents: Sequence[FoundParent]) -> dict[str, tuple[FoundParent, dict[str, Any]]]:
-    """Return source of the original texts -> (a parent that has it, what the new manifest says of its tokenizer).
-
-    Sources of one name have one line: their ids mean the same, or there would be no plan.
-    """
-    found: dict[str, tuple[FoundParent, dict[str, Any]]] = {}
-    for parent in parents:
-        for source, facts in parent.manifest.tokenizer.items():
-            found.setdefault(source, (parent, facts))
-    alone = len({_digest(facts) for _, facts in found.values()}) == 1
-    return {
-        source: (parent, {**facts, "folder": "" if alone else _digest(facts)[:16]})
-        for source, (parent, facts) in found.items()
-    }
-
-
-def _digest(facts: dict[str, Any]) -> str:
-    """One hash over the hashes of a tokenizer's files."""
-    return hashlib.sha256(repr(sorted(facts["files"].items())).encode()).hexdigest()
+    files = TokenizerFiles(name=str(facts.get("name")), files=found)
+    return PlannedTokenizer(files, facts, facts["eos_id"], facts["pad_id"], facts["append_eos"])
 
 
 def _damaged(parent: FoundParent, path: str, problem: str) -> IntegrityError:
@@ -257,7 +224,7 @@ _RENDERED: Final = ("chat", "prompt", "preference")
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class Affixes:
     """What lies around the documents of a parent.
 
     Attributes:
@@ -357,7 +324,7 @@ def _shown(facts: dict[str, Any]) -> str:
     return f"{facts.get('name')}: {TOKENIZER}.json {digest}, {ids}"
 
 
-def around(parent: FoundParent) -> Around:
+def affixes(parent: FoundParent) -> Affixes:
     """Return what lies around the documents of a parent.
 
     Raises:
@@ -365,7 +332,7 @@ def around(parent: FoundParent) -> Around:
     """
     stated = parent.manifest.config.get("build", {}).get("around")
     if stated is not None:  # a mixture itself, whose sources may be called alike
-        return Around(prefix=tuple(stated["prefix"]), suffix=tuple(stated["suffix"]), whole=stated["whole"])
+        return Affixes(prefix=tuple(stated["prefix"]), suffix=tuple(stated["suffix"]), whole=stated["whole"])
     whole = any(set(_RENDERED) & set(source.get("texts", {})) for source in parent.sources.values())
     found = {
         _affixes(facts, parent.sources.get(source, {})): source
@@ -378,7 +345,7 @@ def around(parent: FoundParent) -> Around:
             "add_special_tokens, so that nobody could say what begins and ends a document; build them with one setting"
         )
     prefix, suffix = next(iter(found))
-    return Around(prefix=prefix, suffix=suffix, whole=whole)
+    return Affixes(prefix=prefix, suffix=suffix, whole=whole)
 
 
 def _affixes(facts: dict[str, Any], source: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -387,7 +354,12 @@ def _affixes(facts: dict[str, Any], source: dict[str, Any]) -> tuple[tuple[int, 
     return tuple(facts.get("prefix") or ()), tuple(facts.get("suffix") or ())
 
 
-def rows_out(build: ResolvedMix, parents: Sequence[FoundParent], tokenizer: TokenizerFiles) -> RowsOut:
+def rows_out(
+    pack: ResolvedPack | None,
+    max_shard_size: int,
+    parents: Sequence[FoundParent],
+    tokenizer: PlannedTokenizer,
+) -> RowsOut:
     """Return what the new rows are.
 
     Args:
@@ -396,7 +368,7 @@ def rows_out(build: ResolvedMix, parents: Sequence[FoundParent], tokenizer: Toke
     Raises:
         ConfigError: the parents put different special tokens around documents, or packing has no EOS.
     """
-    each = {parent.name: around(parent) for parent in parents}
+    each = {parent.name: affixes(parent) for parent in parents}
     plain = {(found.prefix, found.suffix): name for name, found in each.items() if not found.whole}
     if len(plain) > 1:
         one, other = list(plain.values())[:2]
@@ -405,44 +377,22 @@ def rows_out(build: ResolvedMix, parents: Sequence[FoundParent], tokenizer: Toke
             "(add_special_tokens); expected the same around all. Build one of them again"
         )
     prefix, suffix = next(iter(plain)) if plain else next((f.prefix, f.suffix) for f in each.values())
-    eos, pad = _special_ids(build.pack, parents[0], tokenizer)
+    # Of rows that are made here not as the parent says them: there, EOS may stand for padding that the tokenizer lacks.
+    ids: dict[str, Any] = packing_ids(
+        pack, tokenizer.files, suffix, f"the tokenizer of {parents[0].reference}"
+    )
+    if pack is None:
+        ids = {"eos_id": tokenizer.eos_id, "pad_id": tokenizer.pad_id, "append_eos": False}
     return RowsOut(
-        pack=build.pack,
-        seq_length=build.pack.seq_length if build.pack else parents[0].manifest.seq_length,
+        pack=pack,
+        seq_length=pack.seq_length if pack else parents[0].manifest.seq_length,
         prefix=prefix,
         suffix=suffix,
-        eos_id=eos,
-        pad_id=pad,
-        append_eos=build.pack is not None and suffix[-1:] != (eos,),
         whole=tuple(name for name, found in each.items() if found.whole),
         loss_mask=any("loss_mask" in parent.columns for parent in parents),
-        max_shard_size=build.max_shard_size,
+        max_shard_size=max_shard_size,
+        **ids,
     )
-
-
-def _special_ids(
-    pack: ResolvedPack | None, parent: FoundParent, tokenizer: TokenizerFiles
-) -> tuple[int, int]:
-    """EOS and pad: of rows that are made by the rule of builds from text, of others those that they have."""
-    if pack is None:
-        facts = next(iter(parent.manifest.tokenizer.values()))
-        return int(facts["eos_id"]), int(facts["pad_id"])
-    # Not as the parent says them: there, EOS may stand for padding that the tokenizer lacks.
-    eos = tokenizer.eos_id if pack.eos_token_id is None else pack.eos_token_id
-    if eos is None:
-        raise ConfigError(
-            f"the tokenizer of {parent.reference} names no EOS token and pack.eos_token_id is not set; packing needs "
-            "one to mark where documents end: set pack.eos_token_id"
-        )
-    pad = tokenizer.pad_id if pack.pad_token_id is None else pack.pad_token_id
-    pad = eos if pad is None else pad
-    for name, value in (("eos_token_id", eos), ("pad_token_id", pad)):
-        if not 0 <= value < tokenizer.vocab_size:
-            raise ConfigError(
-                f"pack.{name} is {value}, but the tokenizer of {parent.reference} has ids 0 to "
-                f"{tokenizer.vocab_size - 1}"
-            )
-    return eos, pad
 
 
 def kept_fields(parent: FoundParent) -> tuple[tuple[str, ColumnType], ...]:

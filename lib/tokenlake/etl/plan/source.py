@@ -1,11 +1,8 @@
-"""What only inputs and tokenizer can say of a source: whether its rows are conversations, and by which template.
+"""What only inputs and tokenizer can say of a source: whether its rows are conversations, which template renders them,
+whether a prompt fits its columns, and the types of kept fields.
 
-What inputs and tokenizer say against a prompt, before any work is done.
-
-Of which type the columns of kept fields are: decided once, when a build is planned, for the whole dataset.
-
-Files with a schema say it (the first ones of each source are asked), other records are looked at: the first ones of
-each source, after the steps of the configuration. Where several types were found the column has the narrowest that
+Types of kept fields are decided once, for the whole dataset. Files with a schema say them; of others the first records
+are looked at, after the steps of the configuration. Where several types were found the column has the narrowest that
 holds them all, and JSON text where none does.
 """
 
@@ -27,7 +24,7 @@ from tokenlake.config.resolved import (
 )
 from tokenlake.config.suggestion import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.etl.unit.kept_fields import rows_of
+from tokenlake.etl.unit.documents import rows_of
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.preview import columns_of_files, first_rows
 from tokenlake.sources.records import read_rows

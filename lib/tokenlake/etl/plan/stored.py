@@ -1,19 +1,18 @@
-"""From stored versions to a plan: which rows of which parents come where, in which units, and what to expect.
+"""Planning a build from stored versions: which rows of which parents come where, in which units, and what to expect.
 
-Planning reads manifests, the parents' tokenizer and, where nothing is mixed, their ledgers; it reads no shard, and
+Planning reads manifests, the parents' tokenizers and, where nothing is mixed, their ledgers; it reads no shard, and
 writes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import replace
+from typing import Any
 
-from tokenlake.config.resolved import ResolvedMix, ResolvedMixture
-from tokenlake.etl.events import Listed, Watcher, ignore
-from tokenlake.etl.job import Level, RowsOut, store_address
-from tokenlake.etl.mixture import MixtureSpec
+from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
+from tokenlake.etl.events import Listed, Watcher
+from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan.mixture import MixForecast, choose_unit_rows, forecast_of, notes_on, settled, weighed
 from tokenlake.etl.plan.parents import (
     FoundParent,
@@ -27,8 +26,8 @@ from tokenlake.etl.plan.parents import (
     require_unpadded,
     rows_out,
 )
+from tokenlake.etl.plan.plan import Plan, store_address
 from tokenlake.etl.plan.stored_units import (
-    MixUnits,
     UnitIdentity,
     content_identity,
     mean_row_bytes,
@@ -38,64 +37,17 @@ from tokenlake.etl.plan.stored_units import (
     require_packing,
     rows_identity,
 )
+from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.fingerprint import fingerprint
 from tokenlake.report import numbers
 from tokenlake.schema import FORMAT_VERSION
-from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.mixture import outcomes
-from tokenlake.tokenizers.files import TokenizerFiles
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixPlan:
-    """All that a build from stored versions will do.
-
-    Attributes:
-        build: the resolved configuration.
-        parents: that rows are taken from, in configuration order; those whose weight is always 0 are left out.
-        level: what the parents' rows are.
-        out: what the new rows are.
-        spec: the order, with every choice made; None where nothing is mixed.
-        inputs: the files of the original texts.
-        units: the work, in the order of the dataset's rows.
-        fingerprint: identity of the version.
-        forecast: what the mixture comes to; None where nothing is mixed.
-        notes: what a user should know before running.
-    """
-
-    build: ResolvedMix
-    parents: tuple[FoundParent, ...]
-    level: Level
-    out: RowsOut
-    spec: MixtureSpec | None
-    inputs: tuple[InputFileEntry, ...]
-    units: MixUnits
-    fingerprint: str
-    forecast: MixForecast | None
-    notes: tuple[str, ...]
-
-    @property
-    def input_bytes(self) -> int:
-        return sum(unit.bytes for unit in self.units)
-
-    @property
-    def source_bytes(self) -> dict[str, int]:
-        """What progress is told by to bytes of its units, in plan order."""
-        sums: dict[str, int] = {}
-        for unit in self.units:
-            sums[unit.source] = sums.get(unit.source, 0) + unit.bytes
-        return sums
-
-    def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
-        """Nothing is left out of versions."""
-        return ()
-
-
-def plan_mix(build: ResolvedMix, on_event: Watcher = ignore) -> MixPlan:
+def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
     """Plan a build from stored versions.
 
     Raises:
@@ -107,47 +59,47 @@ def plan_mix(build: ResolvedMix, on_event: Watcher = ignore) -> MixPlan:
     everyone = find_parents(catalog, build.parents, build.name)
     parents = everyone if build.mixture is None else weighed(everyone, build.mixture)
     level = level_of(parents, build.pack)
-    facts = require_one_tokenizer(parents, level)
-    files = read_tokenizer(store, parents[0], next(iter(parents[0].manifest.tokenizer)))
-    out = rows_out(build, parents, TokenizerFiles(name=str(facts.get("name")), files=files))
+    require_one_tokenizer(parents, level)
+    tokenizers = _tokenizers(store, parents)
+    out = rows_out(build.pack, build.max_shard_size, parents, next(iter(tokenizers.values())))
+    if build.pack is not None:
+        ids = {"eos_id": out.eos_id, "pad_id": out.pad_id, "append_eos": out.append_eos}
+        tokenizers = {name: replace(planned, **ids) for name, planned in tokenizers.items()}
     if level == "documents":
         require_unpadded(parents)
-    inputs = joined_inputs(parents)
-    notes = [
-        f"{parent.name}: its weight is always 0; nothing of {parent.reference} is read"
-        for parent in everyone
-        if parent not in parents
-    ]
     for parent in parents:
         on_event(Listed(parent.name, parent.totals.files, parent.totals.bytes))
-    if build.mixture is None:
-        require_packing(parents, out)
-        units = repacked_units(catalog, parents, out)
-        digest = _version(rows_identity(out), [unit.fingerprint for unit in units])
-        return MixPlan(
-            build=build,
-            parents=parents,
-            level=level,
-            out=out,
-            spec=None,
-            inputs=inputs,
-            units=units,
-            fingerprint=digest,
-            forecast=None,
-            notes=(*notes, *notes_on_columns(parents, out)),
-        )
-    return _mixed(build, build.mixture, parents, level, out, inputs, notes)
+    found = Plan(
+        build=build,
+        inputs=joined_inputs(parents),
+        units=(),
+        tokenizers=tokenizers,
+        fingerprint="",
+        notes=tuple(
+            f"{parent.name}: its weight is always 0; nothing of {parent.reference} is read"
+            for parent in everyone
+            if parent not in parents
+        ),
+        config={},
+        parents=parents,
+        level=level,
+        out=out,
+    )
+    if build.mixture is not None:
+        return _mixed(found, build.mixture, out)
+    require_packing(parents, out)
+    units = repacked_units(catalog, parents, out)
+    return replace(
+        found,
+        units=units,
+        fingerprint=_version(rows_identity(out), [unit.fingerprint for unit in units]),
+        notes=(*found.notes, *notes_on_columns(parents, out)),
+        config=_config(found, out, {}),
+    )
 
 
-def _mixed(
-    build: ResolvedMix,
-    asked: ResolvedMixture,
-    parents: tuple[FoundParent, ...],
-    level: Level,
-    out: RowsOut,
-    inputs: tuple[InputFileEntry, ...],
-    notes: list[str],
-) -> MixPlan:
+def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
+    parents, level = found.parents, found.level
     for parent in parents:
         require_split(parent)
     spec, mixture = settled(asked, parents, out)
@@ -185,24 +137,54 @@ def _mixed(
         "rows": spec.rows,
         "out": rows_identity(out),
     }
-    return MixPlan(
-        build=build,
-        parents=parents,
-        level=level,
-        out=out,
-        spec=spec,
-        inputs=inputs,
+    splits = {parent.name: parent.split for parent in parents}
+    order = {**order_identity(spec), "rows": spec.rows}
+    mix = {"level": level, "weights_by": asked.weights_by, "splits": splits, **order}
+    return replace(
+        found,
         units=units,
         fingerprint=_version(identity, [unit.fingerprint for unit in units]),
-        forecast=forecast,
         notes=(
-            *notes,
+            *found.notes,
             *_on_choices(asked, forecast),
             *_on_splits(parents),
             *notes_on_columns(parents, out),
             *notes_on(forecast),
         ),
+        config=_config(found, out, {"mix": mix}),
+        spec=spec,
+        forecast=forecast,
     )
+
+
+def _config(found: Plan, out: RowsOut, mix: Mapping[str, Any]) -> dict[str, Any]:
+    """What identity sees of the configuration, and what is known of the sources that the texts came from."""
+    around = {"prefix": list(out.prefix), "suffix": list(out.suffix), "whole": bool(out.whole)}
+    build = {"kind": found.kind, **rows_identity(out), "around": around}
+    return {"build": build, **mix, "sources": _sources(found.parents)}
+
+
+def _sources(parents: Sequence[FoundParent]) -> dict[str, Any]:
+    """What the parents say of the sources of the texts; two that are called alike and differ both stay."""
+    found: dict[str, Any] = {}
+    for parent in parents:
+        for name, source in parent.sources.items():
+            free = name if found.get(name, source) == source else f"{parent.name}/{name}"
+            found[free] = source
+    return found
+
+
+def _tokenizers(store: Store, parents: Sequence[FoundParent]) -> dict[str, PlannedTokenizer]:
+    """Return the tokenizer of each source of the original texts, read from a parent that has it.
+
+    Sources of one name have one tokenizer: their ids mean the same, or there would be no plan.
+    """
+    found: dict[str, PlannedTokenizer] = {}
+    for parent in parents:
+        for source in parent.manifest.tokenizer:
+            if source not in found:
+                found[source] = read_tokenizer(store, parent, source)
+    return found
 
 
 def _version(build: Mapping[str, object], units: Sequence[str]) -> str:

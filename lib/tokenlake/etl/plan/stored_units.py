@@ -1,32 +1,26 @@
-"""What a build from stored versions is, as fingerprints: the content it takes, the order, and the rows it makes.
+"""The units of a build from stored versions, and their identity: content, order, and the rows that are made.
 
 Versions are what they hold: numbers of versions, names of datasets, clocks and writers are not identity, so that tokens
 that were built again, to the same rows, mix to the same version.
 
 A unit is its rows: where a mixture that begins anew for ever is only made longer, or its schedule goes on to further
-points, perhaps with further sources, the units before that keep their fingerprints, and a new version takes them over
-as they are.
-
-The units of a build from stored versions: what a session knows of each.
-
-Cutting a mixture into units: neighbouring positions, the same number in each, whoever builds them.
-
-Packing again without a mixture: parents one after the other, a unit for each of their units.
+points, perhaps with further sources, the units before that keep their fingerprints, and a new version reuses them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 from tokenlake.config.identity import pack_identity
 from tokenlake.errors import ConfigError
-from tokenlake.etl.job import Level, ParentVersion, RowsOut
+from tokenlake.etl.job import Level, RowsOut
 from tokenlake.etl.mixture import MixtureSpec
 from tokenlake.etl.plan.parents import FoundParent
+from tokenlake.etl.plan.plan import MixUnit, RepackUnit
 from tokenlake.fingerprint import fingerprint
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.schema import FORMAT_VERSION
@@ -190,55 +184,13 @@ def _rows(shard: ShardEntry) -> tuple[int, list[int], dict[str, str]]:
     return shard.rows, list(shard.row_groups), shard.logical
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeUnit:
-    """Some neighbouring rows of a mixture.
-
-    Attributes:
-        index: place in the plan, from 0; names the output files, is not part of the unit's identity.
-        source: of several sources, so it is :data:`tokenlake.store.ledger.MIXED`.
-        bytes: about so many bytes of the parents' files, for progress and scheduling.
-        fingerprint: equal fingerprints give equal bytes (sha256 hex).
-        start, stop: positions of the mixture.
-    """
-
-    index: int
-    source: str
-    bytes: int
-    fingerprint: str
-    start: int
-    stop: int
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepackedUnit:
-    """A unit of a parent that is packed again; attributes as of :class:`RangeUnit`, and
-
-    Attributes:
-        parent: the parent.
-        parent_unit: index of the unit in it.
-    """
-
-    index: int
-    source: str
-    bytes: int
-    fingerprint: str
-    parent: ParentVersion
-    parent_unit: int
-
-
-MixUnits: TypeAlias = tuple[RangeUnit, ...] | tuple[RepackedUnit, ...]
-
-
 _LEAST_REST: Final = Fraction(2, 3)
 """Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.etl.plan.mixture`."""
 
 
 def range_units(
     rows: int, unit_rows: int, row_bytes: Fraction, identity: UnitIdentity, *, join_rest: bool
-) -> tuple[RangeUnit, ...]:
+) -> tuple[MixUnit, ...]:
     """Return the units of a mixture.
 
     Args:
@@ -261,7 +213,7 @@ def range_units(
         count -= 1
     bounds = [*(unit_rows * index for index in range(count)), rows]
     return tuple(
-        RangeUnit(
+        MixUnit(
             index=index,
             source=MIXED,
             bytes=round(row_bytes * (stop - start)),
@@ -292,17 +244,15 @@ def require_packing(parents: Sequence[FoundParent], out: RowsOut) -> None:
         )
 
 
-def repacked_units(
-    catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut
-) -> tuple[RepackedUnit, ...]:
+def repacked_units(catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut) -> tuple[RepackUnit, ...]:
     """Return the units: those of each parent, in its order; units without rows are left out."""
-    found: list[RepackedUnit] = []
+    found: list[RepackUnit] = []
     for parent in parents:
         records = _records(catalog, parent, out)
         for number, parts in sorted(_parts(parent).items()):
             source = _source(parent, records.get(number))
             found.append(
-                RepackedUnit(
+                RepackUnit(
                     index=len(found),
                     source=source,
                     bytes=sum(part.bytes for part in parts),

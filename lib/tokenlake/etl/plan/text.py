@@ -1,26 +1,25 @@
-"""Configuration and listing to a plan: the units, their identities, and what to expect.
+"""Planning a build of texts: listing to units, their identities, and what a user should know before a run.
 
 Planning reads inputs (their hashes, their footers) and tokenizers; it writes nothing.
-
-The tokenizer of each source as a plan finds it: its files, its special ids, and whether they fit what is asked.
-
-What a user should know of a plan before running it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import astuple, replace
+from typing import Any, Final, TypeAlias
 
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.etl.events import Listed, Planning, Watcher, ignore
-from tokenlake.etl.plan.exclude import Exclusion, Positions, match_exclusions, of_unit
+from tokenlake.etl.bad_record_budget import bad_budgets
+from tokenlake.etl.events import Listed, Planning, Watcher
+from tokenlake.etl.plan.exclude import Positions, match_exclusions, of_unit
+from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
-from tokenlake.etl.plan.units import WorkUnit, cut, files_of_sources, group_ranges, range_identity
+from tokenlake.etl.plan.tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
+from tokenlake.etl.plan.units import cut, files_of_sources, group_ranges, range_identity
 from tokenlake.fingerprint import canonical_texts, fingerprint, joined
 from tokenlake.report import numbers
 from tokenlake.schema import FORMAT_VERSION
@@ -29,124 +28,10 @@ from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.local.hash_cache import HashCache
 from tokenlake.sources.splits import RecordLimit, split_files, splittable
 from tokenlake.sources.where import Predicate
-from tokenlake.store.account import Account
 from tokenlake.text.steps import open_chain, sealed
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.fingerprint import describe, special_ids
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
-
-@dataclass(frozen=True, slots=True)
-class PlannedTokenizer:
-    """A tokenizer as the plan found it.
-
-    Attributes:
-        files: its bytes; they are copied into the version.
-        facts: fingerprint, probe ids, special ids (JSON-able).
-        eos_id, pad_id: as resolved for packing.
-        append_eos: whether packing adds EOS, which the post-processor does not.
-    """
-
-    files: TokenizerFiles
-    facts: dict[str, Any]
-    eos_id: int
-    pad_id: int
-    append_eos: bool
-
-
-def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
-    """Load and describe each source's tokenizer, each distinct one once.
-
-    Raises:
-        ConfigError: packed rows would hold ids of different tokenizers.
-    """
-    loaded: dict[str, tuple[TokenizerFiles, dict[str, Any]]] = {}
-    planned: dict[str, PlannedTokenizer] = {}
-    for source in build.sources:
-        name = source.tokenizer.name_or_path
-        if name not in loaded:
-            files = load_tokenizer(name)
-            loaded[name] = files, describe(files)
-        # The same tokenizer may put EOS itself for one source, and be told not to for another.
-        planned[source.name] = _resolve_ids(build, *loaded[name], source.tokenizer.add_special_tokens)
-    if build.pack is not None:
-        _require_one_tokenizer(build, planned)
-    return planned
-
-
-def _require_one_tokenizer(build: ResolvedBuild, planned: dict[str, PlannedTokenizer]) -> None:
-    """Packed rows are read as one stream of ids, in which an id must mean one thing."""
-    first, *others = build.sources
-    for source in others:
-        ours, theirs = planned[first.name], planned[source.name]
-        same_ids = ours.files.json_bytes == theirs.files.json_bytes
-        if not same_ids or (ours.eos_id, ours.pad_id) != (theirs.eos_id, theirs.pad_id):
-            raise ConfigError(
-                f"datasets.{source.name}.tokenizer: {source.tokenizer.name_or_path!r} is another tokenizer than "
-                f"{first.tokenizer.name_or_path!r} of datasets.{first.name}; packed rows of one dataset are read as "
-                "one stream, in which an id must mean one thing. Use one tokenizer, build a dataset for each, or "
-                "write pack.enabled: false, where `file` says which source a row is of",
-                source=source.name,
-            )
-
-
-def _resolve_ids(
-    build: ResolvedBuild, files: TokenizerFiles, facts: dict[str, Any], add_special_tokens: bool
-) -> PlannedTokenizer:
-    """EOS and pad as DESIGN rules: configuration, then tokenizer; pad falls back to EOS."""
-    asked = build.pack
-    suffix = facts["suffix"] if add_special_tokens else None
-    ids = special_ids(
-        files, suffix, asked.eos_token_id if asked else None, asked.pad_token_id if asked else None
-    )
-    eos, pad = ids["eos_id"], ids["pad_id"]
-    if asked and asked.eos_token_id is None and eos < 0:
-        raise ConfigError(
-            f"tokenizer {files.name!r} names no EOS token and pack.eos_token_id is not set; packing needs one to "
-            "mark where documents end: set pack.eos_token_id",
-            tokenizer=files.name,
-        )
-    for name, value in (("eos_token_id", eos), ("pad_token_id", pad)):
-        if asked and not 0 <= value < files.vocab_size:
-            raise ConfigError(
-                f"pack.{name} is {value}, but tokenizer {files.name!r} has ids 0 to {files.vocab_size - 1}",
-                tokenizer=files.name,
-            )
-    return PlannedTokenizer(files, facts, **ids)
-
-
-def padded(source: ResolvedSource, planned: PlannedTokenizer) -> ResolvedSource:
-    """The source with the side of its padding, which may be the tokenizer's to say."""
-    settings = source.tokenizer
-    if settings.padding == "none":
-        return source
-    if planned.pad_id < 0:
-        raise ConfigError(
-            f"datasets.{source.name}.tokenizer.padding: {settings.padding!r}, but tokenizer {planned.files.name!r} "
-            "names neither a padding token nor an EOS token; name one in its tokenizer_config.json, or do not pad",
-            tokenizer=planned.files.name,
-        )
-    own = planned.files.config.get("padding_side")
-    side = settings.padding_side or ("left" if own == "left" else "right")
-    return replace(source, tokenizer=replace(settings, padding_side=side))
-
-
-def check_room(source: ResolvedSource, tokenizer: PlannedTokenizer) -> None:
-    """A `max_length` that special tokens fill is an error before any work."""
-    settings = source.tokenizer
-    around = [*(tokenizer.facts["prefix"] or ()), *(tokenizer.facts["suffix"] or ())]
-    if (
-        settings.long_documents != "keep"
-        and settings.add_special_tokens
-        and settings.max_length <= len(around)
-    ):
-        raise ConfigError(
-            f"datasets.{source.name}: max_length is {settings.max_length}, but tokenizer {tokenizer.files.name!r} puts "
-            f"{len(around)} special tokens around every document; expected at least {len(around) + 1}"
-        )
-
-
-_NAMED = 5  # files that are named one by one
+_NAMED: Final = 5  # files that are named one by one
 
 
 def notes_on(source: ResolvedSource, files: Sequence[InputFile], unit_size: int) -> list[str]:
@@ -155,7 +40,7 @@ def notes_on(source: ResolvedSource, files: Sequence[InputFile], unit_size: int)
     return [f"{source.name}: {origin}" for origin in origins] + _on_whole(source, files, unit_size)
 
 
-def notes_on_files(source: ResolvedSource, files: int | None, units: Sequence[WorkUnit]) -> list[str]:
+def notes_on_files(source: ResolvedSource, files: int | None, units: Sequence[TextUnit]) -> list[str]:
     """Return a note where fewer workers than files can work, because documents have to be dealt out to files."""
     if files is None or len(units) == files:
         return []
@@ -209,54 +94,8 @@ Only: TypeAlias = Collection[tuple[str, str]]
 """(source, path) of the input files that are planned with, whatever others there are by now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All that a build will do.
-
-    Attributes:
-        build: the resolved configuration.
-        inputs: every input file, sources in configuration order, paths sorted.
-        units: the work, in the order of the dataset's rows.
-        tokenizers: per source name.
-        exclusions: the lists of documents to leave out.
-        fingerprint: identity of the version.
-        notes: what a user should know before running.
-    """
-
-    build: ResolvedBuild
-    inputs: tuple[InputFile, ...]
-    units: tuple[WorkUnit, ...]
-    tokenizers: dict[str, PlannedTokenizer]
-    exclusions: tuple[Exclusion, ...]
-    fingerprint: str
-    notes: tuple[str, ...]
-
-    @property
-    def input_bytes(self) -> int:
-        return sum(unit.bytes for unit in self.units)
-
-    @property
-    def source_bytes(self) -> dict[str, int]:
-        """Source name to bytes of its units, in plan order."""
-        sums = {source.name: 0 for source in self.build.sources}
-        for unit in self.units:
-            sums[unit.source] += unit.bytes
-        return sums
-
-    def source(self, name: str) -> ResolvedSource:
-        return next(source for source in self.build.sources if source.name == name)
-
-    def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
-        """What a finished build says of documents that were to be left out and were not there.
-
-        Raises:
-            ConfigError: a list left nothing out.
-        """
-        return tuple(line for each in self.exclusions for line in [*each.notes(), *each.missed(accounts)])
-
-
-def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | None = None) -> Plan:
-    """Plan a build.
+def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Plan:
+    """Plan a build of texts.
 
     Args:
         only: as if no other files were there; sources with a limit of rows keep what they find.
@@ -291,7 +130,7 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | 
     exclusions = match_exclusions(build.sources, dict(zip(names, ranges, strict=True)), build.hash_threads)
     notes += [line for each in exclusions for line in each.notes()]
     excluded = {name: found for each in exclusions for name, found in each.positions.items()}
-    units: list[WorkUnit] = []
+    units: list[TextUnit] = []
     for source, parts, files in zip(sources, ranges, _shares(build, ranges), strict=True):
         base = canonical_texts(unit_identity(build, source, tokenizers[source.name]))
         first, passed = len(units), dict[int, int | None]()
@@ -300,7 +139,20 @@ def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | 
             units.append(_unit(len(units), source, group, base, mine, number))
         notes += notes_on_files(source, files, units[first:])
     digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
-    return Plan(build, tuple(inputs), tuple(units), tokenizers, exclusions, digest, tuple(notes))
+    return Plan(
+        build=build,
+        inputs=tuple(inputs),
+        units=tuple(units),
+        tokenizers=tokenizers,
+        fingerprint=digest,
+        notes=tuple(notes),
+        config={
+            "build": identity(build),
+            "sources": {source.name: source_identity(source) for source in build.sources},
+        },
+        exclusions=exclusions,
+        bad_budgets=bad_budgets(build, units),
+    )
 
 
 def _shares(build: ResolvedBuild, ranges: list[list[list[FileRange]]]) -> list[int | None]:
@@ -390,9 +242,17 @@ def _unit(
     base: dict[str, str],
     excluded: Positions,
     files: int | None,
-) -> WorkUnit:
+) -> TextUnit:
     mine = {str(file): positions for file, positions in excluded.items()}
     dealt = {} if files is None else {"files": files}
     own = canonical_texts({"ranges": range_identity(ranges), "excluded": mine} | dealt)
     digest = hashlib.sha256(joined(base | own)).hexdigest()
-    return WorkUnit(index, source.name, ranges, sum(part.weight for part in ranges), digest, excluded, files)
+    return TextUnit(
+        index=index,
+        source=source.name,
+        bytes=sum(part.weight for part in ranges),
+        fingerprint=digest,
+        ranges=ranges,
+        excluded=excluded,
+        files=files,
+    )

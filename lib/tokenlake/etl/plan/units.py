@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -35,29 +35,6 @@ _BOUNDARIES_PER_UNIT: Final = 2
 
 #: So many files at most make a unit, however small they are.
 _FILES_PER_UNIT: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class WorkUnit:
-    """What one task does, start to end.
-
-    Attributes:
-        index: place in the plan, 0-based; names the output files, is not part of the unit's identity.
-        source: name of the source; a unit never holds two.
-        ranges: the parts of input files to read, in order.
-        bytes: input bytes, for progress and scheduling.
-        fingerprint: identity of the unit: equal fingerprints give equal bytes (sha256 hex).
-        excluded: file id to the positions that are left out of these ranges.
-        files: exactly so many files for each split; None: as many as their size makes.
-    """
-
-    index: int
-    source: str
-    ranges: tuple[FileRange, ...]
-    bytes: int
-    fingerprint: str
-    excluded: dict[int, list[int]]
-    files: int | None = None
 
 
 def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterator[tuple[FileRange, ...]]:

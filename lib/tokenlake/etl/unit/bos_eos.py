@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
+from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.etl.job import UnitJob
 from tokenlake.packing.loss_mask import learned, marked, plain
 from tokenlake.ragged import Ragged
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @final

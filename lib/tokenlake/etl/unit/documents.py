@@ -1,25 +1,26 @@
-"""Documents between reading and encoding, gathered across files: small files would else be encoded one by one."""
+"""Documents between reading and encoding: texts gathered across files, and the fields kept beside them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, final
 
 import numpy as np
-import numpy.typing as npt
+import orjson
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int64
+from tokenlake.column_types import JSON, ColumnType, arrow_type, column_type, fits, joined
+from tokenlake.sources.rows import Fault, Rows
 from tokenlake.tokenizers.arrays import Spans
-
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class TextDocuments:
     """Texts and where they come from.
 
     Attributes:
@@ -64,7 +65,7 @@ class Documents:
         return np.diff(np.frombuffer(buffer, np.int64)[first : first + len(self.text) + 1])
 
     def slice(self, first: int, last: int) -> Self:
-        """Documents ``first`` to ``last`` (exclusive), no text copied."""
+        """TextDocuments ``first`` to ``last`` (exclusive), no text copied."""
         begin, end = first * self.parts, last * self.parts
         return type(self)(
             self.text.slice(begin, end - begin),
@@ -117,14 +118,125 @@ def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
     return None if kept is None else kept.take(indices)
 
 
-def _all_kept(parts: Sequence[Documents]) -> pa.RecordBatch | None:
+def _all_kept(parts: Sequence[TextDocuments]) -> pa.RecordBatch | None:
     kept = [part.kept for part in parts if part.kept is not None]
     return _ARROW.concat_batches(kept) if kept else None
 
 
-def _all_extra(parts: Sequence[Documents]) -> Bools | None:
+def _all_extra(parts: Sequence[TextDocuments]) -> Bools | None:
     if all(part.extra is None for part in parts):
         return None
     return np.concatenate(
         [np.zeros(len(part), np.bool_) if part.extra is None else part.extra for part in parts]
     )
+
+
+_SHOWN: Final = 60  # characters of a value in a message
+_NO_FIT: Final = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
+
+# Python values that Arrow takes for values of these types without altering any.
+_DIRECT: Final[dict[str, type[Any]]] = {"bool": bool, "int64": int, "double": float, "large_string": str}
+_NOTHING: Final[type[Any]] = type(None)
+
+
+@final
+class Keeper:
+    """Takes the kept fields of rows, converted to the types that the plan decided on.
+
+    Args:
+        fields: (name, type) in the order of the columns.
+    """
+
+    def __init__(self, fields: Sequence[tuple[str, ColumnType]]) -> None:
+        self._fields = tuple(fields)
+        self._schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in self._fields])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields."""
+        return tuple(name for name, _ in self._fields)
+
+    def take(self, rows: Rows) -> tuple[pa.RecordBatch, dict[int, Fault]]:
+        """Return the fields of n rows, and what is wrong in some of them; a missing field is null.
+
+        A value that its column's type cannot hold exactly is a fault (``field_type``), and null in the columns.
+        """
+        faults: dict[int, Fault] = {}
+        arrays: list[Any] = []
+        for name, kind in self._fields:
+            array, bad = _column(rows, name, kind)
+            arrays.append(array)
+            for index, value in bad:
+                faults.setdefault(index, _fault(name, kind, value))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema), faults
+
+
+def _column(rows: Rows, name: str, kind: ColumnType) -> tuple[Any, list[tuple[int, Any]]]:
+    """Return a field as a column of type `kind`, and the values, with their rows, that do not fit."""
+    if rows.has_objects:
+        return _of_values([row.get(name) for row in rows.objects], kind)
+    if name not in rows.columns.schema.names:
+        return _ARROW.nulls(len(rows), arrow_type(kind)), []
+    array: Any = rows.columns.column(name)
+    if array.type == arrow_type(kind) and kind != JSON:
+        return array, []
+    found = column_type(array.type)
+    if kind != JSON and joined(found, kind) == kind:
+        try:
+            return array.cast(arrow_type(kind)), []
+        except _NO_FIT:
+            pass  # some value does not fit: they are looked at one by one
+    return _of_values(array.to_pylist(), kind)
+
+
+def _of_values(values: list[Any], kind: ColumnType) -> tuple[Any, list[tuple[int, Any]]]:
+    target = arrow_type(kind)
+    if kind == JSON:
+        texts = [as_json(value) for value in values]
+        unfit = [index for index, text in enumerate(texts) if text is None and values[index] is not None]
+        return _ARROW.array(texts, target), [(index, values[index]) for index in unfit]
+    direct = _DIRECT.get(kind) if isinstance(kind, str) else None
+    if direct is not None and set(map(type, values)) <= {direct, _NOTHING}:
+        try:
+            return _ARROW.array(values, target), []
+        except _NO_FIT:
+            pass  # half of a surrogate pair, or an integer of more than 64 bits
+    bad = [(index, value) for index, value in enumerate(values) if not fits(value, kind)]
+    for index, _ in bad:
+        values[index] = None
+    return _ARROW.array(values, target), bad
+
+
+def rows_of(table: Rows) -> Rows:
+    """Return rows as they were read; JSON as objects alone, because its columns have other types in every batch."""
+    return Rows(objects=table.objects) if table.has_objects else table
+
+
+def as_json(value: Any) -> str | None:
+    """Return a value as JSON text, None if it is too deep; what JSON does not know (a date, bytes) as its text."""
+    if value is None:
+        return None
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
+        pass
+    try:
+        return json.dumps(value, default=str, separators=(",", ":"))
+    except RecursionError:
+        return None
+
+
+def _fault(name: str, kind: ColumnType, value: Any) -> Fault:
+    try:
+        shown = repr(value)
+    except RecursionError:
+        shown = f"a {type(value).__name__} of very many levels"
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    return Fault(
+        "field_type",
+        f"the kept field {name!r} holds {shown}, which its type {_named(kind)}, that of the first records, cannot hold",
+    )
+
+
+def _named(kind: ColumnType) -> str:
+    return kind if isinstance(kind, str) else str(arrow_type(kind))

@@ -7,19 +7,15 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.etl.unit.bos_eos import Finish
 from tokenlake.packing.loss_mask import learned, plain
 from tokenlake.ragged import Ragged
 from tokenlake.text.lengths.token_cuts import continuing_tokens, cut_after, cut_before, cut_texts, pieces
 from tokenlake.tokenizers.encoder import Encoder
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 def _nothing() -> dict[str, int]:
@@ -75,15 +71,15 @@ class Fitted:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Pieces:
+class _Stretches:
     """What is kept of n documents: stretches of their ids, document by document; int64[m] each."""
 
     origin: Int64
     begin: Int64
     end: Int64
 
-    def select(self, mask: Bools) -> _Pieces:
-        return _Pieces(self.origin[mask], self.begin[mask], self.end[mask])
+    def select(self, mask: Bools) -> _Stretches:
+        return _Stretches(self.origin[mask], self.begin[mask], self.end[mask])
 
 
 @final
@@ -129,7 +125,7 @@ class Lengths:
             ids, offsets: int32[total], int64[n + 1].
             text: large_string[n], what the ids were made of, where :attr:`needs_text`.
         """
-        whole = _Pieces(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
+        whole = _Stretches(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
         if self.keeps_all or not len(ids):
             return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
         before, after = self._around(ids, offsets)
@@ -153,7 +149,7 @@ class Lengths:
         lacks_head, lacks_tail = self._finish.lacks(ids, offsets)
         return lacks_head * before, lacks_tail * after
 
-    def _split(self, ids: Int32, whole: _Pieces, rows: Int64) -> _Pieces:
+    def _split(self, ids: Int32, whole: _Stretches, rows: Int64) -> _Stretches:
         most = max(1, self._settings.max_length - self._prefix - self._suffix)
         goes_on = self._goes_on(ids)
         begins = [pieces(goes_on, int(whole.begin[row]), int(whole.end[row]), most) for row in rows]
@@ -165,17 +161,17 @@ class Lengths:
         begin[inside] = np.concatenate([begin[:0], *(begin for begin in begins if len(begin) > 1)])
         again = np.flatnonzero(np.diff(origin) == 0) + 1
         end[again - 1] = begin[again]
-        return _Pieces(origin, begin, end)
+        return _Stretches(origin, begin, end)
 
     def _truncated(
         self,
         ids: Int32,
-        whole: _Pieces,
+        whole: _Stretches,
         rows: Int64,
         before: Int64,
         after: Int64,
         text: pa.LargeStringArray | None,
-    ) -> _Pieces:
+    ) -> _Stretches:
         # At the side that is cut, what a document spells itself is gone, and must be put there.
         right = self._settings.truncation_side == "right"
         around = before[rows] + self._suffix if right else self._prefix + after[rows]
@@ -187,15 +183,15 @@ class Lengths:
                 end[rows] = cut_before(goes_on, begin[rows], begin[rows] + room)
             else:
                 begin[rows] = cut_after(goes_on, end[rows] - room, end[rows])
-            return _Pieces(whole.origin, begin, end)
+            return _Stretches(whole.origin, begin, end)
         own = Ragged.taken(plain(ids) if self._masked else ids, begin[rows], end[rows])
         texts: Any = text.take(pa.array(rows, pa.int64()))
         strategy, side = self._settings.truncation_strategy, self._settings.truncation_side
         first, last = cut_texts(self._encoder, texts, own.ids, own.offsets, room, strategy, side)
         begin[rows], end[rows] = begin[rows] + first, begin[rows] + last
-        return _Pieces(whole.origin, begin, end)
+        return _Stretches(whole.origin, begin, end)
 
-    def _fitted(self, ids: Int32, offsets: Int64, long: Bools, kept: _Pieces) -> Fitted:
+    def _fitted(self, ids: Int32, offsets: Int64, long: Bools, kept: _Stretches) -> Fitted:
         """Take what is kept, and account for what is not."""
         policy = self._settings.long_documents
         reason = "truncated" if policy == "truncate" else "too_long"
@@ -224,10 +220,10 @@ class Lengths:
         ids: Int32,
         offsets: Int64,
         long: Bools,
-        kept: _Pieces,
+        kept: _Stretches,
         dropped: dict[str, int],
         left_out: dict[str, Int64],
-    ) -> _Pieces:
+    ) -> _Stretches:
         """Leave out what has lost all the tokens that bear loss: a row of context alone teaches nothing."""
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(learned(ids))])
         had = before[offsets[1:]] > before[offsets[:-1]]

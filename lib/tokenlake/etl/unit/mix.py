@@ -1,9 +1,7 @@
-"""A unit of a mixture: the rows at some positions of it, taken from the parents and written in that order.
-
-What a unit of a mixture takes from its parents, step by step, and when it is done with a row group.
+"""Building units of stored rows: the rows at some positions of a mixture, or the documents of a unit packed again.
 
 Neighbouring positions come from all lanes of all sources, so that many row groups are open at a time. Each is decoded
-when the first of its rows is needed and let go after the last one: what is held is the windows of the lanes, however
+when the first of its rows is needed and dropped after the last one: what is held is the windows of the lanes, however
 large the parents are.
 """
 
@@ -15,9 +13,9 @@ from itertools import pairwise
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 
-from tokenlake.etl.job import MixJob
+from tokenlake.arrays import Int64
+from tokenlake.etl.job import NO_ENGINE, MixJob, RepackJob
 from tokenlake.etl.mixture import open_stream
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
@@ -30,18 +28,17 @@ from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
+from tokenlake.store.catalog import read_record
 from tokenlake.store.entries import ShardEntry
+from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import MIXED, UnitRecord
-
-Int32 = npt.NDArray[np.int32]
-AgendaInt64 = npt.NDArray[np.int64]
 
 _LOOKED_AT: Final = 1 << 18  # positions worked out at a time
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Step:
+class MixStep:
     """Some neighbouring positions of a unit.
 
     Attributes:
@@ -49,9 +46,9 @@ class Step:
         done: (source, row group) that no later step needs soon.
     """
 
-    source: AgendaInt64
-    group: AgendaInt64
-    row: AgendaInt64
+    source: Int64
+    group: Int64
+    row: Int64
     done: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
@@ -88,11 +85,11 @@ class Agenda:
             uses.append(_Uses.of(found, lane, step))
         self._done = _ends(_Uses.joined(uses)) if uses else {}
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[MixStep]:
         for number, first in enumerate(range(0, len(self._source), self._step_rows)):
             own = slice(first, first + self._step_rows)
             columns = (column[own].astype(np.int64) for column in (self._source, self._group, self._row))
-            yield Step(*columns, done=self._done.get(number, ()))
+            yield MixStep(*columns, done=self._done.get(number, ()))
 
 
 @final
@@ -108,15 +105,15 @@ class _Uses:
         first, last: steps, int64[n].
     """
 
-    source: AgendaInt64
-    group: AgendaInt64
-    epoch: AgendaInt64
-    lane: AgendaInt64
-    first: AgendaInt64
-    last: AgendaInt64
+    source: Int64
+    group: Int64
+    epoch: Int64
+    lane: Int64
+    first: Int64
+    last: Int64
 
     @classmethod
-    def of(cls, rows: StreamRows, lane: AgendaInt64, step: AgendaInt64) -> _Uses:
+    def of(cls, rows: StreamRows, lane: Int64, step: Int64) -> _Uses:
         """Return the uses of neighbouring rows; the step of each ascends."""
         columns = (rows.source, rows.group, rows.epoch, lane, step)
         lows = [int(column.min()) for column in columns]
@@ -161,13 +158,9 @@ def _ends(uses: _Uses) -> dict[int, tuple[tuple[int, int], ...]]:
 
 
 Progress = Callable[[dict[str, Any]], None]
-Int64 = npt.NDArray[np.int64]
 
 SPLIT: Final = "train"
 """A mixture is made to be trained on, whatever the splits of the parents are called."""
-
-NO_ENGINE: Final = "none"
-"""What a record says of the tokenizer engine where nothing was tokenized."""
 
 _STEP_TOKENS: Final = 1 << 23  # gathered at a time: 32 MiB, and as much again on the way to the file
 _LEAST_ROWS: Final = 64
@@ -176,7 +169,7 @@ _UNBOUNDED: Final = 1 << 62  # the agenda says when a row group is let go
 
 
 @final
-class MixUnit:
+class MixBuild:
     """One unit of a mixture while it is being built.
 
     What it holds in memory are the windows of all lanes of all sources, and some bytes for each of its own rows; it
@@ -241,7 +234,7 @@ class MixUnit:
             self._progress({"bytes": more, "documents": len(step), "tokens": tokens, "decoded_rows": decoded})
         return self._out.finish()
 
-    def _take(self, step: Step) -> int:
+    def _take(self, step: MixStep) -> int:
         """Read and write the rows of a step; return how many ids they have."""
         place = (self._rows, step.source, step.group, step.row)
         if isinstance(self._out, SequencesOut):
@@ -293,3 +286,83 @@ def _shuffle_key(job: MixJob) -> int | None:
     """The key by which packed rows are shuffled; it names the unit by where it begins, as nothing else does."""
     pack = job.out.pack
     return None if pack is None or pack.shuffle_seed is None else key_of(pack.shuffle_seed, job.start)
+
+
+_NONE: Final = 0  # bytes of decoded row groups to keep: each is read once
+
+
+@final
+class RepackBuild:
+    """One unit of a parent while it is packed again, split by split, in the order in which it is stored."""
+
+    def __init__(
+        self, job: RepackJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
+    ) -> None:
+        self._job, self._progress = job, progress
+        self._parents_store, self._opened = parents_store, opened
+        manifest = opened.manifest(parents_store, job.parent)
+        own = (file.split for file in manifest.files if file.unit == job.parent_unit)
+        self._splits = list(dict.fromkeys(own))
+        names, whole = (job.source,), np.array([job.parent.name in job.out.whole])
+        self._outs = {
+            split: DocumentsOut(job, store, split, names, whole, self._shuffle_key(split))
+            for split in self._splits
+        }
+
+    def build(self) -> UnitRecord:
+        """Write the parts and return the record, which the caller publishes; errors are those of a mixed unit."""
+        job = self._job
+        try:
+            for split, out in self._outs.items():
+                self._pack(self._opened.open(self._parents_store, job.parent, split), out)
+            parts = [entry for out in self._outs.values() for entry in out.finish()]
+        except BaseException:
+            for out in self._outs.values():
+                out.discard()
+            raise
+        shares = [out.shares.accounts()[job.source] for out in self._outs.values()]
+        account = Account.total([*shares, *(out.rows_of_all for out in self._outs.values())])
+        check_written(account, parts, job.out.seq_length, where=f"unit {job.unit}")
+        return UnitRecord(
+            unit=job.unit,
+            fingerprint=job.fingerprint,
+            source=job.source,
+            inputs=(),
+            parts=tuple(parts),
+            account=account,
+            quarantine=None,
+            engine=NO_ENGINE,
+            produced_by=produced_by(),
+        )
+
+    def _pack(self, rows: StoredRows, out: DocumentsOut) -> None:
+        bos = self._job.out.prefix[0] if self._job.out.prefix else None
+        for group in self._groups(rows):
+            count = int(rows.group_rows[group])
+            source = np.zeros(count, np.int64)
+            place = source, np.full(count, group), np.arange(count)
+            tokens = out.add(take_documents([rows], *place, cache=GroupCache(_NONE), bos_id=bos), source)
+            self._progress({"bytes": rows.bytes_of(group), "documents": count, "tokens": tokens})
+
+    def _groups(self, rows: StoredRows) -> Iterator[int]:
+        """Yield the row groups of the unit, in the order in which they are stored."""
+        first = 0
+        for shard in rows.manifest.files:
+            if shard.split == rows.split:
+                last = first + len(shard.row_groups)
+                yield from range(first, last) if shard.unit == self._job.parent_unit else ()
+                first = last
+
+    def _shuffle_key(self, split: str) -> int | None:
+        """The key by which packed rows are shuffled: the one that packing the text at once would have taken."""
+        pack, parent = self._job.out.pack, self._job.parent
+        if pack is None or pack.shuffle_seed is None:
+            return None
+        record = read_record(
+            self._parents_store, Layout(parent.dataset, parent.version), self._job.parent_unit
+        )
+        first = (record.inputs[0].file_id, record.inputs[0].start) if record.inputs else (record.unit,)
+        sources = self._opened.manifest(self._parents_store, parent).config.get("sources", {})
+        named = [name for name, _ in sources.get(record.source, {}).get("splits", ())]
+        number = (named if split in named else self._splits).index(split)
+        return key_of(pack.shuffle_seed, *first, number, 0)

@@ -2,8 +2,6 @@
 
 Plain text takes the short way, straight from the reader to the encoder. Anything else goes by rows: the steps of the
 configuration change them, a renderer makes their texts, and every row that is left out or cannot be used is accounted.
-
-Bad records made of rows that could be read, but of which no document can be made.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
-from tokenlake.etl.heartbeat import begin
-from tokenlake.etl.unit.documents import Documents, taken
-from tokenlake.etl.unit.kept_fields import Keeper, as_json, rows_of
+from tokenlake.etl.unit.documents import Keeper, TextDocuments, as_json, rows_of, taken
+from tokenlake.etl.worker_io import begin
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, ReadBatch, RowBatch, TextBatch, TextRowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
@@ -78,9 +76,6 @@ def _raw(row: object) -> bytes:
         return (as_json(row) or "").encode()
 
 
-Int64 = npt.NDArray[np.int64]
-
-
 def _none() -> dict[str, int]:
     return {}
 
@@ -88,14 +83,14 @@ def _none() -> dict[str, int]:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Documents made of some consecutive records, and what became of the other records.
+    """TextDocuments made of some consecutive records, and what became of the other records.
 
     Attributes:
         rows_read: records looked at.
         bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.ReadBatch`.
     """
 
-    documents: Documents
+    documents: TextDocuments
     file: InputFile
     rows_read: int
     bytes_read: int
@@ -106,17 +101,15 @@ class Prepared:
 
 
 class Recipe(Protocol):
-    """How a source's records become documents."""
+    """How a source's records become documents.
 
-    @property
-    def rendered(self) -> bool:
-        """Whether documents come with spans: they spell their own control tokens, and are finished one by one."""
-        ...
+    Attributes:
+        rendered: whether documents come with spans: they spell their own control tokens, and are finished one by one.
+        control_tokens: whether special tokens that a text spells become control ids.
+    """
 
-    @property
-    def control_tokens(self) -> bool:
-        """Whether special tokens that a text spells become control ids."""
-        ...
+    rendered: bool
+    control_tokens: bool
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
         """Read a range in batches, in file order.
@@ -134,7 +127,7 @@ def open_recipe(source: ResolvedSource, files: TokenizerFiles) -> Recipe:
         ConfigError: the settings contradict themselves, or the tokenizer lacks what they need.
     """
     if source.texts.is_plain:
-        return KeepingRecipe(source) if source.kept else PlainRecipe(source)
+        return TextRecipe(source)
     renderer = open_renderer(
         source.texts, source.content_field, files, source.tokenizer.special_tokens_in_text
     )
@@ -147,68 +140,35 @@ def special_mode(settings: ResolvedTokenizer, recipe: Recipe) -> str:
 
 
 @final
-class PlainRecipe:
-    """A field of each record is its document."""
+class TextRecipe:
+    """A field of each record is its document, and other fields may be kept beside it."""
 
     def __init__(self, source: ResolvedSource) -> None:
+        self.rendered = False
+        self.control_tokens = source.tokenizer.special_tokens_in_text == "encode"
         self._source = source
-
-    @property
-    def rendered(self) -> bool:
-        return False
-
-    @property
-    def control_tokens(self) -> bool:
-        return self._source.tokenizer.special_tokens_in_text == "encode"
+        self._keeper = open_keeper(source) if source.kept else None
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
-        batches = read_range(part, self._source)
-        while (batch := next(batches, None)) is not None:
-            box = [_plain(batch)]
-            del batch  # it may hold a text of 200 MB, which only its consumer still needs
-            yield box.pop()
-
-
-def _plain(batch: TextBatch) -> Prepared:
-    file = np.full(len(batch.positions), batch.file.file_id, np.int64)
-    return _prepared(batch, Documents(batch.text, file, batch.positions))
-
-
-@final
-class KeepingRecipe:
-    """A field of each record is its document, and other fields are kept beside it."""
-
-    def __init__(self, source: ResolvedSource) -> None:
-        self._source, self._keeper = source, open_keeper(source)
-
-    @property
-    def rendered(self) -> bool:
-        return False
-
-    @property
-    def control_tokens(self) -> bool:
-        return self._source.tokenizer.special_tokens_in_text == "encode"
-
-    def read(self, part: FileRange) -> Iterator[Prepared]:
-        batches = read_texts(part, self._source, self._keeper.names)
+        keeper, source = self._keeper, self._source
+        batches = read_range(part, source) if keeper is None else read_texts(part, source, keeper.names)
         while (batch := next(batches, None)) is not None:
             box = [self._prepare(batch)]
             del batch  # it may hold a text of 200 MB, which only its consumer still needs
             yield box.pop()
 
-    def _prepare(self, batch: TextRowBatch) -> Prepared:
-        kept, faults = self._keeper.take(batch.table)
+    def _prepare(self, batch: TextBatch | TextRowBatch) -> Prepared:
         file = np.full(len(batch.positions), batch.file.file_id, np.int64)
-        documents = Documents(batch.text, file, batch.positions, kept=kept)
-        if not faults:
+        documents = TextDocuments(batch.text, file, batch.positions)
+        if self._keeper is None or not isinstance(batch, TextRowBatch):
             return _prepared(batch, documents)
-        good = np.ones(len(documents), np.bool_)
-        good[list(faults)] = False
-        bad = judged(self._source, batch, batch.table, sorted(faults.items()))
-        return replace(
-            _prepared(batch, documents.select(good)),
-            bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)),
-        )
+        kept, faults = self._keeper.take(batch.table)
+        documents = replace(documents, kept=kept)
+        if faults:
+            good = np.ones(len(documents), np.bool_)
+            good[list(faults)] = False
+            documents = documents.select(good)
+        return _prepared(batch, documents, judged(self._source, batch, batch.table, sorted(faults.items())))
 
 
 def open_keeper(source: ResolvedSource) -> Keeper:
@@ -221,18 +181,12 @@ class RowsRecipe:
     """Records become rows, steps change them, and a renderer makes documents of them."""
 
     def __init__(self, source: ResolvedSource, chain: ChainedTransform, renderer: Renderer) -> None:
+        self.rendered = source.texts.masked or source.texts.preference is not None
+        self.control_tokens = renderer.control_tokens or source.tokenizer.special_tokens_in_text == "encode"
         self._source, self._chain, self._renderer = source, chain, renderer
         self._keeper = open_keeper(source)
         wanted = renderer.columns
         self._columns = chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
-
-    @property
-    def rendered(self) -> bool:
-        return self._source.texts.masked or self._source.texts.preference is not None
-
-    @property
-    def control_tokens(self) -> bool:
-        return self._renderer.control_tokens or self._source.tokenizer.special_tokens_in_text == "encode"
 
     def read(self, part: FileRange) -> Iterator[Prepared]:
         # Without steps a column that is missing here is one that the text needs; a step may make it.
@@ -252,7 +206,7 @@ class RowsRecipe:
             made = _without(made, unfit)
         row = outcome.origin[made.origin]
         positions = batch.positions[row]
-        documents = Documents(
+        documents = TextDocuments(
             made.text,
             np.full(len(positions), batch.file.file_id, np.int64),
             positions,
@@ -264,10 +218,8 @@ class RowsRecipe:
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
         bad = judged(self._source, batch, rows, sorted(faults.items()))
-        prepared = _prepared(batch, documents)
         return replace(
-            prepared,
-            bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)),
+            _prepared(batch, documents, bad),
             filtered={
                 key: batch.filtered.get(key, 0) + outcome.filtered.get(key, 0)
                 for key in {**batch.filtered, **outcome.filtered}
@@ -295,13 +247,14 @@ def _table(batch: RowBatch) -> Rows:
     return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
 
 
-def _prepared(batch: ReadBatch, documents: Documents) -> Prepared:
+def _prepared(batch: ReadBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
+    """Return documents with what a batch says of its records, and more bad records of it."""
     return Prepared(
         documents=documents,
         file=batch.file,
         rows_read=batch.rows_read,
         bytes_read=batch.bytes_read,
-        bad=batch.bad,
+        bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)) if bad else batch.bad,
         filtered=batch.filtered,
         skipped=batch.skipped,
         normalized=batch.normalized,

@@ -1,10 +1,5 @@
-"""The parents of a build as a worker holds them: opened once, and the very versions that the plan saw.
-
-What of the rows that were read is content, BOS and EOS, source by source: counted on the ids themselves.
-
-Where mixed or repacked documents go: packed rows, or rows of their own.
-
-Where mixed sequences go: packed rows passed on as they are.
+"""Rows of stored versions in a worker: parents that stay open, what of their rows is content, BOS and EOS, and where
+mixed or repacked rows are written.
 """
 
 from __future__ import annotations
@@ -18,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
 from tokenlake.etl.output.packed_rows import PackedSink
@@ -84,11 +80,6 @@ class OpenedParents:
                 got=found.sha256,
             )
         return found
-
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @final
@@ -236,11 +227,6 @@ def _sums(values: npt.NDArray[Any], limits: Int64) -> Int64:
     return np.diff(offsets_of(values)[limits])
 
 
-DocumentsInt32 = npt.NDArray[np.int32]
-DocumentsInt64 = npt.NDArray[np.int64]
-DocumentsBools = npt.NDArray[np.bool_]
-
-
 @final
 class DocumentsOut:
     """Writes documents of `tokens` datasets as a job says, each as it is stored but for the EOS that packing adds.
@@ -257,7 +243,7 @@ class DocumentsOut:
         store: Store,
         split: str,
         names: tuple[str, ...],
-        whole: DocumentsBools,
+        whole: Bools,
         shuffle_key: int | None,
     ) -> None:
         self._out = out = job.out
@@ -278,7 +264,7 @@ class DocumentsOut:
                 writer, schema, out.pack, prefix=(), suffix=suffix, pad_id=out.pad_id, shuffle_key=shuffle_key
             )
 
-    def add(self, documents: StoredDocuments, source: DocumentsInt64) -> int:
+    def add(self, documents: StoredDocuments, source: Int64) -> int:
         """Write documents, of sources that `source` (int64[n]) numbers; return how many ids they have.
 
         Raises:
@@ -317,9 +303,7 @@ class DocumentsOut:
         counts = self._sink.counts
         return Account(sequences=counts["sequences"], slots=counts["slots"], pad=counts["pad"])
 
-    def _closed(
-        self, ids: DocumentsInt32, offsets: DocumentsInt64, lacks: DocumentsBools, whole: DocumentsBools
-    ) -> tuple[DocumentsInt32, DocumentsInt64]:
+    def _closed(self, ids: Int32, offsets: Int64, lacks: Bools, whole: Bools) -> tuple[Int32, Int64]:
         """Put an EOS behind the documents that lack it. After a rendered one it bears loss where the last id does: who
         learns the last word of an answer must learn to stop after it."""
         if not lacks.any():
@@ -340,9 +324,6 @@ def _schema(out: RowsOut) -> pa.Schema:
     )
 
 
-SequencesInt64 = npt.NDArray[np.int64]
-
-
 @final
 class SequencesOut:
     """Writes rows of `packed` datasets as a job says, a row group after the other.
@@ -361,7 +342,7 @@ class SequencesOut:
         self._writer = PartWriter(store, layout, split, job.unit, self._schema, out.max_shard_size)
         self._rows = self._tokens = 0
 
-    def add(self, rows: pa.RecordBatch, source: SequencesInt64) -> int:
+    def add(self, rows: pa.RecordBatch, source: Int64) -> int:
         """Write rows, whole row groups but for the last time, of sources that `source` (int64[n]) numbers.
 
         Returns:

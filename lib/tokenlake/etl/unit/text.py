@@ -1,18 +1,14 @@
-"""Building one unit: prepare, leave out, split, encode, fit, finish, pack, write, account.
+"""Building one unit of texts: prepare, leave out, split, encode, fit, finish, pack, write, account.
 
-The unit is a pure function of its job and the bytes of its inputs; nothing here looks at a clock, a
-host or another unit.
-
-Which documents are left out, and which split the others go to: functions of their identity.
-
-A document's identity is (file, position). Its split is decided by a hash of the identity alone, so a
-document keeps its split when data is added, units move or other documents are taken down.
+The unit is a pure function of its job and the bytes of its inputs; nothing here looks at a clock, a host or another
+unit. A document's identity is (file, position): its split is decided by a hash of that alone, so that a document keeps
+its split when data is added, units move or other documents are taken down.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, final
@@ -20,23 +16,24 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.heartbeat import begin
+from tokenlake.arrays import Bools, Int32
+from tokenlake.errors import AccountError, TooManyBadRecordsError
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.output.packed_rows import open_sink
 from tokenlake.etl.output.preference_rows import PreferenceSink, open_pairs
 from tokenlake.etl.output.quarantine import QuarantineWriter
-from tokenlake.etl.output.sink import Around, TokenDocuments
+from tokenlake.etl.output.sink import AddedIds, TokenDocuments
 from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.unit.bos_eos import Finish
-from tokenlake.etl.unit.documents import Documents, taken
+from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.etl.unit.long_documents import Lengths
 from tokenlake.etl.unit.recipe import Prepared, Recipe
-from tokenlake.etl.unit.tally import Tally
+from tokenlake.etl.worker_io import begin
 from tokenlake.mixing.random import Int64, splitmix64
 from tokenlake.packing.loss_mask import marked
 from tokenlake.sources.batch import RAW_LIMIT, BadRecord, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.entries import InputEntry
 from tokenlake.store.layout import Layout
@@ -69,9 +66,6 @@ def kept(position: Int64, excluded: Sequence[int]) -> npt.NDArray[np.bool_]:
 
 
 Progress = Callable[[dict[str, Any]], None]
-Int32 = npt.NDArray[np.int32]
-UnitInt64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 #: Bytes of text that are encoded at a time, at least; a document is never cut.
 _ENCODE_BYTES = 4 << 20
@@ -81,7 +75,94 @@ _LONG_BYTES = 24 << 20
 
 
 @final
-class Unit:
+class UnitTally:
+    """The counts of one unit.
+
+    Attributes:
+        tokens, text_bytes, special_tokens: of the texts that were encoded.
+        skipped, filtered, quarantined, normalized, dropped: by reason, as in :class:`tokenlake.store.account.Account`.
+    """
+
+    def __init__(self, *, packed: bool) -> None:
+        self._packed = packed
+        self._rows_read = self._kept = self._expanded = 0
+        self.tokens = self.text_bytes = self.special_tokens = 0
+        self.skipped: Counter[str] = Counter()
+        self.filtered: Counter[str] = Counter()
+        self.quarantined: Counter[str] = Counter()
+        self.normalized: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+
+    def read(self, batch: Prepared) -> None:
+        """Count the records of a batch; bad ones are counted where they are set aside."""
+        self._rows_read += batch.rows_read
+        self.normalized.update(batch.normalized)
+        self.filtered.update(batch.filtered)
+        self.skipped.update(batch.skipped)
+
+    def settle(self, count: int, origin: Int64, extra: Bools | None, left_out: Mapping[str, Int64]) -> None:
+        """Count `count` documents, of which those in `origin` (a piece each) go on.
+
+        Args:
+            origin: int64[m], ascending.
+            extra: bool[count], True for a document that is not the first of its row; None where none is.
+            left_out: documents that are gone whole, by reason; what else is gone had no token.
+        """
+        first = np.ones(len(origin), np.bool_)
+        first[1:] = np.diff(origin) > 0
+        if self._packed:  # there the pieces of a document stay segments of one
+            origin, first = origin[first], first[first]
+        again = ~first if extra is None else ~first | extra[origin]
+        self._kept += int((~again).sum())
+        self._expanded += int(again.sum())
+        # What is gone counts as a row only where it stood for one.
+        gone = np.ones(count, np.bool_) if extra is None else ~extra
+        gone[origin] = False
+        for reason, rows in left_out.items():
+            self.filtered[reason] += int(gone[rows].sum())
+            gone[rows] = False
+        if gone.any():
+            self.filtered["empty"] += int(gone.sum())
+
+    def account(self, sinks: Iterable[Counter[str]], unit: int) -> Account:
+        """Return the unit's account; the sinks know what became of the tokens.
+
+        Raises:
+            AccountError: tokens are missing, which would be a bug.
+        """
+        sums: Counter[str] = Counter()
+        for counts in sinks:
+            sums.update(counts)
+        if self._packed and sums["content"] != self.tokens - self.dropped.total():
+            raise AccountError(
+                f"unit {unit}: {self.tokens} tokens drawn, {self.dropped.total()} dropped, but {sums['content']} "
+                "packed; this is a bug, nothing was committed"
+            )
+        return Account(
+            rows_read=self._rows_read,
+            rows_skipped=dict(self.skipped),
+            filtered=dict(self.filtered),
+            quarantined=dict(self.quarantined),
+            normalized=dict(self.normalized),
+            kept=self._kept,
+            expanded=self._expanded,
+            documents=sums["documents"],
+            tokens=self.tokens,
+            content_packed=sums["content"],
+            dropped=dict(self.dropped),
+            bos=sums["bos"],
+            eos=sums["eos"],
+            eos_existing=sums["eos_existing"],
+            pad=sums["pad"],
+            sequences=sums["sequences"],
+            slots=sums["slots"],
+            special_tokens_in_text=self.special_tokens,
+            text_bytes=self.text_bytes,
+        )
+
+
+@final
+class TextBuild:
     """One unit while it is being built."""
 
     def __init__(
@@ -92,22 +173,25 @@ class Unit:
         self._encoder = encoder
         self._progress = progress
         self._done: Counter[str] = Counter()
-        self._waiting: list[Documents] = []
+        self._waiting: list[TextDocuments] = []
         self._waiting_bytes = 0
         self._paths: dict[int, InputFile] = {}
-        self._tally = Tally(packed=job.pack is not None)
+        self._tally = UnitTally(packed=job.pack is not None)
         self._names = [name for name, _ in job.source.splits]
         self._shares = [share for _, share in job.source.splits]
         layout = Layout(job.dataset, job.version)
         around = ((), ()) if recipe.rendered else (encoder.prefix, encoder.suffix)
-        pairs = {name: open_pairs(job, store, layout, name, encoder) for name in self._names}
-        self._pairs = {name: sink for name, sink in pairs.items() if sink is not None}
+        preference = job.source.texts.preference
+        self._pairs = (
+            {}
+            if preference is None
+            else {name: open_pairs(job, preference, store, layout, name, encoder) for name in self._names}
+        )
         rest = [name for name in self._names if name not in self._pairs]
         self._sinks = {name: open_sink(job, store, layout, name, *around) for name in rest}
         self._outputs = [*self._sinks.values(), *self._pairs.values()]
-        self._finish = Finish.of(job, encoder.prefix, encoder.suffix)
-        finish = self._finish if recipe.rendered else None
-        self._lengths = Lengths(job.source.tokenizer, encoder, finish, masked=job.loss_mask)
+        self._finish = Finish.of(job, encoder.prefix, encoder.suffix) if recipe.rendered else None
+        self._lengths = Lengths(job.source.tokenizer, encoder, self._finish, masked=job.loss_mask)
         self._quarantine = QuarantineWriter(store, layout, job.unit)
 
     def build(self) -> UnitRecord:
@@ -165,7 +249,7 @@ class Unit:
             first = self._waiting[0]
             if len(first):
                 begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
-            box = [Documents.concat(self._waiting)]
+            box = [TextDocuments.concat(self._waiting)]
             self._waiting, self._waiting_bytes = [], 0
             if len(self._names) == 1:
                 self._encode_all(self._names[0], box)
@@ -193,7 +277,7 @@ class Unit:
                 bad=total,
             )
 
-    def _leave_out(self, documents: Documents, file: int) -> Documents:
+    def _leave_out(self, documents: TextDocuments, file: int) -> TextDocuments:
         """Drop the documents that `exclude` names."""
         if not (excluded := self._job.excluded.get(file)):
             return documents
@@ -205,7 +289,7 @@ class Unit:
         self._tally.filtered["excluded"] += left
         return documents.select(mask)
 
-    def _by_split(self, documents: Documents) -> Iterator[tuple[str, Documents]]:
+    def _by_split(self, documents: TextDocuments) -> Iterator[tuple[str, TextDocuments]]:
         """Each split that has documents here, with them."""
         indices = split_indices(documents.file, documents.position, self._shares)
         for index, name in enumerate(self._names):
@@ -215,7 +299,7 @@ class Unit:
             elif mask.any():
                 yield name, documents.select(mask)
 
-    def _encode_all(self, split: str, box: list[Documents]) -> None:
+    def _encode_all(self, split: str, box: list[TextDocuments]) -> None:
         """Encode documents in order, long ones each by itself."""
         if self._pairs:
             self._encode_pairs(self._pairs[split], box.pop())
@@ -231,7 +315,7 @@ class Unit:
             if first not in long or not self._encode_long(split, part):
                 self._encode(split, [part])
 
-    def _encode_pairs(self, sink: PreferenceSink, documents: Documents) -> None:
+    def _encode_pairs(self, sink: PreferenceSink, documents: TextDocuments) -> None:
         """Encode the texts of documents that have several, and let their sink join them."""
         encoded = self._encoder.encode(documents.text)
         joined = sink.add(documents, encoded)
@@ -242,7 +326,7 @@ class Unit:
         self._tally.normalized.update({MOVED: joined.moved} if joined.moved else {})
         self._tally.settle(len(documents), joined.origin, documents.extra, joined.left_out)
 
-    def _encode_long(self, split: str, document: Documents) -> bool:
+    def _encode_long(self, split: str, document: TextDocuments) -> bool:
         """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
         settings = self._job.source.tokenizer
         masked = self._recipe.rendered or self._job.loss_mask
@@ -266,7 +350,7 @@ class Unit:
             self._tally.tokens += len(ids)
             yield ids
 
-    def _encode(self, split: str, box: list[Documents]) -> None:
+    def _encode(self, split: str, box: list[TextDocuments]) -> None:
         """Encode documents, taken out of their box so that the text is freed before packing, and pack them."""
         documents = box.pop()
         ids, offsets, documents = self._ids_of(documents)
@@ -291,12 +375,13 @@ class Unit:
 
     def _finished(self, tokens: TokenDocuments, ends: Bools | None) -> TokenDocuments:
         """Put around rendered documents what they lack; `ends`, bool[n], is False where one was cut off."""
+        assert self._finish is not None
         done = self._finish.apply(tokens.ids, tokens.offsets, ends)
         existing = min(done.eos_existing, len(tokens) - tokens.further)
-        around = Around(bos=done.bos, eos=done.eos, eos_existing=existing)
+        around = AddedIds(bos=done.bos, eos=done.eos, eos_existing=existing)
         return replace(tokens, ids=done.ids, offsets=done.offsets, around=around)
 
-    def _ids_of(self, documents: Documents) -> tuple[Int32, UnitInt64, Documents]:
+    def _ids_of(self, documents: TextDocuments) -> tuple[Int32, Int64, TextDocuments]:
         """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""
         if documents.spans is not None:
             encoded, touched = self._encoder.encode_spans(documents.text, documents.spans)
@@ -310,7 +395,7 @@ class Unit:
         self._tally.special_tokens += encoded.special_tokens
         return marked(encoded.ids) if self._job.loss_mask else encoded.ids, encoded.offsets, documents
 
-    def _refuse_special(self, documents: Documents, rows: UnitInt64) -> Documents:
+    def _refuse_special(self, documents: TextDocuments, rows: Int64) -> TextDocuments:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
         bad = tuple(self._special_record(documents, int(row)) for row in rows)
         if self._job.source.on_bad_record == "fail":
@@ -320,7 +405,7 @@ class Unit:
         mask[rows] = False
         return documents.select(mask)
 
-    def _special_record(self, documents: Documents, row: int) -> BadRecord:
+    def _special_record(self, documents: TextDocuments, row: int) -> BadRecord:
         file = self._paths[int(documents.file[row])]
         return BadRecord(
             file=file.path,

@@ -1,0 +1,266 @@
+"""The plan of a build, whatever it is made of: units of work, what a worker is told about each, and what is written
+beside their data.
+
+A build of texts has units that tokenize (:class:`TextUnit`); a build of stored datasets has units that mix
+(:class:`MixUnit`) or pack again (:class:`RepackUnit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeAlias, final
+
+import yaml
+
+from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
+from tokenlake.etl.job import EngineJob, Job, Level, MixJob, ParentVersion, RepackJob, RowsOut, UnitJob
+from tokenlake.etl.mixture import MixtureSpec
+from tokenlake.etl.plan.exclude import Exclusion
+from tokenlake.etl.plan.mixture import MixForecast
+from tokenlake.etl.plan.parents import FoundParent
+from tokenlake.etl.plan.tokenizer import PlannedTokenizer
+from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.store.account import Account
+from tokenlake.store.address import StoreAddress
+from tokenlake.store.entries import InputFileEntry
+from tokenlake.store.layout import CONFIG, TOKENIZER, Layout
+from tokenlake.store.manifest import Kind
+
+_CONFIG_HEADER: Final = """\
+# What this version was built with, every default worked out. Nothing of the machine is here, so that equal
+# builds are equal bytes: the inputs are in manifest.json, the tokenizer is in tokenizer/, the configuration
+# as it was written is in runs/.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """What every unit of work has.
+
+    Attributes:
+        index: place in the plan, from 0; names the output files, is not part of the unit's identity.
+        source: name of the source, or :data:`tokenlake.store.ledger.MIXED` where rows are of several.
+        bytes: input bytes, for progress and scheduling.
+        fingerprint: equal fingerprints give equal bytes (sha256 hex).
+    """
+
+    index: int
+    source: str
+    bytes: int
+    fingerprint: str
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextUnit(_Unit):
+    """Texts of one source to tokenize.
+
+    Attributes:
+        ranges: the parts of input files to read, in order.
+        excluded: file id to the positions that are left out of these ranges.
+        files: exactly so many files for each split; None: as many as their size makes.
+    """
+
+    ranges: tuple[FileRange, ...]
+    excluded: Mapping[int, list[int]]
+    files: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixUnit(_Unit):
+    """The rows at positions ``start .. stop`` of a mixture."""
+
+    start: int
+    stop: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepackUnit(_Unit):
+    """A unit of a stored version, `parent_unit` of `parent`, that is packed again."""
+
+    parent: ParentVersion
+    parent_unit: int
+
+
+PlannedUnit: TypeAlias = TextUnit | MixUnit | RepackUnit
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that a build will do.
+
+    Attributes:
+        build: the resolved configuration.
+        inputs: the input files of the texts, sources in configuration order, paths sorted.
+        units: the work, in the order of the dataset's rows.
+        tokenizers: of each source of texts.
+        fingerprint: identity of the version.
+        notes: what a user should know before running.
+        config: what identity sees of the configuration.
+        exclusions: the lists of documents to leave out.
+        bad_budgets: source to the bad records in one unit past which the whole build cannot succeed.
+        parents: the stored versions that rows are taken from; those whose weight is always 0 are left out.
+        level: what the parents' rows are.
+        out: what the rows made of the parents' are; None in a build of texts.
+        spec, forecast: the order of a mixture, and what it comes to; None where nothing is mixed.
+    """
+
+    build: ResolvedBuild
+    inputs: tuple[InputFile | InputFileEntry, ...]
+    units: tuple[PlannedUnit, ...]
+    tokenizers: Mapping[str, PlannedTokenizer]
+    fingerprint: str
+    notes: tuple[str, ...]
+    config: Mapping[str, Any]
+    exclusions: tuple[Exclusion, ...] = ()
+    bad_budgets: Mapping[str, int] = field(default_factory=dict[str, int])
+    parents: tuple[FoundParent, ...] = ()
+    level: Level = "documents"
+    out: RowsOut | None = None
+    spec: MixtureSpec | None = None
+    forecast: MixForecast | None = None
+
+    @property
+    def dataset(self) -> str:
+        """Name in the store."""
+        return self.build.name
+
+    @cached_property
+    def store(self) -> StoreAddress:
+        """Where the build writes."""
+        return store_address(self.build)
+
+    @property
+    def kind(self) -> Kind:
+        """What the rows of the version are."""
+        if self.out is None:
+            return self.build.kind
+        return "tokens" if self.out.seq_length is None else "packed"
+
+    @property
+    def seq_length(self) -> int | None:
+        """Ids of a packed row."""
+        if self.out is not None:
+            return self.out.seq_length
+        return self.build.pack.seq_length if self.build.pack else None
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(unit.bytes for unit in self.units)
+
+    @cached_property
+    def source_bytes(self) -> dict[str, int]:
+        """What progress is told by to bytes of its units, in plan order."""
+        sums = {source.name: 0 for source in self.build.sources}
+        for unit in self.units:
+            sums[unit.source] = sums.get(unit.source, 0) + unit.bytes
+        return sums
+
+    def source(self, name: str) -> ResolvedSource:
+        return next(source for source in self.build.sources if source.name == name)
+
+    def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
+        """What a finished build says of documents that were to be left out and were not there.
+
+        Raises:
+            ConfigError: a list left nothing out.
+        """
+        return tuple(line for each in self.exclusions for line in [*each.notes(), *each.missed(accounts)])
+
+    @cached_property
+    def tokenizer_folders(self) -> dict[str, str]:
+        """Source to the folder of its tokenizer below ``tokenizer/``.
+
+        It is "" where all sources share one: a single tokenizer lies where every other tool looks for it.
+        """
+        digests = {name: planned.digest for name, planned in self.tokenizers.items()}
+        alone = len(set(digests.values())) == 1
+        return {name: "" if alone else digest[:16] for name, digest in digests.items()}
+
+    def preamble(self) -> dict[str, bytes]:
+        """Return the files that workers and readers need besides the data: path below the version -> content."""
+        found = {
+            "/".join(filter(None, (TOKENIZER, self.tokenizer_folders[source], name))): data
+            for source, planned in self.tokenizers.items()
+            for name, data in planned.files.files.items()
+        }
+        return found | {CONFIG: config_yaml(self.config)}
+
+    def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> Job:
+        """Return the self-contained description of a unit's work.
+
+        Args:
+            store, layout: where its parts go.
+            engine: the tokenizer engine, for a unit of texts.
+        """
+        target: dict[str, Any] = {
+            "store": store,
+            "dataset": layout.dataset,
+            "version": layout.version,
+            "unit": unit.index,
+            "fingerprint": unit.fingerprint,
+        }
+        if isinstance(unit, TextUnit):
+            return self._text_job(unit, layout, engine, target)
+        stored: dict[str, Any] = {**target, "parents_store": self.store, "out": self.out}
+        if isinstance(unit, RepackUnit):
+            return RepackJob(parent=unit.parent, parent_unit=unit.parent_unit, source=unit.source, **stored)
+        parents = tuple(parent.version for parent in self.parents)
+        stored["mixture"] = self.spec
+        return MixJob(level=self.level, parents=parents, start=unit.start, stop=unit.stop, **stored)
+
+    def engine_job(self, unit: TextUnit, store: StoreAddress, layout: Layout) -> EngineJob:
+        """Return the job that chooses the engine for a unit's source."""
+        return EngineJob(
+            store=store,
+            tokenizer=self._tokenizer_prefix(unit.source, layout),
+            tokenizer_files=self.tokenizers[unit.source].facts["files"],
+            source=self.source(unit.source),
+            ranges=unit.ranges,
+        )
+
+    def _text_job(self, unit: TextUnit, layout: Layout, engine: str, target: Mapping[str, Any]) -> UnitJob:
+        build, tokenizer = self.build, self.tokenizers[unit.source]
+        return UnitJob(
+            source=self.source(unit.source),
+            ranges=unit.ranges,
+            pack=build.pack,
+            tokenizer=self._tokenizer_prefix(unit.source, layout),
+            tokenizer_files=tokenizer.facts["files"],
+            engine=engine,
+            eos_id=tokenizer.eos_id,
+            pad_id=tokenizer.pad_id,
+            append_eos=tokenizer.append_eos,
+            max_shard_size=build.max_shard_size,
+            excluded=unit.excluded,
+            bad_budget=self.bad_budgets.get(unit.source, 0),
+            loss_mask=build.loss_mask,
+            attention_mask=build.attention_mask,
+            kept=build.kept,
+            files=unit.files,
+            **target,
+        )
+
+    def _tokenizer_prefix(self, source: str, layout: Layout) -> str:
+        folder = self.tokenizer_folders[source]
+        return layout.tokenizer(folder) if folder else layout.key(TOKENIZER)
+
+
+def store_address(build: ResolvedBuild) -> StoreAddress:
+    """Return where a build writes; a path becomes one that does not depend on the current folder."""
+    where = build.store
+    if where and "://" not in where:
+        where = str(Path(where).expanduser().absolute())
+    return StoreAddress(where, build.store_options)
+
+
+def config_yaml(config: Mapping[str, Any]) -> bytes:
+    """Return ``config.yaml``: what identity sees of a configuration."""
+    text = yaml.safe_dump(dict(config), sort_keys=True, allow_unicode=True)
+    return (_CONFIG_HEADER + text).encode()
