@@ -60,8 +60,8 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
     assert ["code", "~2.00", "~30", "~60"] in [row[:4] for row in rows]
     assert ["code", "pile.code.tokens", "to", "be", "built"] in [row[:5] for row in rows]
     assert "code 50.00%, web 50.00% of rows" in captured.out
-    assert "after 1 times as many rows as there are" in captured.out
-    assert "once the tokens of code, web are there" in captured.err
+    assert "after 1 times the available rows" in captured.out
+    assert "once the tokens of code, web exist" in captured.err
     planned = _json(capsys, "plan", str(config))
     assert [step["name"] for step in planned["steps"]] == ["pile.code.tokens", "pile.web.tokens"]
     assert [step["version"] for step in planned["steps"]] == [None, None]

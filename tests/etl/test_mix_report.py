@@ -207,7 +207,7 @@ def test_the_card_of_a_mixture_of_unpacked_documents() -> None:
 @pytest.mark.parametrize("shuffle_seed", [None, 0, 5])
 def test_the_recipe_on_the_card_is_the_configuration_of_the_same_order(shuffle_seed: int | None) -> None:
     pack = {"seq_length": 2048, "strategy": "best_fit", "window_tokens": 2**20, "store_segment_ids": False}
-    points = ((0, {"code": 0.25, "web": 0.75}), (9, {"code": 0.1 + 0.2, "web": 0.7}))
+    points = (WeightPoint(0, {"code": 0.25, "web": 0.75}), WeightPoint(9, {"code": 0.1 + 0.2, "web": 0.7}))
     record = replace(RECORD, order=replace(ORDER, points=points, interpolation="cosine"))
     manifest = _manifest(record, pack | ({} if shuffle_seed is None else {"shuffle_seed": shuffle_seed}))
     written = recipe(manifest, record)
@@ -215,7 +215,8 @@ def test_the_recipe_on_the_card_is_the_configuration_of_the_same_order(shuffle_s
     build = resolve(load_config(yaml.safe_load(written)))
     mixture = build.mixture
     assert mixture is not None
-    assert (mixture.points, mixture.interpolation) == (points, "cosine")
+    assert mixture.points == tuple((point.step, point.weights) for point in points)
+    assert mixture.interpolation == "cosine"
     assert (mixture.lanes, mixture.batch_size, mixture.block_size, mixture.step_rows) == (4, 256, 1000, 256)
     assert (mixture.seed, mixture.stop, mixture.total_rows) == (0, "restart", 3_000)
     assert [(p.name, p.dataset, p.version, p.split) for p in build.parents] == [
