@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -133,8 +134,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
         patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("PREFECT_API_URL", raising=False)
         server = EmbeddedServer()
-        [first] = serving()
-        first.kill()
+        until = time.monotonic() + 20
+        while not (found := serving()):  # a process that has just begun has no command line yet
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        found[0].kill()
         try:
             server.wait()
             yield server
