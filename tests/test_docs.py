@@ -49,3 +49,13 @@ def _resolves(config: PipelineConfig) -> bool:
     texts = [resolve(step, environ={}) for step in steps.values()]
     last = foreseen(config)
     return len(last.parents) >= len(texts)
+
+
+def test_the_glossary_is_alphabetical_and_names_what_is_there() -> None:
+    lines = (ROOT / "docs/glossary.md").read_text().splitlines()
+    words = [line.split("|")[1].strip() for line in lines if line.startswith("|")][2:]
+    assert len(lines) <= 60
+    assert words == sorted(words, key=str.lower)
+    for page in ("docs/glossary.md", "docs/architecture.md"):
+        for path in re.findall(r"`([a-z_]+/[a-z_/.]*)`", (ROOT / page).read_text()):
+            assert (ROOT / "lib/tokenlake" / path).exists(), (page, path)
