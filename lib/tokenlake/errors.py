@@ -24,7 +24,7 @@
         ├── WorkerDiedError            a worker process ended without an answer; worth a retry
         └── CancelledError             the build was asked to stop; the state is resumable
 
-Every message says what is wrong, what was found, what was expected and how to mend it, with the
+Every message says what is wrong, what was found, what was expected and how to put it right, with the
 location (``file:line``) where there is one. Errors cross process boundaries as JSON
 (:func:`to_json`, :func:`from_json`): a class is rebuilt by its name, a message stays as it was.
 

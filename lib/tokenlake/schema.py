@@ -145,7 +145,7 @@ class LogicalHasher:
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[_Part]] = {}
+        self._parts: dict[str, list[_LevelHash]] = {}
 
     def update(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Add rows, also none: then every column has a digest."""
@@ -153,7 +153,7 @@ class LogicalHasher:
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
             for chunk in chunks or [pa.array([], column.type)]:
                 flat = _flatten(chunk)
-                parts = self._parts.setdefault(name, [_Part() for _ in flat])
+                parts = self._parts.setdefault(name, [_LevelHash() for _ in flat])
                 for part, level in zip(parts, flat, strict=True):
                     part.update(*level)
 
@@ -165,7 +165,7 @@ class LogicalHasher:
             values: the next ones, whatever rows they are of.
             lengths: of the next rows, int32; None where rows have one length, which is not hashed.
         """
-        parts = self._parts.setdefault(name, [_Part(), _Part()])
+        parts = self._parts.setdefault(name, [_LevelHash(), _LevelHash()])
         if lengths is not None:
             parts[0].update(len(lengths), lengths, None)
         parts[1].update(len(values), values, None)
@@ -181,7 +181,7 @@ _Level = tuple[int, "_Values | None", "_Values | None"]
 
 
 @final
-class _Part:
+class _LevelHash:
     """The hashes of one level of one column."""
 
     def __init__(self) -> None:

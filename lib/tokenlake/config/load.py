@@ -126,7 +126,7 @@ _EXAMPLE: Final = "datasets: [{data_files: 'data/*.jsonl', tokenizer: openai-com
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _UncheckedConfig:
     """A configuration before validation, and where it came from."""
 
     data: Mapping[str, Any]
@@ -159,11 +159,11 @@ def _consistent(config: PipelineConfig, file: YamlFile | None) -> PipelineConfig
     return config
 
 
-def _document(source: ConfigSource) -> _Source:
+def _document(source: ConfigSource) -> _UncheckedConfig:
     if isinstance(source, PipelineConfig):
-        return _Source(dict(source))
+        return _UncheckedConfig(dict(source))
     if isinstance(source, Mapping):
-        return _Source(source)
+        return _UncheckedConfig(source)
     path = Path(source)
     file = parse_yaml(config_text(path), str(path))
     if not file.has_keys:
@@ -172,7 +172,7 @@ def _document(source: ConfigSource) -> _Source:
     data = cast("dict[str, Any]", file.data)
     if data.get("name") is None and re.fullmatch(DATASET_NAME, path.stem):
         data = {**data, "name": path.stem}
-    return _Source(data, file)
+    return _UncheckedConfig(data, file)
 
 
 def config_text(path: Path) -> str:
@@ -197,7 +197,7 @@ def _near_file(path: Path) -> str:
     return f"; did you mean {str(folder / near)!r}?" if near else ""
 
 
-def _validated(document: _Source, overrides: Sequence[str]) -> PipelineConfig:
+def _validated(document: _UncheckedConfig, overrides: Sequence[str]) -> PipelineConfig:
     overridden = apply_overrides(document.data, overrides)
     context = {LITERALS_REFUSED: True} if document.file is not None or overrides else {}
     try:

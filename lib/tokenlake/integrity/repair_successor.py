@@ -1,4 +1,4 @@
-"""A new version for what cannot be mended in place: the same rows, in the bytes of another release of a writer.
+"""A new version for what cannot be repaired in place: the same rows, in the bytes of another release of a writer.
 
 Committed bytes are what their manifest says or damaged, never anything else. So what came out with other bytes and the
 same rows becomes the next version, of the same fingerprint, beside the damaged one: files that are well are linked.

@@ -310,7 +310,7 @@ class Seen:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _PlannedDataset:
     """A dataset of a plan, by its name there, its input files by id, and the ids of a row."""
 
     name: str
@@ -368,9 +368,9 @@ class _Source:
             yield ExplainedSegment(entry.source, entry.path, position, start, start + length, begin, end)
 
 
-def _sources(plan: BatchPlan) -> list[_Source]:
+def _sources(plan: BatchPlan) -> list[_PlannedDataset]:
     return [
-        _Source(
+        _PlannedDataset(
             name, dataset, {entry.file_id: entry for entry in dataset.manifest.inputs}, dataset.seq_length
         )
         for name, dataset in plan.datasets.items()

@@ -20,7 +20,7 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.preference_columns import id_weights
 from tokenlake.query import tables
 from tokenlake.query.tables import Relation
-from tokenlake.reading.version import MEND, require_same, stored_schema
+from tokenlake.reading.version import REMEDY, require_same, stored_schema
 from tokenlake.store.base import Digest, ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
@@ -78,7 +78,7 @@ class VerifiedFiles:
                 )
             except NotFoundError as error:
                 raise IntegrityError(
-                    f"{key}: the file is missing; the manifest lists it. {MEND}", file=key
+                    f"{key}: the file is missing; the manifest lists it. {REMEDY}", file=key
                 ) from error
             require_same(key, expected, found.sha256)
             if self.on_verified:

@@ -298,7 +298,9 @@ class StoredRows:
         return IntegrityError(f"{version}: {path}{problem}. {hint}.", file=path)
 
 
-MEND: Final = "Run `tokenlake verify` for the whole picture, restore the file from a copy or build it again."
+REMEDY: Final = (
+    "Run `tokenlake verify` for the whole picture, restore the file from a copy or build it again."
+)
 
 
 def verified_bytes(store: ReadStore, layout: Layout, path: str, expected: str) -> bytes:
@@ -314,7 +316,7 @@ def require_same(key: str, expected: str, got: str) -> None:
     if expected != got:
         raise IntegrityError(
             f"{key}: the file was changed after it was committed: sha256 is {got}, the manifest says {expected}. "
-            f"{MEND}",
+            f"{REMEDY}",
             file=key,
             expected=expected,
             got=got,

@@ -211,11 +211,11 @@ def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
 
 
 def remarks(account: Account) -> list[str]:
-    """What was mended, skipped or worth knowing; empty when there is nothing to say."""
+    """What was normalized, skipped or worth knowing; empty when there is nothing to say."""
     found: list[str] = []
-    mended = {reason: many for reason, many in account.normalized.items() if reason not in lengths.CUT}
-    if any(mended.values()):
-        found.append(f"normalized on reading: {_reasons(mended)}")
+    normalized = {reason: many for reason, many in account.normalized.items() if reason not in lengths.CUT}
+    if any(normalized.values()):
+        found.append(f"normalized on reading: {_reasons(normalized)}")
     if any(account.rows_skipped.values()):
         found.append(f"rows never read: {_reasons(account.rows_skipped)}")
     if account.special_tokens_in_text:

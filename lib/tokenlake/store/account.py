@@ -28,7 +28,7 @@ class Account:
         rows_skipped: rows never looked at (``num_rows``, pruned row groups); outside the equations.
         filtered: rows left out on purpose (``empty``, ``excluded``, ``too_long``, ``nothing_to_learn``).
         quarantined: bad records set aside.
-        normalized: what was mended on reading (``bom``, ``crlf``, ``blank_line``), and documents that were cut to
+        normalized: what was normalized on reading (``bom``, ``crlf``, ``blank_line``), and documents that were cut to
             `max_length` (``long_documents_truncate``, ``long_documents_split``); outside the equations.
         kept: rows that became documents.
         expanded: documents beyond one per row; without packing the further pieces of split documents too.

@@ -63,7 +63,7 @@ class Reference:
 
 
 _SHOWN: Final = 20  # versions that a message names
-_MEND: Final = "Run `tokenlake verify` for the whole picture, and restore the file."
+_REMEDY: Final = "Run `tokenlake verify` for the whole picture, and restore the file."
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
 
 
@@ -260,7 +260,7 @@ class Catalog:
         for path in manifest.other_files if manifest is not None and found else ():
             if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in found:
                 key = layout.key(path)
-                raise IntegrityError(f"{key} is missing; the manifest lists it. {_MEND}", file=key)
+                raise IntegrityError(f"{key} is missing; the manifest lists it. {_REMEDY}", file=key)
         return dict(sorted(found.items()))
 
     def _find(self, dataset: str, fingerprint: str, infos: list[VersionInfo]) -> ClaimResult | None:

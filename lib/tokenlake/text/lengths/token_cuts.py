@@ -135,7 +135,7 @@ def cut_texts(
     rows = range(len(text))
     spare = _SPARE
     while rows:
-        parts = [_Part(text, row, int(counts[row]), int(budgets[row]), side, spare) for row in rows]
+        parts = [_DecidingPart(text, row, int(counts[row]), int(budgets[row]), side, spare) for row in rows]
         encoded, start, stop = encoder.encode_places(
             pa.array([part.text for part in parts], pa.large_string())
         )
@@ -153,7 +153,7 @@ def cut_texts(
     return first, last
 
 
-class _Part:
+class _DecidingPart:
     """The part of a text that decides where it is cut: with more tokens than the budget, at the side that is kept."""
 
     def __init__(
