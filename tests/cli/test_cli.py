@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -271,6 +272,15 @@ def test_a_misspelt_field_of_text_is_told_with_the_near_one(
 
 
 # -- run
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_a_process_that_is_forked_after_a_run_ends_well(config: Path) -> None:
+    assert main(["run", str(config)]) == 0
+    child = multiprocessing.get_context("fork").Process(target=int)
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])

@@ -283,6 +283,7 @@ template.render([])
     assert len(children) == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*")  # JAX warns of every fork
 def test_a_process_that_is_killed_or_forked_away_is_replaced():
     template = ChatTemplate("{{ messages[0].content }}")
     mine = Path(f"/proc/self/task/{threading.get_native_id()}/children")

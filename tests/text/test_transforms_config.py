@@ -297,7 +297,7 @@ def test_a_deployment_calls_only_what_its_worker_allows(allowed: dict[str, str],
         check_paths(wanted, allowed)
     else:
         with pytest.raises(
-            ConfigError, match=r"'os:system' of 'dataset_0' is not one.*TOKENLAKE_ALLOWED_CALLABLES"
+            ConfigError, match=r"'os:system' of 'dataset_0' is not allowed.*TOKENLAKE_ALLOWED_CALLABLES"
         ):
             check_paths(wanted, allowed)
     check_paths(config([{"drop": "a"}]), allowed)

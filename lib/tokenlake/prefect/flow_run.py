@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -117,3 +119,21 @@ def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
         for artifact in client.read_artifacts(flow_run_filter=of_run):
             client.delete_artifact(artifact.id)
         client.delete_flow_run(run.id)
+
+
+def _forget_services() -> None:
+    """Take Prefect's services off the list of what the interpreter waits for at its end.
+
+    Their threads are not in a process that was forked off, as PyTorch's loaders are: the wait fails there, and the
+    process ends with 1.
+    """
+    awaited: list[Any] = getattr(threading, "_threading_atexits", [])
+    awaited[:] = [one for one in awaited if not _is_prefects(one)]
+
+
+def _is_prefects(callback: Any) -> bool:
+    owner = getattr(getattr(callback, "func", callback), "__self__", None)
+    return type(owner).__module__.startswith("prefect.")
+
+
+os.register_at_fork(after_in_child=_forget_services)
