@@ -58,7 +58,7 @@ def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
         assert again.wait() == 0
     assert again.told[-1] == ["result", ["built", 1, 0]]
     told = [event for event, _ in again.told]
-    assert told.count("Step") == 3
+    assert told.count("BuildStep") == 3
     assert told.count("Planned") == 3
     assert told.count("EngineCondemned") == 0
 
