@@ -59,7 +59,7 @@ def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
     assert again.told[-1] == ["result", ["built", 1, 0]]
     told = [event for event, _ in again.told]
     assert told.count("BuildStep") == 3
-    assert told.count("Planned") == 3
+    assert told.count("BuildPlanned") == 3
     assert told.count("EngineCondemned") == 0
 
 
