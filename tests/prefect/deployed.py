@@ -208,8 +208,8 @@ def prefect(environment: dict[str, str], *arguments: str) -> str:
 
 
 def build_workers(of: int | None = None) -> list[psutil.Process]:
-    """Our worker processes below this process, or below ``of``."""
-    found = psutil.Process(of).children(recursive=True)
+    """Worker processes of runs below this process, or below ``of``; tests share others, children of this one itself."""
+    found = [one for one in psutil.Process(of).children(recursive=True) if one.ppid() != os.getpid()]
     return [process for process in found if "tokenlake.etl.worker" in process.cmdline()]
 
 
