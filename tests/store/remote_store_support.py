@@ -70,6 +70,9 @@ def _s3(files: Mapping[str, bytes]) -> Iterator[Served]:
     with S3Server() as server:
         client = server.client()
         client.create_bucket(Bucket="lake")
+        # Servers of one process share their objects, and another module's may have left some here.
+        for left in client.list_objects_v2(Bucket="lake").get("Contents", ()):
+            client.delete_object(Bucket="lake", Key=left["Key"])
         for key, data in files.items():
             client.put_object(Bucket="lake", Key=f"store/{key}", Body=data)
         yield Served("s3://lake/store", server, server.options())
