@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,13 @@ def test_the_glossary_is_alphabetical_and_names_what_is_there() -> None:
     for page in ("docs/glossary.md", "docs/architecture.md"):
         for path in re.findall(r"`([a-z_]+/[a-z_/.]*)`", (ROOT / page).read_text()):
             assert (ROOT / "lib/tokenlake" / path).exists(), (page, path)
+
+
+def test_tests_and_modules_that_pages_name_are_there() -> None:
+    for page in (*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "benchmarks/README.md"):
+        text = page.read_text()
+        for path in re.findall(r"`(?:tests/)?((?:[a-z]+/)*test_\w+\.py)`", text):
+            assert (ROOT / "tests" / path).exists(), (page.name, path)
+        for module, names in re.findall(r"^from (tokenlake[\w.]*) import (.+)$", text, re.MULTILINE):
+            for name in names.split(", "):
+                assert hasattr(import_module(module), name), (page.name, module, name)

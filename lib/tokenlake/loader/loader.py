@@ -48,7 +48,7 @@ class DataLoader:
         pad_last: give that batch its full number of rows, the missing ones being padding (segment_ids 0, no loss);
             None: only with `sharding`, where all batches must be alike.
         columns: any of input_ids, segment_ids, positions, loss_mask, labels, targets
-            (see :mod:`tokenlake.loader.columns`); None: the first four.
+            (see :mod:`tokenlake.loader.batch`); None: the first four.
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
